@@ -36,7 +36,7 @@ def examine(settings: Settings, states: Iterable[TableState]) -> list[TopicRepor
     """Report on the state topics and on the topics of all tables; no findings: all is well."""
     prefix = settings.capture.topic_prefix
     own = [topic_name(prefix) for topic_name in (progress_topic, schema_topic, table_topic)]
-    recorded = {state.topic: state for state in states}
+    recorded = {state.topic: state for state in states if state.is_in_log}
     admin = LogAdmin(settings.kafka)
     topics = admin.describe([*own, *recorded])
     offsets = admin.offsets({name: topic.partitions for name, topic in topics.items()})

@@ -15,7 +15,6 @@ from cdc.errors import (
     SparkEndedError,
 )
 from cdc.settings import Settings
-from cdc.settings.modes import ValueModes
 from sinks.delta.target import LakehouseTables
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
@@ -200,19 +199,9 @@ def _require_debeziums(settings: Settings) -> None:
 
 def _require_own(settings: Settings) -> None:
     """Refuse a log that merges can't read: they know native JSON, with its position header."""
-    capture = settings.capture
-    differing = {
-        "preset": settings.preset != "millrace",
-        "[format]": bool(settings.format),
-        "[transforms]": bool(settings.transforms),
-        "lossless": not capture.lossless,
-        "position.header": not capture.position_header,
-        "*.handling.mode, time.precision.mode": capture.value_modes
-        != ValueModes(placeholder=capture.unavailable_value_placeholder),
-        "toast.unavailable": capture.toast_unavailable == "placeholder",
-        "field.name.adjustment.mode": capture.field_name_adjustment_mode != "none",
-    }
-    changed = [name for name, differs in differing.items() if differs]
+    changed = settings.foreign_forms
+    if settings.capture.toast_unavailable == "placeholder":
+        changed.append("toast.unavailable")
     if changed:
         raise ConfigError(
             f"merges read the log in Millrace's own form, which these change: {', '.join(changed)}",

@@ -21,7 +21,6 @@ import structlog
 
 from cdc.compiled import fast
 from cdc.errors import MillraceError
-from cdc.postgres.failures import quote
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.postgres.slot import size
 from cdc.records.fingerprint import TableFingerprint
@@ -32,6 +31,7 @@ from cdc.records.state import Doubt, LeafRead, Phase, TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.doubts import RENAMED, made_again
 from cdc.tables.tables import Joined, Tables
+from snapshots.gone import tell_gone
 from snapshots.inspection import Finding, Inspection, WatchedTable, inspect
 from snapshots.reader import ALL
 from snapshots.watermarks import is_past
@@ -95,6 +95,8 @@ class CatalogCheck:
         self._progress: dict[TableName, tuple[list[int], float]] = {}
         """How many rows doubtful tables that are being read have, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
+        self._unhindered: set[TableName] = set()
+        """The tables that are set aside, and could be captured when the last check began."""
 
     @property
     def awaits_stream(self) -> bool:
@@ -165,6 +167,7 @@ class CatalogCheck:
             if table.state.name not in inspection.undecided
         }
         taken, is_sure = Joined(self._left_out(inspection)), not inspection.undecided
+        taken.records.extend(self._look_for_obstacles(inspection))
         for finding in inspection.findings:
             name, state = finding.watched.state.name, finding.watched.state
             before = self._tables.states.get(name)
@@ -205,6 +208,20 @@ class CatalogCheck:
             records.append(states.put(state.model_copy(update={"right_until": right_until})))
         return records
 
+    def _look_for_obstacles(self, inspection: Inspection) -> list[Record]:
+        """Find which tables that are set aside can be captured by now; note why others can't."""
+        records, obstacles = list[Record](), self._tables.obstacles
+        self._unhindered.clear()
+        for name, described in inspection.aside.items():
+            state = self._tables.states.get(name)
+            if state is None or state.doubt is None or state.oid != described.oid:
+                continue
+            if (error := obstacles.of(described)) is None:
+                self._unhindered.add(name)
+            elif state.is_set_aside:
+                records += obstacles.set_aside(name, error)
+        return records
+
     def _gone(self, state: TableState, finding: Finding, system: str, reached: Position) -> Joined:
         """Read another table of that name in its place, or note that there is none.
 
@@ -225,36 +242,8 @@ class CatalogCheck:
         gone = state.model_copy(update=now)
         if state.gone_ms and gone.model_copy(update={"gone_ms": state.gone_ms}) == state:
             return Joined([])
-        self._tell_gone(gone, finding.renamed)
+        tell_gone(gone, finding.renamed, self._settings)
         return Joined([states.put(gone)])
-
-    def _tell_gone(self, state: TableState, renamed: CatalogTable | None) -> None:
-        """Say what becomes of a table that is gone, and what its user can do."""
-        told = {"table": str(state.name), "derived": "rows stay, or go as table.drop.policy says"}
-        if renamed is None:
-            log.warning("a table was dropped", **told)
-        else:
-            new_name = str(renamed.name)
-            told |= {"renamed_to": new_name}
-            if not self._settings.captures(new_name):
-                told |= {"reason": "the lists leave the new name out: it isn't captured any more"}
-                if renamed.entry and self._settings.publication_autocreate_mode == "filtered":
-                    # As long as it is published, no start finds what the lists ask for.
-                    publication = quote(self._settings.publication_name)
-                    table = ".".join(map(quote, renamed.name))
-                    alter = f"ALTER PUBLICATION {publication} DROP TABLE ONLY {table};"
-                    told |= {"before_the_next_start": alter}
-            elif not renamed.entry:
-                told |= {"reason": "it isn't published under its new name: add it"}
-            else:
-                told |= {"reason": "it is read under its new name"}
-            log.warning("a table was renamed", **told)
-        if state.is_name_taken:
-            log.warning(
-                "another table has the name of one that is gone, and isn't published",
-                table=str(state.name),
-                remedy="add it to the publication: it is read in place of the one that is gone",
-            )
 
     def _differs(
         self,
@@ -270,7 +259,11 @@ class CatalogCheck:
         causes, attached, gone = differences.causes, differences.attached, differences.gone
         records = list[Record]()
         update: dict[str, object] = {"fingerprint": now.fingerprint, **_THERE}
-        if (described := finding.described) is not None:
+        if (described := finding.described) is not None and not state.is_set_aside:
+            if (error := self._tables.obstacles.of(described)) is not None:
+                records += self._tables.obstacles.set_aside(name, error)
+                aside = self._tables.states[name].model_copy(update=update)
+                return [*records, self._tables.states.put(aside)]
             if columns := self._tables.schemas.made_again(described):
                 causes += (made_again(columns),)
             records += self._tables.schemas.described(described, reached)[1]
@@ -311,7 +304,7 @@ class CatalogCheck:
         doubts = [
             (state.doubt, state)
             for state in self._tables.states.values()
-            if state.doubt is not None and not state.gone_ms
+            if state.doubt is not None and not state.gone_ms and state.is_in_log
         ]
         if not doubts or self._last is None:
             return []
@@ -325,6 +318,8 @@ class CatalogCheck:
                 continue
             if name in watched and self._checked.get(name) != doubt:
                 self._is_due |= watched[name] != doubt
+                continue
+            if state.is_set_aside and name in watched and name not in self._unhindered:
                 continue
             obstacle = self._obstacle(state, doubt, is_watched=name in watched)
             if not obstacle:
@@ -360,7 +355,8 @@ class CatalogCheck:
         """Why a table isn't read again by itself; empty where it is."""
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
         name, table = state.name, self._last and self._last.catalog.get(state.name)
-        if (name, doubt.since_ms) in self._tried:
+        aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
+        if aside is None and (name, doubt.since_ms) in self._tried:
             return doubt.refused
         on_disk = table.bytes if table else doubt.bytes
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
@@ -373,6 +369,7 @@ class CatalogCheck:
             has: on_disk > limit,
             "its rows are left out of snapshots": not settings.snapshots(str(name)),
             by_select: str(name) in settings.snapshot_select_statements,
+            "only a start can read it": aside is not None and not aside.is_chunked,
         }
         return next((reason for reason, is_so in obstacles.items() if is_so), "")
 

@@ -137,16 +137,14 @@ class DroppedPartitions:
 
     def _ask(self) -> None:
         """Begin the next step, for those of which it is still to be asked."""
-        waiting = [
+        waiting = dict.fromkeys(
             DroppedPartition(name, state.oid, partition)
             for name, state in self._tables.states.items()
             if state.ended and self._is_at_rest(state)
             for partition in state.ended
-        ]
-        if self._question.behind_xid:
-            self._asked = tuple(each for each in self._asked if each in set(waiting))
-        else:
-            self._asked = tuple(waiting)
+        )
+        asked = self._asked if self._question.behind_xid else waiting
+        self._asked = tuple(each for each in asked if each in waiting)
         if not self._asked:
             self._question = _Question()
             return

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import structlog
 
 from cdc.compiled import fast
-from cdc.errors import MillraceError, TableGoneError
+from cdc.errors import MillraceError, TableGoneError, TableRefusedError
 from cdc.events.changes import Read
 from cdc.events.reference import INCREMENTAL
 from cdc.faults import FaultPoint, reach
@@ -129,12 +129,15 @@ class IncrementalSnapshots:
             if not any(read.request.is_same(request) for request in requests):
                 read.forget(watermark)
                 continue  # a signal has ended it, right before
-            if (mark := read.marks.pop(watermark, None)) is not None and mark.result:
-                return NOTHING if self._is_in_log(position) else self._reset(read, position)
-            if (pending := read.chunks.pop(watermark, None)) is not None:
-                output = self._chunk(read, pending, position)
-                read.changes.ended(watermark)
-                return output
+            try:
+                if (mark := read.marks.pop(watermark, None)) is not None and mark.result:
+                    return NOTHING if self._is_in_log(position) else self._reset(read, position)
+                if (pending := read.chunks.pop(watermark, None)) is not None:
+                    output = self._chunk(read, pending, position)
+                    read.changes.ended(watermark)
+                    return output
+            except TableRefusedError as error:  # it was altered since it was looked at
+                return SignalOutput([], self._tables.obstacles.set_aside(name, error))
         return NOTHING
 
     def _is_in_log(self, position: Position) -> bool:
@@ -149,8 +152,11 @@ class IncrementalSnapshots:
         """Begin to watch tables that are to be read, and leave those that aren't any more."""
         wanted: dict[TableName, SnapshotRequest] = {}
         for name in self._tables.states.requested:
+            state = self._tables.states[name]
             requests = [
-                each for each in self._tables.states[name].requests if each.kind != "blocking"
+                each
+                for each in state.requests
+                if each.kind != "blocking" and (each.reset or not state.is_set_aside)
             ]
             if requests:
                 wanted[name] = min(requests, key=lambda request: request.order)
@@ -195,6 +201,9 @@ class IncrementalSnapshots:
                 return records
         described = read.description_job.result if read.description_job else None
         if described is not None:
+            if (obstacle := self._tables.obstacles.of(described.table)) is not None:
+                read.description_job = None
+                return [*records, *self._hindered(read, obstacle, now)]
             before = read.changes.key
             read.learn(described)
             read.remember(reached.commit_lsn)
@@ -354,6 +363,13 @@ class IncrementalSnapshots:
             delay_s = round(read.not_before - now, 1)
             log.warning("a table can't be read: trying again", delay_s=delay_s, **fields)
         return []
+
+    def _hindered(self, read: TableRead, error: TableRefusedError, now: float) -> list[Record]:
+        """A table that is to be read can't be captured by now."""
+        name = read.captured.name
+        if self._tables.states.is_set_aside(name) and not read.request.is_own:
+            return self._failed(read, error, now)  # whoever has asked is told
+        return self._tables.obstacles.set_aside(name, error)
 
     def _leave(self, read: TableRead) -> list[Record]:
         """Nothing more is to be read of a table, which never gets whole."""

@@ -64,9 +64,10 @@ class Inspection(NamedTuple):
     """What a check has found, and how far the WAL was behind that.
 
     ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
-    were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``system``
-    identifies the cluster that was looked at, where tables of it are gone. ``xid`` (64 bits) is
-    younger than whatever was open then, where a finding is of DDL that lets others write.
+    were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``aside`` are
+    those that are set aside, as they are by now. ``system`` identifies the cluster that was looked
+    at, where tables of it are gone. ``xid`` (64 bits) is younger than whatever was open then, where
+    a finding is of DDL that lets others write.
     """
 
     wal_end: Lsn
@@ -74,6 +75,7 @@ class Inspection(NamedTuple):
     findings: list[Finding]
     seen: dict[TableName, TableFingerprint]
     undecided: set[TableName]
+    aside: dict[TableName, TableDescription]
     took_s: float = 0.0
     system: str = ""
     xid: int = 0
@@ -96,19 +98,23 @@ def inspect(
     catalog = fingerprints(connection, oids, settings.publication_name)
     findings, seen = list[Finding](), dict[TableName, TableFingerprint]()
     undecided, missing = set[TableName](), list[WatchedTable]()
+    aside = dict[TableName, TableDescription]()
     for table in watched:
         name, now = table.state.name, catalog.get(table.state.oid)
         if now is None or now.name != name:
             missing.append(table)
             continue
-        if table.state.is_left_unread:  # all that is to know of it is whether it is gone
-            continue
+        if table.state.is_left_unread and not table.state.is_set_aside:
+            continue  # all that is to know of it is whether it is gone
         if table.fingerprint is not None:
             now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
         if settings.partition_drop_policy == "delete":
             now = now._replace(fingerprint=_with_levels(connection, table.state.oid, now))
         try:
             finding = _compared(connection, settings, table, now)
+            if table.state.is_set_aside:
+                captured = [CapturedTable(table.state.oid, name)]
+                aside |= {each.name: each for each in _described(connection, settings, captured)}
         except TableLockedError:
             undecided.add(name)
             continue
@@ -128,7 +134,7 @@ def inspect(
     by_name = {table.name: table for table in catalog.values()}
     system = _system(connection) if missing else ""
     took_s = time.monotonic() - begun
-    return Inspection(wal_end, by_name, findings, seen, undecided, took_s, system, xid)
+    return Inspection(wal_end, by_name, findings, seen, undecided, aside, took_s, system, xid)
 
 
 def _gone(

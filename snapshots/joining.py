@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,6 +16,7 @@ from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import quote
 from cdc.postgres.running import Running
 from cdc.records.position import Position
+from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
@@ -148,6 +149,8 @@ class NewTables:
         self._job: Job[list[TableDescription]] | None = None
         self._described: deque[TableDescription] = deque()
         self._warned: set[TableName] = set()
+        self._refused: list[TableName] = []
+        """The tables that could never be captured, when new ones were looked for."""
 
     def turn(self, reached: Position) -> Joined:
         """Begin to read one that has joined; returns what the log gets.
@@ -165,12 +168,21 @@ class NewTables:
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("can't look for new tables", reason=error.what, remedy=error.remedy)
             self._described.extend(job.result or ())
-        elif self._job is None and time.monotonic() >= self._next and self._settings.lossless:
+            return Joined([] if job.result is None else self._forget(job.result))
+        if self._job is None and time.monotonic() >= self._next and self._settings.lossless:
             followed = filter(self._tables.states.is_followed, self._tables.states)
+            states = self._tables.states.values()
+            self._refused = [state.name for state in states if not state.is_in_log]
             others_than = frozenset([*followed, *self._tables.states.waiting])
             others = partial(_others, settings=self._settings, than=others_than)
             self._job = self._reader.ask(others)
         return Joined([])
+
+    def _forget(self, present: Sequence[TableDescription]) -> list[Record]:
+        """Forget those that could never be captured, and are gone."""
+        states, names = self._tables.states, {table.name for table in present}
+        refused = [name for name in self._refused if name in states and not states[name].is_in_log]
+        return [states.forget(name) for name in refused if name not in names]
 
     def _begin(self, table: TableDescription, reached: Position) -> Joined:
         name, states = table.name, self._tables.states

@@ -171,6 +171,7 @@ class Requests:
         tables_in_order = sorted(
             (request.order, name, request.condition)
             for name in self._states.requested
+            if not self._states.is_set_aside(name)
             for request in self._states[name].requests
             if request.kind == "blocking"
         )

@@ -213,6 +213,14 @@ class Health:
         if self.stage is Stage.SNAPSHOT and self._tables:
             done = sum(list(self._tables.values())) / len(self._tables)
             report["snapshot_percent"] = round(100 * done, 1)
+        aside = {
+            str(state.name): state.doubt.reason
+            for state in list(self.states.values())
+            if state.doubt is not None and state.doubt.set_aside
+        }
+        report["degraded"] = bool(aside)
+        if aside:
+            report["set_aside"] = aside
         if arrived is not None and self.round_trip_s is not None:
             report["round_trip"] = {
                 "sent_s_ago": round(now - arrived.at, 1),

@@ -5,25 +5,28 @@ docs/decisions/0002-start-and-acknowledge.md has their order.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import psycopg
 
 from cdc.capture.health import Health
 from cdc.capture.slot_lease import SlotLease
 from cdc.dead_letters.guard import Refusals
+from cdc.errors import LogError
 from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import last_progress
+from cdc.log.state import last_progress, read_all
 from cdc.postgres import preflight, slot
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import System, connect, identify
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.record import Record
-from cdc.records.state import Phase, Progress
-from cdc.records.topics import progress_topic
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, Progress, TableState
+from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings
 
 
@@ -87,8 +90,30 @@ class Servers:
         """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
         captured = captured_tables(self.sql, self._capture)
         described = self.describe(captured)
-        preflight.check(self.sql, self.settings.source, self._capture, described)
+        source, capture = self.settings.source, self._capture
+        preflight.check(self.sql, source, capture, described, partial(self._spared, described))
         return captured
+
+    def _spared(self, described: Sequence[TableDescription]) -> list[TableName]:
+        """The tables that are set aside where they can't be captured: the log goes on without."""
+        try:
+            self.read_progress()
+            topic, keep_alive = table_topic(self._capture.topic_prefix), self.lease.keep_alive
+            states = read_all(self.settings.kafka, topic, TableState, keep_alive)
+        except LogError:
+            return []  # what is wrong with the log isn't said yet
+        names = {state.name for state in states}
+        return [table.name for table in described if self.is_spared(table.name, names)]
+
+    def is_spared(self, table: TableName, captured_before: Container[TableName]) -> bool:
+        """Whether a table that can't be captured is set aside, and doesn't end this start.
+
+        A first start refuses it, and one that adds the table to a publication of ours.
+        """
+        is_begun = self.progress is not None and not self.progress.is_first_start
+        is_own = self._capture.publication_autocreate_mode == "filtered"
+        is_told = self._capture.lossless and is_begun
+        return is_told and (table in captured_before or not is_own)
 
     def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
         """The tables in the order in which they are read."""

@@ -56,12 +56,34 @@ class Session:
         self.actions = open_actions(servers, self.tables)
         states = self.tables.states
         servers.health.opened(servers.progress, states)
+        aside = self._set_aside(again)
         if servers.progress is None or servers.progress.is_first_start:
             start.check_untouched(states, [table.name for table in self._described])
         if not (again or self._capture.lossless):  # one gap after the other can be mended so
             whole = [state for state in states.values() if states.is_whole(state.name)]
             check_published(whole, _published(self._described))
-        servers.topics.ensure_data_topics(states.values(), self._described)
+        servers.topics.ensure_data_topics(states.values(), [*self._described, *aside])
+
+    def _set_aside(self, again: Sequence[str]) -> list[TableDescription]:
+        """Go on without tables that can't be captured; returns those that have a topic.
+
+        Raises TableRefusedError where that isn't to be.
+        """
+        states, obstacles, servers = self.tables.states, self.tables.obstacles, self.servers
+        aside, records = list[TableDescription](), list[Record]()
+        found = [(table, obstacles.of(table)) for table in self._described]
+        for table, error in found:
+            if error is None:
+                continue
+            if str(table.name) in again or not servers.is_spared(table.name, states):
+                raise error
+            assert servers.progress is not None  # noqa: S101 (spared: the log has begun)
+            records += obstacles.refuse(table, error, servers.progress.position)
+            aside += [table] if states[table.name].is_in_log else []
+        if records:
+            servers.record(records)
+        self._described = [table for table, error in found if error is None]
+        return aside
 
     def _check_progress(self) -> None:
         """Make sure that the stream goes on where the log ends."""

@@ -204,6 +204,7 @@ def _new_epoch(
         *(
             table_record(prefix, state.model_copy(update=unread | _lacking(state, before)))
             for state in states
+            if state.is_in_log
         ),
     ]
 

@@ -16,7 +16,7 @@ from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.errors import log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
-from cdc.records.state import Phase, TableState
+from cdc.records.state import TableState
 from cdc.records.topics import (
     Cleanup,
     claim_topic,
@@ -203,8 +203,10 @@ class LogTopics:
         policy = self._log.topic_cleanup_policy
         cleanup: Cleanup = policy if keyed else "delete"
         name = data_topic(self._prefix, table.name)
-        if state is None:
+        if state is None or not state.is_in_log:
             return WantedTopic(name, self._log.topic_partitions, cleanup)
+        if state.is_set_aside:  # with or without a key: its topic stays what it is
+            return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=True)
         if keyed and policy == "delete" and state.cleanup == "compact":
             raise TopicMismatchError(
                 f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
@@ -219,8 +221,7 @@ class LogTopics:
                 where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
                 remedy="undo the change, or leave the table out (table.exclude.list)",
             )
-        begun = state.phase is not Phase.CREATING
-        return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=begun)
+        return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=True)
 
     def _ensure(
         self, topics: Iterable[WantedTopic], config: Mapping[str, str], keep_ms: int

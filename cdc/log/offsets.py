@@ -65,6 +65,7 @@ class LogReader:
         state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
         self._wait_for_markers(self._offsets(state_topics, LATEST), report)
         states = reader.read_all(table_topic(prefix), TableState)
+        states = [state for state in states if state.is_in_log]
         tables = {str(table.name): table for table in states}
         versions = reader.read_all(schema_topic(prefix), TableSchema)
         schemas: dict[str, tuple[TableSchema, ...]] = {}

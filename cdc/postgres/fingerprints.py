@@ -68,8 +68,9 @@ GROUP BY attrelid
 """
 _KEY_COLUMNS: Final = """
 SELECT indrelid, indisprimary, indisreplident,
-       (indkey::int2[])[0:indnkeyatts - 1]
+       (indkey::int2[])[0:indnkeyatts - 1], k.oid
 FROM pg_index
+LEFT JOIN pg_constraint k ON indisprimary AND k.conrelid = indrelid AND k.contype = 'p'
 WHERE indrelid = ANY (%s) AND (indisprimary OR indisreplident) AND indimmediate AND indisvalid
 ORDER BY indrelid, indisprimary DESC, indexrelid
 """
@@ -172,6 +173,7 @@ class _Catalog(NamedTuple):
     seen: str
     columns: dict[int, str]
     keys: dict[int, list[tuple[bool, bool, list[int]]]]
+    constraints: dict[int, int]
     generated: dict[int, dict[int, str]]
     typed: dict[int, list[tuple[int, int]]]
     behind: dict[int, list[int]]
@@ -298,11 +300,14 @@ def _catalog_table(
 ) -> CatalogTable:
     (root,) = (member for member in members if member.oid == table.oid)
     leaves = [member for member in members if member.kind != "p"]
+    tables = (member for member in leaves if member.kind == "r")
+    identities = {member.replica_identity for member in tables} - {root.replica_identity}
     return CatalogTable(
         TableFingerprint(
             columns=catalog.columns.get(root.oid, ""),
             generated=catalog.generated.get(root.oid, {}),
-            identity=catalog.identity(root),
+            identity=" ".join([catalog.identity(root), *sorted(identities)]),
+            key_constraint=catalog.constraints.get(root.oid, 0),
             types=catalog.types_of(root),
             key_types=catalog.key_types(root),
             publication=published.fingerprint(table) if published else PublicationFingerprint(),
@@ -317,9 +322,10 @@ def _catalog_table(
 
 def _catalog(connection: psycopg.Connection, oids: list[int], publication: str) -> _Catalog:
     ((seen,),) = query(connection, "SELECT pg_current_snapshot()::text")
-    keys = defaultdict[int, list[tuple[bool, bool, list[int]]]](list)
-    for oid, is_primary, is_identity, numbers in query(connection, _KEY_COLUMNS, [oids]):
+    keys, constraints = defaultdict[int, list[tuple[bool, bool, list[int]]]](list), dict[int, int]()
+    for oid, is_primary, is_identity, numbers, key in query(connection, _KEY_COLUMNS, [oids]):
         keys[oid].append((is_primary, is_identity, numbers))
+        constraints |= {oid: key} if key else {}
     generated = defaultdict[int, dict[int, str]](dict)
     if connection.info.server_version >= 180_000:
         for oid, number, digest in query(connection, _EXPRESSIONS, [publication, oids]):
@@ -330,7 +336,7 @@ def _catalog(connection: psycopg.Connection, oids: list[int], publication: str) 
     type_oids = {type_oid for columns in typed.values() for _, type_oid in columns}
     behind, types = _types(connection, type_oids)
     columns = dict(query(connection, _DIGESTS, [oids]))
-    return _Catalog(seen, columns, keys, generated, typed, behind, types)
+    return _Catalog(seen, columns, keys, constraints, generated, typed, behind, types)
 
 
 def _types(

@@ -5,7 +5,7 @@ a user mends everything in one go. Rights are found by trying: managed services 
 own way.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final
 
 import psycopg
@@ -26,7 +26,7 @@ from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import quote, server_address
 from cdc.records.schema import TableName
-from cdc.records.topics import data_topic
+from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
 VERSION_MIN: Final = 140_000
@@ -74,9 +74,13 @@ def check(
     source: LibraryOptions,
     settings: CaptureSettings,
     tables: Sequence[TableDescription],
+    spared: Callable[[], Container[TableName]] = tuple,
 ) -> None:
-    """Raise what is wrong: the problem itself if there is one, PreflightError if there are more."""
-    problems = list(find_problems(connection, source, settings, tables))
+    """Raise what is wrong: the problem itself if there is one, PreflightError if there are more.
+
+    ``spared`` gives the tables that are set aside where they can't be captured.
+    """
+    problems = list(find_problems(connection, source, settings, tables, spared))
     if len(problems) > 1:
         raise PreflightError(problems)
     if problems:
@@ -88,6 +92,7 @@ def find_problems(
     source: LibraryOptions,
     settings: CaptureSettings,
     tables: Sequence[TableDescription],
+    spared: Callable[[], Container[TableName]],
 ) -> Iterator[MillraceError]:
     """Every requirement that isn't met."""
     where = server_address(connection.pgconn)
@@ -95,12 +100,9 @@ def find_problems(
     yield from _role(source)
     yield from _some_tables(tables, where)
     yield from _readable(connection, tables, where)
-    for table in tables:
-        yield from _named(table, where)
-        yield from _identified(table, settings, where)
-    if settings.lossless:
-        yield from _topics(settings.topic_prefix, tables)
-        yield from _keyed_apart(connection, settings, tables, where)
+    refused = list(_refused_tables(connection, settings, tables, where))
+    left = spared() if refused else ()
+    yield from (error for names, error in refused if not all(name in left for name in names))
 
 
 def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[MillraceError]:
@@ -201,7 +203,7 @@ def _readable(
         )
 
 
-def _named(table: TableDescription, where: str) -> Iterator[MillraceError]:
+def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
     """A table is known by ``schema.table``, as Debezium writes it; a schema's name ends there."""
     if "." in table.name.namespace:
         yield _refused(
@@ -214,7 +216,7 @@ def _named(table: TableDescription, where: str) -> Iterator[MillraceError]:
 
 def _identified(
     table: TableDescription, settings: CaptureSettings, where: str
-) -> Iterator[MillraceError]:
+) -> Iterator[TableRefusedError]:
     """Whether each change of the table tells which row it changed.
 
     Publishing updates and deletes of a table without identity would make the user's own UPDATE and
@@ -278,19 +280,38 @@ def _refused(table: TableDescription, where: str, what: str, remedy: str) -> Tab
     )
 
 
-def _topics(prefix: str, tables: Sequence[TableDescription]) -> Iterator[MillraceError]:
+def _refused_tables(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    tables: Sequence[TableDescription],
+    where: str,
+) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
+    """The tables that can't be captured, or not together, and why."""
+    for table in tables:
+        for error in (*_named(table, where), *_identified(table, settings, where)):
+            yield [table.name], error
+    if settings.lossless:
+        yield from _topics(settings.topic_prefix, tables)
+        yield from _keyed_apart(connection, settings, tables, where)
+
+
+def _topics(
+    prefix: str, tables: Sequence[TableDescription]
+) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
     by_topic: dict[str, list[TableName]] = {}
     for table in tables:
-        by_topic.setdefault(data_topic(prefix, table.name), []).append(table.name)
-    for topic, names in by_topic.items():
+        topic = kafka_name(data_topic(prefix, table.name))
+        by_topic.setdefault(topic, []).append(table.name)
+    for names in by_topic.values():
         if len(names) > 1:
-            yield shared_topic(topic, names)
+            yield names, shared_topic(data_topic(prefix, names[0]), names)
 
 
 def shared_topic(topic: str, names: Iterable[TableName]) -> TableRefusedError:
     """Why tables can't be captured together."""
     return TableRefusedError(
-        f"tables {' and '.join(map(str, names))} would share the topic {topic}",
+        f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka takes . and _"
+        " for one)",
         remedy="rename one, or add one to table.exclude.list",
     )
 
@@ -298,8 +319,9 @@ def shared_topic(topic: str, names: Iterable[TableName]) -> TableRefusedError:
 def check_joining(
     connection: psycopg.Connection, settings: CaptureSettings, table: TableDescription
 ) -> None:
-    """Raise TableRefusedError for a table that joins with a key that two rows may share."""
-    for error in _keyed_apart(connection, settings, [table], server_address(connection.pgconn)):
+    """Raise TableRefusedError for a table that joins, if a first start would refuse it."""
+    where = server_address(connection.pgconn)
+    for _, error in _refused_tables(connection, settings, [table], where):
         raise error
 
 
@@ -308,7 +330,7 @@ def _keyed_apart(
     settings: CaptureSettings,
     tables: Sequence[TableDescription],
     where: str,
-) -> Iterator[MillraceError]:
+) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
     """A key that two rows may share: a compacted topic would keep one of them."""
     keys = {
         table.oid: {name.lower() for name in names}
@@ -321,7 +343,7 @@ def _keyed_apart(
     for table in tables:
         key = keys.get(table.oid)
         if key is not None and not any(columns <= key for columns in unique.get(table.oid, ())):
-            yield _refused(
+            error = _refused(
                 table,
                 where,
                 f"message.key.columns gives it the key ({', '.join(sorted(key))}), which rows may"
@@ -329,6 +351,7 @@ def _keyed_apart(
                 "take the primary key's columns into it, or columns that are NOT NULL and have a"
                 " unique constraint",
             )
+            yield [table.name], error
 
 
 def alter_identity(names: Iterable[TableName], identity: str) -> str:

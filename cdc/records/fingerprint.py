@@ -125,12 +125,13 @@ class TableFingerprint(BaseModel):
     ``columns`` is a digest of number, name, type and modifier of its columns, and of whether they
     are generated. ``generated`` has for each generated column that is published, by its number, a
     digest of its expression. ``identity`` is pg_class.relreplident with the numbers of the columns
-    of the primary key and of the replica identity's index. ``types`` are the enums and composite
-    types, by OID, that its columns use, directly or behind others; ``key_types`` those of columns
-    that identify a row: all, where there is no key. ``gone_bounds`` are the bounds of partitions
-    that are gone, whose rows the log keeps (``carrying``): the newest, one more than
-    ``GONE_BOUNDS_MAX`` where there were others. ``seen`` is the text of the pg_current_snapshot()
-    under which the catalog was read.
+    of the primary key and of the replica identity's index, and what else partitions have for it.
+    ``key_constraint`` is the OID of the primary key's pg_constraint (0: none).
+    ``types`` are the enums and composite types, by OID, that its columns use, directly or behind
+    others; ``key_types`` those of columns that identify a row: all, where there is no key.
+    ``gone_bounds`` are the bounds of partitions that are gone, whose rows the log keeps
+    (``carrying``): the newest, one more than ``GONE_BOUNDS_MAX`` where there were others. ``seen``
+    is the text of the pg_current_snapshot() under which the catalog was read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -138,6 +139,7 @@ class TableFingerprint(BaseModel):
     columns: str
     generated: dict[int, str] = {}
     identity: str
+    key_constraint: int = 0
     types: dict[int, TypeFingerprint] = {}
     key_types: tuple[int, ...] = ()
     publication: PublicationFingerprint = PublicationFingerprint()

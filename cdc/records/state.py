@@ -183,7 +183,8 @@ class Doubt(BaseModel):
     table's size on disk. What transactions older than ``behind_xid`` (64 bits) write may look as it
     did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
     itself. Behind ``right_until`` changes may be missing, which no read brings back (None: none
-    are).
+    are). ``set_aside``: its changes can't be taken, and the stream goes past them until a read
+    begins that replaces all rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -196,6 +197,7 @@ class Doubt(BaseModel):
     behind_xid: int = 0
     refused: str = ""
     right_until: PositionField | None = None
+    set_aside: bool = False
 
     def and_also(self, later: "Doubt") -> "Doubt":
         """Both, to be settled by one read."""
@@ -211,6 +213,7 @@ class Doubt(BaseModel):
                 "bytes": max(self.bytes, later.bytes),
                 "behind_xid": max(self.behind_xid, later.behind_xid),
                 "right_until": min(right_until, default=None),
+                "set_aside": self.set_aside or later.set_aside,
             }
         )
 
@@ -292,16 +295,27 @@ class TableState(BaseModel):
         return any(request.kind == "initial" or request.is_own for request in self.requests)
 
     @property
+    def is_in_log(self) -> bool:
+        """Whether it has a topic; of one that could never be captured there is this record only."""
+        return self.phase is not Phase.CREATING
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether the stream goes past its changes, as they can't be taken."""
+        return self.doubt is not None and self.doubt.set_aside
+
+    @property
     def is_to_settle(self) -> bool:
         """Whether it is doubtful, and the daemon reads it again for that."""
         is_paused = any(request.paused for request in self.requests)
-        is_open = self.doubt is not None and not self.doubt.refused
+        is_open = self.doubt is not None and not (self.doubt.refused or self.doubt.set_aside)
         return is_open and not is_paused and not self.gone_ms
 
     @property
     def is_left_unread(self) -> bool:
         """Whether rows of it are missing that nobody reads: it is gone, or was left out."""
-        return not self.requests and self.phase is not Phase.STREAMING
+        is_unread = not self.requests and self.phase is not Phase.STREAMING
+        return is_unread and not self.is_set_aside
 
     @property
     def share_read(self) -> float:

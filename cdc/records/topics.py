@@ -78,6 +78,11 @@ def data_topic(prefix: str, table: TableName) -> str:
     return _INVALID.sub("_", f"{prefix}.{table}")[:NAME_CHARS_MAX]
 
 
+def kafka_name(topic: str) -> str:
+    """What Kafka tells topics apart by: those that differ by ``.`` and ``_`` only are one to it."""
+    return topic.replace(".", "_")
+
+
 def message_topic(prefix: str) -> str:
     """Where logical messages go."""
     return f"{prefix}.message"

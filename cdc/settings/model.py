@@ -152,7 +152,7 @@ class Settings(Section):
                 "oversized.record = claim_check needs Millrace's own events: no preset, no "
                 "[format], no transforms, and position.header"
             )
-        if self.capture.partition_drop_policy == "delete" and (foreign := self._foreign_forms()):
+        if self.capture.partition_drop_policy == "delete" and (foreign := self.foreign_forms):
             raise ValueError(
                 "partition.drop.policy = delete needs Millrace's own events, which these change: "
                 + ", ".join(foreign)
@@ -161,7 +161,8 @@ class Settings(Section):
         _check_keywords("snapshot_source", self.snapshot_source)
         return self
 
-    def _foreign_forms(self) -> list[str]:
+    @property
+    def foreign_forms(self) -> list[str]:
         """What gives events another form than merges read, by its name here."""
         capture = self.capture
         own_values = ValueModes(placeholder=capture.unavailable_value_placeholder)

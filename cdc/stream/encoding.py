@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import CorruptMessageError
+from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.changes import Reread
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
@@ -88,8 +88,8 @@ class Encoders:
     def of(self, oid: int, transaction: Transaction | None, position: Position) -> Encoder | None:
         """The table's encoder, ready for this transaction.
 
-        None when the table isn't captured, or its snapshot has the transaction: older records
-        behind newer ones would outlive them when the topic is compacted.
+        None when the table isn't captured, is set aside, or its snapshot has the transaction: older
+        records behind newer ones would outlive them when the topic is compacted.
         """
         if transaction is not self._entered:
             self._entered = transaction
@@ -100,12 +100,13 @@ class Encoders:
             pass
         if oid not in self._encoders:
             relation = self.relation(oid)
+            states, name = self._tables.states, TableName(relation.namespace, relation.name)
             # Asked until it isn't so: positions only grow, and then there is an encoder.
-            if self._tables.states.has_read(relation, position):
+            if states.has_read(relation, position) or states.is_set_aside(name):
                 self._active[oid] = None
                 return None
             encoder = self._arrived(relation, transaction, position)
-            if TableName(relation.namespace, relation.name) in self._tables.states.waiting:
+            if not states.is_taken(name):
                 self._active[oid] = None
                 return None
             self._encoders[oid] = encoder
@@ -122,7 +123,21 @@ class Encoders:
         self.state_records += arrival.records
         if arrival.effects is not NO_EFFECTS:
             self._perform(arrival.effects)
-        return self._tables.encoders.encoder(arrival.schema) if arrival.schema else None
+        if arrival.schema is None:
+            return None
+        try:
+            return self._tables.encoders.encoder(arrival.schema)
+        except TableRefusedError as error:
+            self.set_aside(relation.oid, error)
+            return None
+
+    def set_aside(self, oid: int, error: TableRefusedError) -> None:
+        """Take no more changes of a relation; raises the error where that isn't to be."""
+        relation = self.relation(oid)
+        name = TableName(relation.namespace, relation.name)
+        self.state_records += self._tables.obstacles.set_aside(name, error)
+        self._encoders.pop(oid, None)
+        self._active[oid] = None
 
     def is_watched(self, oid: int) -> bool:
         """Whether signals want the relation's rows, or its changed keys."""

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
+from cdc.errors import TableRefusedError
 from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
 from cdc.records.position import Lsn, Position, Transaction, filled_field
 from cdc.records.record import Record, RecordOrBatch, count
@@ -58,6 +59,8 @@ class Reselection:
         """The encoders' tables, as far as the extension takes their rows."""
         self.failed_tables: set[TableName] = set()
         """Tables of which rows couldn't be read."""
+        self.refused: dict[int, TableRefusedError] = {}
+        """Relations, by OID, of which a row has no record: why not."""
 
     @property
     def is_waiting(self) -> bool:
@@ -108,7 +111,11 @@ class Reselection:
                 made += records[start : row.record_index]
                 start = row.record_index + 1
                 values = values_by_group[row.encoder, row.columns].get(row.key)
-                more = self._encoded(row, values)
+                try:
+                    more = self._encoded(row, values)
+                except TableRefusedError as error:
+                    more = []
+                    self.refused[row.relation.oid] = error
                 size += record_size(more)
                 added += count(more)
                 made += more

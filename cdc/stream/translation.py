@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import CorruptMessageError
+from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.changes import Row
 from cdc.events.metadata import SOURCE_HEARTBEAT
 from cdc.faults import FaultPoint, reach
@@ -186,9 +186,16 @@ class Translation:
         lacking = self._reselection.failed_tables & self._being_read
         for table in lacking - self._tables.states.waiting.keys():
             self._encoders.state_records.append(self._tables.reads.read_anew(table))
+        for oid, error in self._reselection.refused.items():
+            self._set_aside(oid, error)
+        self._reselection.refused.clear()
         self._reselection.failed_tables.clear()
         self._being_read.clear()
         self._encoders.leave()
+
+    def _set_aside(self, oid: int, error: TableRefusedError) -> None:
+        self._encoders.set_aside(oid, error)
+        self._fast.forget(oid)
 
     def frame(self, payload: bytes) -> bool:
         """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
@@ -206,7 +213,12 @@ class Translation:
             raise CorruptMessageError(
                 f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
             )
-        handler(message, frame)
+        try:
+            handler(message, frame)
+        except TableRefusedError as error:
+            if not isinstance(message, messages.Update | messages.Delete | messages.Insert):
+                raise
+            self._set_aside(message.relation_oid, error)
         return self._reselection.is_full or self._in_progress.is_inside or self.is_behind
 
     def _begin(self, message: messages.Begin, frame: XLogData) -> None:

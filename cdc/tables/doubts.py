@@ -113,6 +113,7 @@ def compare(
             *_joined(causes),
             *_type_causes(before, now, is_rekeyed=is_rekeyed),
             *_generated_causes(before, now),
+            *_key_causes(before, now),
         ),
         unproven=unproven,
         altered=(before.columns, before.identity) != (now.columns, now.identity),
@@ -253,6 +254,17 @@ def _attribute_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
     if contents[0] == contents[1]:
         return f"attributes of composite type {now.name} were changed and changed back"
     return f"attributes of composite type {now.name} were changed"
+
+
+def _key_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
+    """In between, rows may have shared a key; no change shows that where old rows are whole.
+
+    ALTER COLUMN … TYPE makes the key's constraint again, too.
+    """
+    is_whole = "f" in {before.identity[:1], now.identity[:1]}
+    is_other = before.key_constraint not in {0, now.key_constraint}
+    if is_whole and is_other and now.key_constraint:
+        yield Cause("the primary key was dropped and made again", replaces=True)
 
 
 def _generated_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:

@@ -176,6 +176,40 @@ class TableReads:
             update["doubt"] = doubt
         return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
 
+    def set_aside(self, table: TableName, reason: str) -> list[Record]:
+        """Note that a table's changes aren't taken from here on, until it is read again.
+
+        What is being read of it comes to nothing. Of one that is set aside only the reason is new.
+        Returns nothing where that is known.
+        """
+        state = self._states[table]
+        now_ms = time.time_ns() // 1_000_000
+        had_all = self._states.had_all(table)
+        doubt = Doubt(
+            reason=reason,
+            since_ms=now_ms,
+            replaces=True,
+            right_until=self._states.right_until(table) if had_all else None,
+            set_aside=True,
+        )
+        if state.doubt is not None and state.doubt.set_aside:
+            doubt = state.doubt.model_copy(update={"reason": reason, "refused": ""})
+        elif state.doubt is not None:
+            doubt = state.doubt.and_also(doubt)
+        begun = [each for each in state.requests if each.kind == "initial" or each.is_own]
+        if doubt == state.doubt and not begun:
+            return []
+        others = [each for each in state.requests if each not in begun]
+        outcomes = [
+            SnapshotOutcome(
+                signal=each.signal, status="SQL_EXCEPTION", rows=each.rows, reason=reason
+            )
+            for each in begun
+            if each.signal
+        ]
+        outcome = outcomes[0] if outcomes else None
+        return [self._states.set_requests(table, others, outcome, doubt=doubt)]
+
     def refuse(self, table: TableName, reason: str) -> list[Record]:
         """Note why a doubtful table isn't read again; nothing where it isn't doubtful."""
         state = self._states[table]
@@ -205,6 +239,8 @@ class TableReads:
             if outcome is not None and outcome.signal and outcome.signal in signals[name]:
                 if outcome.failure:
                     reasons[str(name)] = outcome.failure
+            elif state.doubt is not None and state.doubt.set_aside:
+                reasons[str(name)] = state.doubt.reason
             elif state.is_left_unread:
                 reasons[str(name)] = "it is gone, or was left out"
         return reasons

@@ -117,6 +117,23 @@ class SchemaVersions:
             is_new=bool(self.made_again(table)),
         )
 
+    def check(self, table: TableDescription) -> None:
+        """Raise TableRefusedError where no events can be made of a table as it is described."""
+        plan(
+            TableSchema(
+                namespace=table.name.namespace,
+                table=table.name.name,
+                version=1,
+                since="",
+                topic=data_topic(self._settings.topic_prefix, table.name),
+                replica_identity=table.replica_identity,
+                columns=rekeyed(table.columns, table.name, table.replica_identity, self._rules),
+                signature=table.signature,
+                oid=table.oid,
+            ),
+            self._rules,
+        )
+
     def made_again(self, table: TableDescription) -> list[str]:
         """The columns that have another number by now, though the table looks the same."""
         before = self.newest(table.name)

@@ -58,7 +58,10 @@ class TableStates(dict[TableName, TableState]):
         self.requested = {name for name, state in self.items() if state.requests}
         """The tables that are to be read."""
         self.requested_changes = 0
-        """Grows with every change of the requests: then all key tracking is set up again."""
+        """Grows with every change of the requests, and of what is set aside.
+
+        Then all key tracking is set up again.
+        """
         self.waiting: dict[TableName, WaitingTable] = {}
         """Tables that have joined, and whose reads can't begin yet."""
         self.checked: Position | None = None
@@ -75,7 +78,8 @@ class TableStates(dict[TableName, TableState]):
         self[state.name] = state
         if bool(state.requests) != (state.name in self.requested):
             self.requested ^= {state.name}
-        if _requests(state) != (_requests(before) if before else []):
+        is_as_before = _requests(state) == (_requests(before) if before else [])
+        if not is_as_before or state.is_set_aside != (before is not None and before.is_set_aside):
             self.requested_changes += 1
         return table_record(self.prefix, state)
 
@@ -97,9 +101,23 @@ class TableStates(dict[TableName, TableState]):
         return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
     def is_followed(self, table: TableName) -> bool:
-        """Whether changes of the table go into the log: its rows are there, or being read."""
+        """Whether changes of the table go into the log: its rows are there, or being read.
+
+        So would those of one that is set aside.
+        """
         state = self.get(table)
-        return state is not None and (state.phase is Phase.STREAMING or bool(state.initial))
+        if state is None or not state.is_in_log:
+            return False
+        return state.phase is Phase.STREAMING or bool(state.initial) or state.is_set_aside
+
+    def is_set_aside(self, table: TableName) -> bool:
+        """Whether the table's changes can't be taken."""
+        state = self.get(table)
+        return state is not None and state.is_set_aside
+
+    def is_taken(self, table: TableName) -> bool:
+        """Whether the stream takes the table's changes, and doesn't go past them for now."""
+        return table not in self.waiting and not self.is_set_aside(table)
 
     def is_made_anew(self, table: TableName, oid: int, entry: int) -> bool:
         """Whether it is another table by now, or was unpublished while it was being read.
@@ -117,7 +135,14 @@ class TableStates(dict[TableName, TableState]):
         self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
     ) -> bool:
         """Whether records of a table with these columns have a key."""
-        return any(column.key for column in rekeyed(columns, table, identity, self._rules))
+        return bool(self.key(columns, table, identity))
+
+    def key(
+        self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
+    ) -> set[str]:
+        """The columns that are the key of a table's records."""
+        keyed = rekeyed(columns, table, identity, self._rules)
+        return {column.name for column in keyed if column.key is not None}
 
     def begin_snapshot(
         self,
@@ -127,6 +152,8 @@ class TableStates(dict[TableName, TableState]):
     ) -> list[Record]:
         """Start (or start again) a table's snapshot; returns the state records to write."""
         before = self.get(table.name)
+        if before is not None and not before.is_in_log:
+            before = None
         renamed = self.renamed(table.oid, table.name, position.commit_lsn)
         keyed = self.is_keyed(table.columns, table.name, table.replica_identity)
         begun = self.put(
@@ -158,17 +185,42 @@ class TableStates(dict[TableName, TableState]):
     def _doubt(self, table: TableDescription) -> Doubt | None:
         """What the table's new read has to settle; of one that had all rows, changes may lack."""
         before = self.get(table.name)
-        if before is None or not self.had_all(table.name) or not self._lossless:
-            return before.doubt if before else None
-        if not (reason := _missed(before, table)):
-            return before.doubt
-        doubt = Doubt(
+        if before is None or not before.is_in_log:
+            return None
+        doubt = before.doubt and before.doubt.model_copy(update={"set_aside": False})
+        reason = _missed(before, table) if self.had_all(table.name) and self._lossless else ""
+        if not reason:
+            return doubt
+        lacking = Doubt(
             reason=reason,
             since_ms=time.time_ns() // 1_000_000,
             replaces=True,
             right_until=self.right_until(table.name),
         )
-        return doubt if before.doubt is None else before.doubt.and_also(doubt)
+        return lacking if doubt is None else doubt.and_also(lacking)
+
+    def refused(self, table: TableDescription, position: Position, doubt: Doubt) -> Record:
+        """Note that a table that the log has nothing of can't be captured."""
+        state = TableState(
+            namespace=table.name.namespace,
+            table=table.name.name,
+            topic=data_topic(self.prefix, table.name),
+            partitions=self._partitions,
+            cleanup="delete",
+            epoch=position.epoch,
+            phase=Phase.CREATING,
+            snapshot_lsn=Lsn(0),
+            oid=table.oid,
+            entry=table.entry,
+            doubt=doubt,
+        )
+        return self.put(state)
+
+    def forget(self, table: TableName) -> Record:
+        """Take away a state of which nothing is in the log; returns what takes its record away."""
+        state = self.pop(table)
+        assert not state.is_in_log  # noqa: S101 (a topic would belong to nobody)
+        return table_record(self.prefix, state)._replace(value=None)
 
     def appeared(
         self, relation: Relation, columns: tuple[Column, ...], since: Position, entry: int

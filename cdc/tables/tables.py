@@ -2,31 +2,31 @@
 
 Relations that arrive, and described tables, go through a state machine: a table's changes are
 followed, passed over, or wait until its rows are being read; what it lacks is a gap (GapError).
+A table whose changes can't be taken is set aside, with the reason as its doubt.
 Nothing is done here: what the log gets is returned, and so is what has to be done before that is
 written. PostgreSQL is asked through functions that whoever does that hands in.
 """
 
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from cdc.convert.pipeline import RecordPipeline
 from cdc.dead_letters.guard import DeadLetters
-from cdc.errors import UnreadTableError
+from cdc.errors import TableRefusedError, UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.postgres.described import TableDescription
-from cdc.postgres.preflight import shared_topic
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState
-from cdc.records.topics import Cleanup, data_topic
+from cdc.records.topics import Cleanup
 from cdc.settings import Settings
 from cdc.tables.ended import EndedPartitions
 from cdc.tables.notifications import Notifications
+from cdc.tables.obstacles import Obstacles
 from cdc.tables.reads import TableReads
 from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions
 from cdc.tables.states import TableStates, WaitingTable, check_published
@@ -41,8 +41,8 @@ class Lookups(NamedTuple):
     ``columns`` of a table. ``entry``: the OID of its entry in the publication, by its own.
     ``description`` of a table, by its OID and name, if a start now would find it among those to
     capture. ``instant``: how far the WAL is, and then a transaction ID (64 bits) that is younger
-    than whatever is open. ``check`` raises TableRefusedError for a table whose rows the log would
-    mix up. ``await_visible``: waits until what a transaction (32 bits) has done is seen, or raises
+    than whatever is open. ``check`` raises TableRefusedError for a table that a first start would
+    refuse. ``await_visible``: waits until what a transaction (32 bits) has done is seen, or raises
     UnreadTableError. ``filled``: in which of these columns of a table, by its OID, rows have values
     that nothing wrote.
     """
@@ -119,6 +119,7 @@ class Tables:
         self.states = TableStates(settings, states, rules)
         self.reads = TableReads(self.states)
         self.schemas = SchemaVersions(capture, schemas, rules, self.reads, lookups.filled)
+        self.obstacles = Obstacles(capture, self.states, self.reads, self.schemas, lookups.check)
         self.encoders = EncoderRegistry(
             capture, database, self.states, rules, pipeline, dead_letters
         )
@@ -157,7 +158,7 @@ class Tables:
             joined = self._join_arrived(relation.oid, table, since)
             records += joined.records
             effects = effects.and_then(joined.effects)
-            if not joined.records or table in states.waiting:
+            if not (joined.records and states.is_taken(table)):
                 return Arrival(None, records, effects)
         if entry == 0 and states[table].oid not in {0, relation.oid}:
             _pass_over(table, since, "they are of an older table of that name, which is gone")
@@ -168,7 +169,7 @@ class Tables:
             joined = self._join_arrived(relation.oid, table, since, read=True)
             records += joined.records
             return Arrival(None, records, effects.and_then(joined.effects))
-        schema, new = self.schemas.streamed(relation, since, partial(self._columns, relation, xid))
+        schema, new = self._streamed(relation, since, xid)
         return Arrival(schema, [*records, *new], effects)
 
     def is_joinable(self, table: TableDescription, *, read: bool = False) -> bool:
@@ -191,17 +192,18 @@ class Tables:
         Where its rows are wanted, or have to be ``read``, that begins once the stream has come to
         the WAL's present end: what it brings from before may be of another table of that name, or
         of another shape, and is passed over. Otherwise it is followed from behind ``reached`` on.
-        Raises UnreadTableError where its rows can't be read while it is streamed, TableRefusedError
-        where the log would mix rows up.
+        One that can't be captured is set aside. Raises UnreadTableError where its rows can't be
+        read while it is streamed.
         """
         name = str(table.name)
+        if (error := self.obstacles.of(table)) is not None:
+            return Joined(self.obstacles.refuse(table, error, reached))
         if not self.is_joinable(table, read=read):
             raise UnreadTableError(
                 f"table {name} has joined what is captured, and its rows were never read",
                 where=f"position {reached}",
                 remedy="start again: its rows are read first",
             )
-        self._check(table)
         waiting = WaitingTable(table, *self._lookups.instant(), order)
         if not (read or self._settings.snapshots(name)):
             return self._follow(waiting, reached)
@@ -251,9 +253,9 @@ class Tables:
         ``requests``: all of the table's from here on. By default what is before ``at`` goes.
         Returns events, and state records.
         """
-        is_in_log = table.name in self.states
+        before = self.states.get(table.name)
         states = self.states.begin_snapshot(table, at, requests)
-        if not is_in_log or not self._settings.lossless:
+        if before is None or not before.is_in_log or not self._settings.lossless:
             return [], states
         schema, new = self.schemas.described(table, at)
         encoder = self.encoders.encoder(schema)
@@ -266,6 +268,26 @@ class Tables:
         state = self.states[table.name]
         assert state.initial is not None  # noqa: S101 (it has one until it is whole)
         return [*new, self.reads.finish(table.name, state.initial, at, state.pages_total)]
+
+    def _streamed(
+        self, relation: Relation, since: Position, xid: int | None
+    ) -> tuple[TableSchema | None, list[Record]]:
+        """The schema of a relation; none where the table is set aside for what it is by now."""
+        table, identity = TableName(relation.namespace, relation.name), relation.replica_identity
+        identifying = {column.name for column in relation.columns if column.key}
+
+        def checked(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+            self.obstacles.check_key(table, columns, identity, identifying)
+            return columns
+
+        try:
+            schema, new = self.schemas.streamed(
+                relation, since, lambda: checked(self._columns(relation, xid))
+            )
+            checked(schema.columns)  # a version may be known that was described, and never streamed
+        except TableRefusedError as error:
+            return None, self.obstacles.set_aside(table, error)
+        return schema, new
 
     def _columns(self, relation: Relation, xid: int | None) -> tuple[Column, ...]:
         """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
@@ -318,14 +340,6 @@ class Tables:
         self.states.put(state.model_copy(update={"joined_lsn": wal_end, "joined_xid": xid}))
         records = [*states, *events, *self.take_as_read(table, reached)]
         return Joined(records, Effects((self._topic(table.name),)))
-
-    def _check(self, table: TableDescription) -> None:
-        """Look at what a start looks at, and at tables that were here before."""
-        topic = data_topic(self._settings.topic_prefix, table.name)
-        for other in self.states.values() if self._settings.lossless else ():
-            if other.topic == topic and other.name != table.name:
-                raise shared_topic(topic, [other.name, table.name])
-        self._lookups.check(table)
 
     def _topic(self, table: TableName) -> NewTopic:
         state = self.states[table]

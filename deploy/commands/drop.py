@@ -99,7 +99,7 @@ def _topics(settings: Settings) -> list[Step]:
     own = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic, *state)]
     existing = LogAdmin(settings.kafka).partitions()
     # The state topics go last: without them nobody knows which data topics there are.
-    data = [state.topic for state in table_states(settings)]
+    data = [state.topic for state in table_states(settings) if state.is_in_log]
     delete = LogTopics(settings).delete
     return [
         (f"topic {name}", partial(delete, [name])) for name in (*data, *own) if name in existing

@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 from cdc.capture.health import Health, Stage
 from cdc.errors import ConfigError
 from cdc.records.state import Phase
-from deploy.commands.status import TableStatus, log_lag_s, table_status
+from deploy.commands.status import log_lag_s
+from deploy.commands.table_status import TableStatus, table_status
 
 _QUESTIONS: Final = {"/health/live": "live", "/health/ready": "ready"}
 
@@ -147,6 +148,13 @@ def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
     doubtful = {table.table: bool(table.doubt) for table in tables}
     yield _gauges(
         "table_doubtful", "1: rows of it may be wrong until it was read again.", "table", doubtful
+    )
+    aside = {table.table: table.set_aside for table in tables}
+    yield _gauges(
+        "table_set_aside",
+        "1: it is doubtful, and its changes aren't taken until it was read again.",
+        "table",
+        aside,
     )
     gone = {table.table: table.gone_since_ms is not None for table in tables}
     yield _gauges(

@@ -6,7 +6,6 @@ It only reads. A server that can't be reached is a line in the output, and the r
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -19,7 +18,7 @@ from cdc.log.state import last_progress, read_dead_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
-from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
+from cdc.records.state import Phase, Progress
 from cdc.records.topics import dead_letter_topic, progress_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
@@ -30,6 +29,14 @@ from deploy.commands.sink_status import (
     lakehouse_status,
     search_status,
     table_states,
+)
+from deploy.commands.table_status import (
+    TableStatus,
+    seconds_text,
+    size_text,
+    snapshot_text,
+    table_status,
+    time_text,
 )
 
 Answer = TypeVar("Answer")
@@ -59,54 +66,6 @@ class SlotStatus(BaseModel):
     safe_wal_size: int | None
     invalidation_reason: str | None
     failover: bool
-
-
-class RequestStatus(BaseModel):
-    """A read of a table that a signal asked for."""
-
-    signal: str
-    type: str
-    paused: bool
-    percent: float
-    rows: int
-    rows_per_s: float | None
-    left_s: float | None
-
-
-class TableStatus(BaseModel):
-    """A table in the log; ``percent`` of its snapshot, and the reads that are under way.
-
-    Rates are since each began, pauses too.
-    """
-
-    table: str
-    topic: str
-    phase: Phase
-    left_unread: bool = False
-    """Whether nobody reads the rest: the table is gone, or was left out."""
-    percent: float
-    rows: int
-    bytes_done: int | None = None
-    bytes_total: int | None = None
-    """Of the heap's pages, by the read under way or the last one; None: not known."""
-    rows_per_s: float | None = None
-    left_s: float | None = None
-    requests: list[RequestStatus] = []
-    doubt: str = ""
-    """Why rows of it may be wrong; empty: nothing says so."""
-    doubtful_since_ms: int | None = None
-    not_reread: str = ""
-    """Why a doubtful table isn't read again by itself."""
-    gone_since_ms: int | None = None
-    """Since when it isn't at the source any more, or has another name ..."""
-    renamed_to: str = ""
-    """... which is this one."""
-    gone_partitions: int = 0
-    """How many partitions are gone whose rows the log keeps."""
-    gaps: int = 0
-    """How often histories and archives of it got a gap, by a read of what the stream hadn't."""
-    ended_partitions: int = 0
-    """How many are gone whose rows are about to be deleted."""
 
 
 class Status(BaseModel):
@@ -184,61 +143,6 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
     return SlotStatus.model_validate({**state._asdict(), "confirmed_flush_lsn": lsn})
 
 
-def table_status(state: TableState, now_ms: int) -> TableStatus:
-    """How far a table's rows are in the log, by its state there, at a time (ms since 1970)."""
-    # Of a whole table, what is counted is of another read, which tells its own pace.
-    took_ms = now_ms - state.begun_ms if state.initial and state.begun_ms else 0
-    rate, left_s = _pace(state.rows_sent, state.share_read, took_ms)
-    return TableStatus(
-        table=str(state.name),
-        topic=state.topic,
-        phase=state.phase,
-        left_unread=state.is_left_unread,
-        percent=100.0 * state.share_read,
-        rows=state.rows_sent,
-        bytes_done=state.pages_done * state.block_bytes if state.block_bytes else None,
-        bytes_total=state.pages_total * state.block_bytes if state.block_bytes else None,
-        rows_per_s=rate,
-        left_s=left_s,
-        requests=[
-            _request(state, request, now_ms)
-            for request in sorted(state.requests, key=lambda each: each.order)
-        ],
-        doubt=state.doubt.reason if state.doubt else "",
-        doubtful_since_ms=state.doubt.since_ms if state.doubt else None,
-        not_reread=state.doubt.refused if state.doubt else "",
-        gone_since_ms=state.gone_ms or None,
-        renamed_to=state.renamed_to,
-        gone_partitions=state.gone_partitions,
-        gaps=state.gaps_total,
-        ended_partitions=sum(len(partition.leaves) for partition in state.ended),
-    )
-
-
-def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> RequestStatus:
-    share = state.share_of(request)
-    begun_ms = request.begun_ms or (state.begun_ms if request.kind == "initial" else 0)
-    is_timed = begun_ms and not request.paused
-    rate, left_s = _pace(request.rows, share, now_ms - begun_ms if is_timed else 0)
-    return RequestStatus(
-        signal=request.signal,
-        type=request.kind,
-        paused=request.paused,
-        percent=100.0 * share,
-        rows=request.rows,
-        rows_per_s=rate,
-        left_s=left_s,
-    )
-
-
-def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | None]:
-    """Rows a second, and seconds left, of what is under way."""
-    took_s = took_ms / 1_000
-    if took_s <= 0 or not 0 < share < 1:
-        return None, None
-    return rows / took_s, took_s * (1 - share) / share
-
-
 def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
     """How old the oldest change is that the log may lack, in seconds; None before it streams.
 
@@ -257,11 +161,11 @@ def render(status: Status) -> Group:
     log = Text(
         f"log: {status.events:,} events, position {status.position or 'none'} "
         f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
-        f"{_seconds(status.lag_s)} behind"
+        f"{seconds_text(status.lag_s)} behind"
     )
     tables = Table("table", "snapshot", "rows", "topic")
     for table in status.tables:
-        snapshot = _snapshot_text(table)
+        snapshot = snapshot_text(table)
         tables.add_row(Text(table.table), snapshot, f"{table.rows:,}", Text(table.topic))
     sinks = Table("sink", "run", "tables", "cut", "behind the log", "log.keep left")
     for sink in status.sinks:
@@ -270,8 +174,8 @@ def render(status: Status) -> Group:
             f"{sink.run}" + ("" if sink.finished else " (not finished)"),
             f"{sink.tables}" + (f", {len(sink.failed)} FAILED" if sink.failed else ""),
             sink.cut or "nothing applied yet",
-            _seconds(sink.lag_s),
-            _seconds(sink.keep_left_s),
+            seconds_text(sink.lag_s),
+            seconds_text(sink.keep_left_s),
         )
     dead_letters = [
         Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
@@ -295,7 +199,7 @@ def _slot_text(state: SlotStatus | None) -> Text:
     activity = "active" if state.active else "NOT ACTIVE: is the daemon running?"
     return Text(
         f"slot {state.name}: {activity}, acknowledged {state.confirmed_flush_lsn}, "
-        f"{_bytes(state.lag_bytes)} to go, {_bytes(state.retained_bytes)} of WAL held back"
+        f"{size_text(state.lag_bytes)} to go, {size_text(state.retained_bytes)} of WAL held back"
         f" ({state.invalidation_reason or state.wal_status or 'unknown'})"
         f"{', copied to standbys' if state.failover else ''}"
     )
@@ -327,79 +231,10 @@ def _runs(status: Status) -> list[Table]:
         for run in sink.runs:
             runs.add_row(
                 f"{sink.sink} {run.run}",
-                _time(run.ended_ms),
+                time_text(run.ended_ms),
                 f"{run.seconds:.1f}",
                 run.cut,
                 f"{run.tables}" + (f", {run.failed} FAILED" if run.failed else ""),
                 *(f"{n:,}" for n in (run.events, run.inserted, run.updated, run.deleted)),
             )
     return [runs] if runs.row_count else []
-
-
-def _snapshot_text(table: TableStatus) -> str:
-    """How far the table's rows are in the log, and what is being read again."""
-    text = "complete"
-    if table.left_unread:
-        text = "not all of it was read: it is gone, or was left out"
-    elif table.phase is not Phase.STREAMING:
-        text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
-    for request in table.requests:
-        if request.type == "initial" and not request.paused:
-            continue  # the line above says that
-        percent = f"{request.percent:.0f} %{_bytes_text(table)}"
-        pace = " paused" if request.paused else _pace_text(request).removeprefix(",")
-        text += f"\n{request.type}: {percent}, {request.rows:,} rows,{pace}".rstrip(",")
-    return text + _doubt_text(table)
-
-
-def _doubt_text(table: TableStatus) -> str:
-    """What may be wrong with the table's rows in the log, and what keeps it from being mended."""
-    text = ""
-    if table.gone_since_ms is not None:
-        what = f"renamed to {table.renamed_to}" if table.renamed_to else "dropped"
-        text += f"\n{what} at the source, seen {_time(table.gone_since_ms)}"
-    if table.gone_partitions:
-        text += f"\nhas rows of {table.gone_partitions} dropped partitions"
-        text += f": millrace snapshot --reset {table.table} lets go of them"
-    if table.ended_partitions:
-        text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted"
-    if table.doubtful_since_ms is not None:
-        text += f"\nDOUBTFUL since {_time(table.doubtful_since_ms)}: {table.doubt}"
-    if table.not_reread:
-        text += f"\nnot read again, {table.not_reread}: millrace snapshot --reset {table.table}"
-    return text
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(" ", "seconds")[:19]
-
-
-def _bytes_text(table: TableStatus) -> str:
-    if table.bytes_done is None or table.bytes_total is None:
-        return ""
-    return f" of {_bytes(table.bytes_total)}"
-
-
-def _pace_text(read: TableStatus | RequestStatus) -> str:
-    if read.rows_per_s is None:
-        return ""
-    return f", {read.rows_per_s:,.0f} rows/s, {_seconds(read.left_s)} left"
-
-
-def _bytes(count: int) -> str:
-    size, unit = float(count), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"

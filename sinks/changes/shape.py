@@ -76,6 +76,25 @@ def plain_shape(
     return derive_shape(versions, newest.version, options, reserved)
 
 
+def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collection[str]) -> bool:
+    """Whether what was made up to a schema version has the newest one's columns by their names.
+
+    Not where one was renamed, or a new one has the name of an older one that was dropped.
+    """
+    used = {
+        column.name
+        for version in versions
+        if version.version <= reached
+        for column in version.columns
+    }
+    return all(
+        source.name == field.column.name
+        if (source := field.sources.get(reached)) is not None
+        else field.column.name not in used
+        for field in plain_shape(versions, reserved).fields
+    )
+
+
 def derive_shape(
     versions: Sequence[TableSchema],
     first: int,

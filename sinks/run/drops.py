@@ -19,6 +19,7 @@ from cdc.log.offsets import LogState
 from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
+from sinks.changes.ends import RowsEnd
 from sinks.run.plan import Emptied, TablePlan, WantedTable
 
 MISSING_MIN: Final = 3
@@ -29,8 +30,8 @@ MISSING_SHARE_MAX: Final = 0.2
 class Drop(NamedTuple):
     """What becomes of a derived table whose captured table is gone since ``gone_ms``.
 
-    Its rows go from ``due_ms`` on (None: never), once that ``is_due``, unless something ``held`` it
-    up. Where that are too many ``missing`` tables, it takes the user's word.
+    Its rows go from ``due_ms`` on (None: never), which ``is_due`` by now or not, unless something
+    ``held`` that up: too many ``missing`` tables, for one, which takes the user's word.
     """
 
     gone_ms: int
@@ -179,14 +180,15 @@ def with_emptied(
     """
     cut, plans = state.progress.cut, dict(tables)
     for name, table in tables.items():
-        drop, captured = drops.get(name), state.tables[table.source]
-        is_whole = table.end == table.next == state.ends[table.topic]
-        if drop is None or not is_whole or not _is_to_empty(table, drop):
+        drop = drops.get(name)
+        if drop is None or not _is_to_empty(table, drop):
+            continue
+        if not table.end == table.next == state.ends[table.topic]:
             continue
         if table.base:
-            report(_announcement(name, captured, rows_of(name)))
+            report(_announcement(name, state.tables[table.source], rows_of(name)))
         update = {
-            "ends": (*table.ends, (cut, drop.gone_ms * 1_000)),
+            "ends": (*table.ends, RowsEnd(position=cut, ts_us=drop.gone_ms * 1_000)),
             "emptied": Emptied(gone_ms=drop.gone_ms, at=cut),
         }
         plans[name] = table.model_copy(update=update)

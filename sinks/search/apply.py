@@ -22,7 +22,7 @@ from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
 from sinks.changes.names import OWN, SNAPSHOT
 from sinks.changes.newest import PATCHY, contenders, is_patchy, latest, within
-from sinks.changes.shape import TableShape, plain_shape
+from sinks.changes.shape import TableShape, keeps_names, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse
@@ -110,7 +110,7 @@ class TableIndexer:
             return self._load_first(target, before, table, plan, versions, loaded)
         if before is None or before.newest is None:
             raise SinkError("the index has no progress record any more", where=target.what)
-        before, counts = self._fitting(target, before, newest), Counts()
+        before, counts = self._fitting(target, before, versions), Counts()
         serves = before.serves
         if serves is not None:
             target.require(serves)
@@ -286,16 +286,23 @@ class TableIndexer:
         self._ledger.write_table(table.source, record)
         return record
 
-    def _fitting(self, target: TableIndex, before: TableRecord, newest: TableSchema) -> TableRecord:
-        """The record of an index that the table's columns fit, or beside which one is loaded."""
+    def _fitting(
+        self, target: TableIndex, before: TableRecord, versions: Sequence[TableSchema]
+    ) -> TableRecord:
+        """The record of an index that the table's columns fit, or beside which one is loaded.
+
+        Documents have their columns by name: those of before would keep what has another one now.
+        """
+        newest = versions[-1]
         serves, loading = before.serves, before.loading
         if loading is not None and not target.is_there(loading.into):
             loading = None
         if before.schema_version != newest.version:
             wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
-            if loading is not None and not target.extend(loading.into.index, wanted):
+            keeps = keeps_names(versions, before.schema_version, OWN)
+            if loading and not (keeps and target.extend(loading.into.index, wanted)):
                 loading = None
-            fits = serves is not None and target.extend(serves.index, wanted)
+            fits = serves is not None and keeps and target.extend(serves.index, wanted)
             if not fits and loading is None:
                 return self.begin_load(target, before, newest)
         return before.model_copy(update={"loading": loading})
@@ -335,13 +342,6 @@ def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
         for partition, offset in start.items()
     }
     return left.model_copy(update={"end": end})
-
-
-def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
-    """How far a load is, for people."""
-    total = sum(end[partition] - offset for partition, offset in start.items())
-    done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
-    return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"
 
 
 def _marked(changes: DataFrame) -> DataFrame:

@@ -17,6 +17,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc.errors import SinkUnreachableError
 from cdc.records.bounds import Bound, RangeEdge
 from cdc.records.schema import Column
 from sinks.changes.ended import BoundColumn, bound_columns
@@ -24,7 +25,7 @@ from sinks.changes.ends import RowsEnd
 from sinks.changes.shape import TableShape
 from sinks.search.bulk import Action, Counts, write
 from sinks.search.client import insist
-from sinks.search.documents import POSITION_FIELD, field_mapping, field_names
+from sinks.search.documents import POSITION_FIELD, field_mapping, field_name
 from sinks.search.indexes import write_alias
 from sinks.search.rows import JSON, value_in_json
 
@@ -36,16 +37,22 @@ _KEYWORD_CHARS: Final = 256
 
 
 class _InDocuments(NamedTuple):
-    """A bound in the forms that documents have: the fields of its columns, and its values."""
+    """A bound in the forms that documents have: the fields of its columns, and its values.
 
-    fields: list[str]
+    A column that was renamed has several fields, the newest name's first: documents that nobody has
+    written since have an older one.
+    """
+
+    fields: list[list[str]]
     columns: list[Column]
     bound: Bound
 
     def holds(self, document: Mapping[str, Any]) -> bool:
         """Whether a document is within the bound, by its key."""
-        pairs = [*zip(self.fields, self.columns, strict=True)]
-        values = [_comparable(document.get(field), column) for field, column in pairs]
+        values = [
+            _comparable(next((document[name] for name in names if name in document), None), column)
+            for names, column in zip(self.fields, self.columns, strict=True)
+        ]
         if self.bound.values is not None:
             return values[0] in [_comparable(value, self.columns[0]) for value in self.bound.values]
         if None in values:
@@ -66,8 +73,8 @@ class _InDocuments(NamedTuple):
 
     def clause(self, mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What documents match that may be within; nothing where the index can't tell."""
-        field, column = self.fields[0], self.columns[0]
-        if mapping.get(field) != field_mapping(column):
+        (field, *older_names), column = self.fields[0], self.columns[0]
+        if older_names or mapping.get(field) != field_mapping(column):
             return []
         if self.bound.values is not None:
             found = [value for value in self.bound.values if value is not None]
@@ -101,7 +108,7 @@ def delete_ended(
         older = {"range": {POSITION_FIELD: {"lte": str(end.position)}}}
         clauses = [clause for bound in bounds for clause in bound.clause(mapping)]
         query = {"bool": {"filter": [older, *clauses]}}
-        fields = sorted({field for bound in bounds for field in bound.fields})
+        fields = sorted({name for bound in bounds for names in bound.fields for name in names})
         version = int(end.position.commit_lsn)
         deletes = (
             Action(hit["_id"], version, None)
@@ -114,7 +121,6 @@ def delete_ended(
 
 def _in_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> list[_InDocuments]:
     """An end's bounds; their values go the way of a row's, from record to document."""
-    names = field_names(shape.versions[-1])
     columns = [bound_columns(bound, end, shape) for bound in end.bounds]
     literals = [
         value
@@ -127,12 +133,18 @@ def _in_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> list[
     values = iter([by_number.get(str(number)) for number in range(len(literals))])
     return [
         _InDocuments(
-            [names[column.field.column.name] for column in of],
+            [_names(column) for column in of],
             [column.field.column for column in of],
             _with_values(bound, values),
         )
         for bound, of in zip(end.bounds, columns, strict=True)
     ]
+
+
+def _names(column: BoundColumn) -> list[str]:
+    """The fields that a column has, or had: the newest first."""
+    sources = sorted(column.field.sources.items(), reverse=True)
+    return list(dict.fromkeys(field_name(source.name) for _, source in sources))
 
 
 def _literals(bound: Bound, columns: Sequence[BoundColumn]) -> list[SparkColumn]:
@@ -173,7 +185,7 @@ def _hits(
     body = {"query": query, "size": _PAGE, "sort": ["_doc"], "_source": fields}
     answer = insist(lambda: client.search(index=index, body=body, scroll=_PAUSE_MAX), where)
     try:
-        while hits := answer["hits"]["hits"]:
+        while hits := _whole(answer, where)["hits"]["hits"]:
             yield from hits
             answer = insist(
                 lambda scroll=answer["_scroll_id"]: client.scroll(  # type: ignore[misc]
@@ -184,3 +196,14 @@ def _hits(
     finally:
         with suppress(OpenSearchException):
             client.clear_scroll(body={"scroll_id": [answer["_scroll_id"]]})
+
+
+def _whole(answer: dict[str, Any], where: str) -> dict[str, Any]:
+    """A search's answer; raises SinkError where a part of the index hasn't answered."""
+    if failed := answer["_shards"]["failed"]:
+        raise SinkUnreachableError(
+            f"{failed} shards of the index don't answer",
+            where=where,
+            remedy="look at the search server's health; the next run goes on here",
+        )
+    return answer

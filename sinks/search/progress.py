@@ -371,3 +371,10 @@ def _overtaken(where: str) -> BusyError:
         where=where,
         remedy="nothing is lost: the other run applies the same plan",
     )
+
+
+def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
+    """How far a load is, for people."""
+    total = sum(end[partition] - offset for partition, offset in start.items())
+    done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
+    return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"

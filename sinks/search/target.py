@@ -18,6 +18,7 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnr
 from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
+from sinks.changes.ends import RowsEnd
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
@@ -31,7 +32,6 @@ from sinks.search.apply import (
     EarlyLoad,
     SearchContext,
     TableIndexer,
-    loaded_text,
     next_step,
     shape_of,
 )
@@ -39,7 +39,7 @@ from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
-from sinks.search.progress import RunClaim, TableLoad, TableRecord, now_ms
+from sinks.search.progress import RunClaim, TableLoad, TableRecord, loaded_text, now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -287,7 +287,9 @@ class TableIndexes(Target):
         if step.emptied is None:
             return table
         # The log still has what the index was emptied of.
-        return table.model_copy(update={"ends": (*table.ends, (step.emptied.at, 0))})
+        return table.model_copy(
+            update={"ends": (*table.ends, RowsEnd(position=step.emptied.at, ts_us=0))}
+        )
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""

@@ -16,7 +16,7 @@ from sinks.changes.derived import table_path
 from sinks.changes.names import IS_CURRENT
 from sinks.search.client import connect
 from sinks.search.documents import index_name
-from tests.ddl_chaos.replay import OWN, Row, as_archived, replayed
+from tests.ddl_chaos.replay import OWN, Row, Versions, replayed
 from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES, SHAPES
 from tests.ddl_chaos.source import GENERATED_SINCE, Source
 from tests.fixtures.pipeline import read_log
@@ -34,8 +34,6 @@ _EXAMPLE_CHARACTERS: Final = 150
 _DOCUMENTS_MAX: Final = 10_000
 Rows = Counter[str]
 """A table's rows as texts, and how often each is there; a column that is missing is one, too."""
-VersionNames = dict[str, dict[int, list[str]]]
-"""By table and schema version: the columns."""
 
 
 def full_name(table: str) -> TableName:
@@ -53,7 +51,8 @@ class Comparison:
 
     def differences(self) -> dict[str, dict[Form, str]]:
         """The tables that differ, and in what each derived form of them does."""
-        names, logged = self._version_names(), self._logged()
+        versions = self._versions()
+        logged = self._logged(versions)
         different: dict[str, dict[Form, str]] = {}
         for table in SHAPES:
             columns = self._columns(table)
@@ -63,9 +62,9 @@ class Comparison:
                     continue
                 rows: Iterable[Row]
                 if form == "log":
-                    rows = self._replayed(table, [*columns], logged[table], names)
+                    rows = self._replayed(table, [*columns], logged[table], versions[table])
                 else:
-                    rows = self._derived(table, [*columns], form, names)
+                    rows = self._derived(table, [*columns], form, versions[table])
                 derived = Counter(map(_text, rows))
                 if expected != derived:
                     different.setdefault(table, {})[form] = _told(expected, derived)
@@ -87,7 +86,7 @@ class Comparison:
         return Counter(_text(row) for (row,) in rows)
 
     def _derived(
-        self, table: str, columns: list[str], form: Form, names: VersionNames
+        self, table: str, columns: list[str], form: Form, versions: Versions
     ) -> Iterable[Row]:
         if form == "index":
             return self._documents(table, columns)
@@ -104,15 +103,15 @@ class Comparison:
             current = f" WHERE {IS_CURRENT}" * (form == "history")
             return query_builder(path, _select(columns) + current)
         events = query_builder(path, _select([*columns, *OWN]))
-        return self._replayed(table, columns, events, names)
+        return self._replayed(table, columns, events, versions)
 
     @staticmethod
     def _replayed(
-        table: str, columns: list[str], events: Iterable[Row], names: VersionNames
+        table: str, columns: list[str], events: Iterable[Row], versions: Versions
     ) -> list[Row]:
-        return replayed(events, SHAPES[table].key.split(", "), columns, names.get(table, {}))
+        return replayed(events, SHAPES[table].key.split(", "), columns, versions)
 
-    def _logged(self) -> dict[str, list[Row]]:
+    def _logged(self, versions: Mapping[str, Versions]) -> dict[str, list[Row]]:
         """By table: the log's records, as an archive has them."""
         events: dict[str, list[Row]] = {table: [] for table in SHAPES}
         if "log" in self._forms:
@@ -121,7 +120,7 @@ class Comparison:
             topics = {topic: state.partitions for topic, state in states.items()}
             for record in read_log(reader_options(self._pipeline.settings.kafka), topics):
                 if (table := tables.get(str(states[record.topic].name))) is not None:
-                    events[table].append(as_archived(record))
+                    events[table].append(versions[table].archived(record))
         return events
 
     def _documents(self, table: str, columns: Iterable[str]) -> list[dict[str, Any]]:
@@ -134,16 +133,15 @@ class Comparison:
         hits = client.search(index=index, body={"size": _DOCUMENTS_MAX})["hits"]["hits"]
         return [{name: hit["_source"].get(name) for name in columns} for hit in hits]
 
-    def _version_names(self) -> VersionNames:
-        """By table and schema version: the columns."""
+    def _versions(self) -> dict[str, Versions]:
+        """By table: its schema versions."""
         topic = schema_topic(self._pipeline.settings.capture.topic_prefix)
         tables = {full_name(table): table for table in SHAPES}
-        names: VersionNames = {}
+        schemas: dict[str, list[TableSchema]] = {table: [] for table in SHAPES}
         for schema in self._pipeline.states.read_all(topic, TableSchema):
             if (table := tables.get(schema.name)) is not None:
-                columns = [column.name for column in schema.columns]
-                names.setdefault(table, {})[schema.version] = columns
-        return names
+                schemas[table].append(schema)
+        return {table: Versions(of_table) for table, of_table in schemas.items()}
 
 
 def _select(columns: Iterable[str]) -> str:

@@ -45,6 +45,18 @@ def label_added(source: Source) -> None:
     source.ddl(f"ALTER TYPE {kind} ADD VALUE '{kind}{source.number()}'{place}")
 
 
+def column_renamed(source: Source) -> None:
+    """One that was added; another one to another name and back, where there is none."""
+    having = [table for table, added in source.added.items() if added]
+    if not having:
+        source.ddl("ALTER TABLE plain RENAME n TO m; ALTER TABLE plain RENAME m TO n")
+        return
+    table = source.chance.choice(having)
+    name, added = f"c{source.number()}", source.added[table]
+    source.ddl(f"ALTER TABLE {table} RENAME COLUMN {added[-1]} TO {name}")
+    added[-1] = name
+
+
 def empty_partition(source: Source) -> None:
     """Made, behind all ids; or dropped, where there is one."""
     made = source.ask(
@@ -75,5 +87,6 @@ HARMLESS: Final[Mapping[str, Kind]] = {
     "GRANT": _on_any("GRANT SELECT ON {t} TO PUBLIC"),
     "SET STATISTICS": _on_any("ALTER TABLE {t} ALTER n SET STATISTICS 50"),
     "ADD VALUE": label_added,
+    "RENAME COLUMN": column_renamed,
     "empty partition": empty_partition,
 }

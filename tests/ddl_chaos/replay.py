@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from cdc.records.schema import TableSchema
 from sinks.changes.names import ABSENT, FILLED, OP, POSITION, RECORD_OFFSET, VERSION
+from sinks.changes.shape import plain_shape
 from sinks.delta.archive import GAP
 from tests.fixtures.pipeline import LogRecord
 
@@ -26,13 +28,51 @@ class _Kept(NamedTuple):
     filled: frozenset[str]
 
 
+class Versions:
+    """The schema versions of a table: what columns were called, whose newest names rows have."""
+
+    def __init__(self, schemas: Iterable[TableSchema]) -> None:
+        self._schemas = {schema.version: schema for schema in schemas}
+        shape = plain_shape([self._schemas[number] for number in sorted(self._schemas)], ())
+        self._names = {
+            number: {
+                source.name: field.name
+                for field in shape.fields
+                if (source := field.sources.get(number)) is not None
+            }
+            for number in self._schemas
+        }
+
+    def archived(self, record: LogRecord) -> Row:
+        """A record of the log, with the columns that an archive has it in."""
+        op = "d" if record.value is None else record.op
+        row = {} if op == _TRUNCATE else json.loads(record.key or "{}")
+        if record.value is not None:
+            row |= record.value["after"] or {}
+        names = self._names[record.schema_version]
+        return {
+            **{new: row.get(old) for old, new in names.items()},
+            POSITION: str(record.position),
+            OP: op,
+            ABSENT: [new for old, new in names.items() if old not in row],
+            FILLED: ",".join(str(index + 1) for index in record.filled),
+            VERSION: record.schema_version,
+            RECORD_OFFSET: record.offset,
+        }
+
+    def filled(self, event: Event) -> set[str]:
+        """The columns that an event has filled values of."""
+        version = event[VERSION]
+        ordinals = [int(number) for number in (event[FILLED] or "").split(",") if number]
+        columns = self._schemas[version].columns if ordinals else ()
+        called = [columns[ordinal - 1].name for ordinal in ordinals]
+        return {self._names[version][name] for name in called if name in self._names[version]}
+
+
 def replayed(
-    events: Iterable[Event],
-    key: Sequence[str],
-    columns: Sequence[str],
-    names: Mapping[int, Sequence[str]],
+    events: Iterable[Event], key: Sequence[str], columns: Sequence[str], versions: Versions
 ) -> list[Row]:
-    """The rows, with these columns, behind all events; ``names``: each schema version's columns."""
+    """The rows, with these columns, behind all events."""
     rows: dict[tuple[Any, ...], _Kept] = {}
     for event in sorted(events, key=_order):
         if event[OP] == _TRUNCATE:
@@ -41,7 +81,7 @@ def replayed(
             identity = tuple(event[name] for name in key)
             before = rows.pop(identity, None)
             if event[OP] != "d":
-                rows[identity] = _after(event, before, columns, names[event[VERSION]])
+                rows[identity] = _after(event, before, columns, versions.filled(event))
     return [kept.row for kept in rows.values()]
 
 
@@ -53,37 +93,12 @@ def _order(event: Event) -> tuple[str, bool, int]:
     return event[POSITION], event[OP] == _TRUNCATE, event[RECORD_OFFSET] or 0
 
 
-def as_archived(record: LogRecord) -> Row:
-    """A record of the log, with the columns that an archive has it in."""
-    op = "d" if record.value is None else record.op
-    row = {} if op == _TRUNCATE else json.loads(record.key or "{}")
-    if record.value is not None:
-        row |= record.value["after"] or {}
-    return {
-        **row,
-        POSITION: str(record.position),
-        OP: op,
-        ABSENT: None,  # what it hasn't
-        FILLED: ",".join(str(index + 1) for index in record.filled),
-        VERSION: record.schema_version,
-        RECORD_OFFSET: record.offset,
-    }
-
-
-def _after(
-    event: Event, before: _Kept | None, columns: Sequence[str], names: Sequence[str]
-) -> _Kept:
-    """The row behind an event that has values for the ``names`` of its schema version."""
+def _after(event: Event, before: _Kept | None, columns: Sequence[str], filled: set[str]) -> _Kept:
     row, still_filled = dict[str, Any](), set[str]()
-    ordinals = [int(number) for number in (event[FILLED] or "").split(",") if number]
-    filled = {names[ordinal - 1] for ordinal in ordinals}
-    absent = event[ABSENT]
-    if absent is None:
-        absent = [name for name in names if name not in event]
     for name in columns:
         was = before.row.get(name) if before else None
         is_exact = was is not None and before is not None and name not in before.filled
-        if name in absent or (name in filled and is_exact):
+        if name in (event[ABSENT] or ()) or (name in filled and is_exact):
             row[name] = was
             is_filled = before is not None and name in before.filled
         else:

@@ -8,7 +8,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,7 @@ class Stand(Servers):
         self._postgres = Postgres(folder, _SETTINGS, binaries=binaries)
         self._kafka = Kafka(folder)
         self._opensearch = OpenSearch(folder) if "index" in forms else None
+        self._sinks: list[RunSink] = [run_lakehouse, *([run_search] if self._opensearch else [])]
         self._daemon: Process | None = None
         self._started = 0.0
         self._merging = threading.Lock()
@@ -188,19 +189,18 @@ class Stand(Servers):
         return next(filter(None, reasons), "")
 
     def merge(self, chance: random.Random) -> None:
-        """Merge what the log has into the lakehouse, into the indexes, or into both."""
-        sinks = chance.choice([(run_lakehouse,), (run_search,), (run_lakehouse, run_search)])
+        """Merge what the log has into the lakehouse, or into the indexes."""
         with self._merging:
-            self._merge(sinks if self._opensearch else (run_lakehouse,))
+            self._merge([chance.choice(self._sinks)])
 
     @contextmanager
     def merged(self) -> Iterator[None]:
         """All that the log has is merged, and nothing else until the block ends."""
         with self._merging:
-            self._merge((run_lakehouse, run_search) if self._opensearch else (run_lakehouse,))
+            self._merge(self._sinks)
             yield
 
-    def _merge(self, sinks: tuple[RunSink, ...]) -> None:
+    def _merge(self, sinks: Sequence[RunSink]) -> None:
         if self._spark is None:
             return
         begun = time.monotonic()
@@ -212,7 +212,7 @@ class Stand(Servers):
             self.merge_seconds.append(time.monotonic() - begun)
 
     def _turn(
-        self, sinks: tuple[RunSink, ...], context: RunContext, log: MillraceTopics
+        self, sinks: Sequence[RunSink], context: RunContext, log: MillraceTopics
     ) -> RunSummary:
         """What `millrace merge` does."""
         for run in sinks:

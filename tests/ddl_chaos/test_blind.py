@@ -19,8 +19,11 @@ DETECTORS: Final = (
 )
 
 
+MAKERS: Final = ("Cause", "Doubt", "_of_leaf")
+
+
 class Reasons(ast.NodeVisitor):
-    """The texts that a module's calls of Cause and Doubt are given; … for what they name."""
+    """The texts that a module's calls of Cause and the like are given; … for what they name."""
 
     def __init__(self, module: ast.Module) -> None:
         self.found: set[str] = set()
@@ -39,7 +42,7 @@ class Reasons(ast.NodeVisitor):
         self.visit(module)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in {"Cause", "Doubt"}:
+        if isinstance(node.func, ast.Name) and node.func.id in MAKERS:
             given = [
                 *node.args[:1],
                 *(word.value for word in node.keywords if word.arg == "reason"),

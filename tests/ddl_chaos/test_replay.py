@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from tests.ddl_chaos.replay import replayed
+from tests.ddl_chaos.replay import Versions, replayed
+from tests.fixtures.spark import column, table_schema
 
-NAMES = {1: ["id", "body"]}
+VERSIONS = Versions([table_schema("t", "t", column("id", "int4", 1), column("body", "text"))])
 
 
 def event(op: str, at: int, row: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def event(op: str, at: int, row: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def rows(*events: dict[str, Any]) -> dict[int, Any]:
-    found = replayed(events, ["id"], ["id", "body"], NAMES)
+    found = replayed(events, ["id"], ["id", "body"], VERSIONS)
     return {row["id"]: row["body"] for row in found}
 
 

@@ -166,6 +166,7 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
     assert outcomes == dict.fromkeys(aside, "replayed") | {unsendable: "discarded"}
 
 
+@pytest.mark.proof
 def test_columns_that_an_order_in_vain_was_the_first_to_see_get_into_the_log(
     configured: Configured, database: dict[str, str]
 ) -> None:

@@ -134,6 +134,7 @@ def test_under_load_a_promoted_standby_is_gone_on_with_and_nothing_is_lost_or_re
         assert_log_is_the_source(made, standby.conninfo(), topic_prefix)
 
 
+@pytest.mark.proof
 def test_a_standby_that_was_behind_is_refused_until_a_new_epoch_makes_the_log_right(
     server_folder: Path, configured: Configured, topic_prefix: str
 ) -> None:

@@ -121,6 +121,7 @@ def test_so_is_one_that_is_published_with_its_schema(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_under_the_preset_a_table_that_left_the_publication_is_a_gap(
     configured: Configured, database: dict[str, str]
 ) -> None:
@@ -134,6 +135,7 @@ def test_under_the_preset_a_table_that_left_the_publication_is_a_gap(
     refusal(made, ExitCode.GAP, "left the publication", "millrace snapshot public.item")
 
 
+@pytest.mark.proof
 def test_a_table_read_again_is_right_even_when_its_topic_was_compacted(
     captured: RunningPipeline, database: dict[str, str]
 ) -> None:

@@ -237,6 +237,7 @@ def test_a_daemon_that_slept_while_another_took_over_stands_by_until_that_one_di
     finish(first, sleeper, database, topic_prefix)
 
 
+@pytest.mark.proof
 def test_a_daemon_whose_slot_is_still_its_own_starts_over_whatever_else_was_taken(
     configured: Configured, database: dict[str, str], topic_prefix: str
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_daemon_whose_slot_is_still_its_own_starts_over_whatever_else_was_take
     finish(made, daemon, database, topic_prefix)
 
 
+@pytest.mark.proof
 def test_without_a_disk_for_large_transactions_postgresql_keeps_them(
     pipeline: Callable[..., RunningPipeline],
     database: dict[str, str],

@@ -156,6 +156,7 @@ def test_a_snapshot_that_is_killed_again_and_again_gives_the_source(
         assert differences(last_of(records), expected) == []
 
 
+@pytest.mark.proof
 def test_without_completion_values_are_missing(
     pipeline: MakePipeline, database: dict[str, str]
 ) -> None:

@@ -245,6 +245,7 @@ def test_the_log_adds_up_to_the_source(
     assert complaints(made, database) == [], f"seed {seed}"
 
 
+@pytest.mark.proof
 def test_rows_that_overwrite_newer_ones_are_seen(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -118,6 +118,7 @@ def test_another_slot_under_the_same_prefix_is_a_gap(
         assert held_back(connection) == (0, 1)
 
 
+@pytest.mark.proof
 def test_a_snapshot_under_way_keeps_its_slot_and_one_that_was_stopped_says_so(
     pipeline: MakePipeline, database: dict[str, str]
 ) -> None:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from tests.fixtures.pipeline import SOON_MS
+
 
 class Line(NamedTuple):
     """One record; ``text`` is its line."""
@@ -27,6 +29,7 @@ def collect(kafka: Mapping[str, str], topics: re.Pattern[str]) -> list[Line]:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": SOON_MS,
             "auto.offset.reset": "earliest",
         }
     )

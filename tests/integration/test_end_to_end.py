@@ -1,4 +1,4 @@
-"""The whole way as a user runs it: a daemon killed twice, merges by cron, and nothing differs."""
+"""The whole way as a user types it: a daemon killed twice, merges, compaction: nothing differs."""
 
 import json
 import random
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.opensearch,
     pytest.mark.usefixtures("opensearch"),  # the pipeline asks for it later than groups are made
     pytest.mark.spark,
-    pytest.mark.timeout(900),  # it starts two JVMs, one after the other
+    pytest.mark.timeout(600),
 ]
 TABLES = {"item": True, "Odd Näme": True, "loose": False}
 """Name → whether it has a key, and so an index."""
@@ -87,18 +87,13 @@ def are_shown(pipeline: RunningPipeline) -> bool:
     return progress is not None and all(ready(s, progress.cut) for s in pipeline.tables())
 
 
-def merged(pipeline: RunningPipeline) -> str:
-    """A run of all sinks that had something to do."""
-    result = pipeline.millrace("merge", "all")
-    assert result.returncode == ExitCode.OK, result.stdout + result.stderr
-    assert result.stderr == ""
-    return result.stdout
-
-
-def compacted(
-    pipeline: RunningPipeline, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+def typed(
+    pipeline: RunningPipeline,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+    *words: str,
 ) -> str:
-    """The command, in this process: it joins the session that is there, and stops it once."""
+    """A command, in this process: it joins the session that is there, and stops it once."""
     stops = []
 
     def stop(session: "SparkSession") -> None:
@@ -106,8 +101,8 @@ def compacted(
 
     with monkeypatch.context() as patched:
         patched.setattr(type(spark), "stop", stop)
-        result = CliRunner().invoke(app, ["compact", "--config", str(pipeline.config)])
-    assert result.exception is None
+        result = CliRunner().invoke(app, [*words, "--config", str(pipeline.config)])
+    assert result.exception is None, result.output
     assert len(stops) == 1
     return result.output
 
@@ -142,6 +137,7 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
     spark: "SparkSession",
     database: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
+    here: None,
 ) -> None:
     made = pipeline(search=True, **SMALL)
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
@@ -163,11 +159,11 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         connection.execute('TRUNCATE "Odd Näme"')
         connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")
         made.wait_until_logged(made.wal_end(), daemon)
-    assert "lakehouse: run 2" in merged(made)
+    assert "lakehouse: run 2" in typed(made, spark, monkeypatch, "merge", "all")
     assert_log_is_whole(made.log(), snapshot_lsn(made))
     assert_status_tells_all(made)
     assert made.stop(daemon) == ExitCode.OK
-    lines = compacted(made, spark, monkeypatch)
+    lines = typed(made, spark, monkeypatch, "compact")
     assert [table for table in TABLES if f"table public.{table}: " not in lines] == []
     assert_derived_is_source(made, spark, database)
     assert_drop_leaves_nothing(made)

@@ -162,7 +162,7 @@ def two(database: Conninfo) -> Conninfo:
 @pytest.mark.parametrize(
     ("chosen", "read"),
     [
-        ({"snapshot.mode": "no_data"}, []),
+        pytest.param({"snapshot.mode": "no_data"}, [], marks=pytest.mark.proof),
         ({"snapshot.include.collection.list": "public.b"}, [("b", "r", 1)]),
     ],
 )
@@ -182,6 +182,7 @@ def test_changes_of_all_tables_follow_whatever_was_read(
     assert operations(made, topic_prefix) == [("a", "c", 2), *read]
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 def test_a_table_that_is_asked_for_by_name_is_read_whatever_the_mode(
     pipeline: Callable[..., RunningPipeline], two: Conninfo, topic_prefix: str
@@ -249,6 +250,7 @@ def test_the_command_alone_reads_what_isnt_paused_and_ends(
     assert snapshot("--resume") == 0
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 def test_a_broken_statement_of_ones_own_gives_a_blocking_snapshot_up(
     pipeline: Callable[..., RunningPipeline], two: Conninfo, topic_prefix: str

@@ -129,6 +129,7 @@ def test_a_signal_is_followed_once_whenever_the_daemon_dies(
     assert progress.signal_offset == 4
 
 
+@pytest.mark.proof
 def test_what_was_asked_for_behind_a_reset_is_read_after_it(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:
@@ -247,6 +248,7 @@ def test_the_command_asks_the_daemon_that_runs(pipeline: MakePipeline, source: C
     assert [len(of(made, table)) for table in ("item", "pair")] == [1010, 300]
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("here")
 def test_the_command_goes_on_with_a_paused_first_read_and_knows_its_own(
     pipeline: MakePipeline, source: Conninfo

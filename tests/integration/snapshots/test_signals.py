@@ -222,6 +222,7 @@ def test_signals_that_cant_be_followed_stop_nothing(
     assert len(rows(source, "item")) == 1000
 
 
+@pytest.mark.proof
 def test_a_refused_watermark_gives_the_snapshot_up(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:
@@ -238,6 +239,7 @@ def test_a_refused_watermark_gives_the_snapshot_up(
     assert daemon.command.log.read_text().count("is given up") == 1
 
 
+@pytest.mark.proof
 def test_rows_that_cant_be_read_give_the_snapshot_up_once(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:
@@ -251,6 +253,7 @@ def test_rows_that_cant_be_read_give_the_snapshot_up_once(
     assert daemon.command.log.read_text().count("is given up") == 1
 
 
+@pytest.mark.proof
 def test_a_watermark_that_the_publication_leaves_out_gives_the_snapshot_up(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:

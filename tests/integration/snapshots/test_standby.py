@@ -83,6 +83,7 @@ def test_a_first_snapshot_comes_from_the_standby_and_waits_for_its_replay(
     assert_log_is_the_source(made, source, topic_prefix)
 
 
+@pytest.mark.proof
 def test_who_isnt_a_standby_of_the_source_isnt_read(
     servers: tuple[Postgres, Postgres], postgres: Postgres
 ) -> None:
@@ -104,6 +105,7 @@ def test_who_isnt_a_standby_of_the_source_isnt_read(
             windows.await_replay(one, Lsn(1), lambda _: False)
 
 
+@pytest.mark.proof
 def test_a_table_is_looked_up_once_the_standby_has_it_whatever_was_streamed(
     servers: tuple[Postgres, Postgres], tmp_path: Path
 ) -> None:

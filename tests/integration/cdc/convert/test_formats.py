@@ -16,6 +16,7 @@ from cdc.records.position import HEADER
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Process
 from tests.fixtures.forked import ForkedPipeline
+from tests.fixtures.pipeline import SOON_MS
 from tests.fixtures.position_headers import parse_header
 from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.source import run
@@ -36,6 +37,7 @@ class Log:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": SOON_MS,
             }
         )
         known = consumer.list_topics(timeout=10).topics
@@ -90,6 +92,7 @@ def streamed(
     return make
 
 
+@pytest.mark.proof
 @pytest.mark.registry
 def test_avro_goes_on_when_a_column_is_added(
     streamed: Streamed, registry: SchemaRegistry, topic_prefix: str
@@ -156,6 +159,7 @@ def test_rows_are_unwrapped_and_routed_with_their_positions(
     assert positions == sorted(positions)
 
 
+@pytest.mark.proof
 def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
     streamed: Streamed, topic_prefix: str
 ) -> None:
@@ -219,13 +223,12 @@ def test_transactions_are_counted_and_messages_are_events(
     assert blocks == [(1, 1), (1, 3), (2, 2)]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "sections",
     [
         pytest.param({}, id="plain"),
-        pytest.param(
-            {"format": {"schemas.enable": "true"}}, id="with schemas", marks=pytest.mark.proof
-        ),
+        pytest.param({"format": {"schemas.enable": "true"}}, id="with schemas"),
     ],
 )
 def test_what_was_replicated_from_elsewhere_says_so(

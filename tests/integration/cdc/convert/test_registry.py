@@ -129,6 +129,7 @@ def test_every_connect_type_is_read_back(registry: SchemaRegistry, topic: str) -
     assert convert(row(topic, None)).value is None
 
 
+@pytest.mark.proof
 def test_recorded_events_of_debezium_are_read_back(registry: SchemaRegistry) -> None:
     convert = avro(registry, **{"value.ignore.default.for.nullables": "true"})
     envelopes = 0

@@ -176,6 +176,7 @@ def test_commit_survives_a_hanging_broker_and_postgresql_hears_from_us(
     assert len(visible(kafka, topic)) == 999
 
 
+@pytest.mark.proof
 def test_full_queue_waits_for_a_hanging_broker(
     kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
 ) -> None:

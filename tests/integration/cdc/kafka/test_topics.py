@@ -207,6 +207,7 @@ def test_topics_are_made_when_somebody_is_named_as_the_controller(
     assert asked[2] >= 0
 
 
+@pytest.mark.proof
 def test_thousand_tables_are_made_and_verified_fast(kafka: Kafka, topic_prefix: str) -> None:
     topics = LogTopics(settings(kafka.client_options(), topic_prefix, topic_partitions=1))
     tables = [captured(f"t{number}") for number in range(1_000)]

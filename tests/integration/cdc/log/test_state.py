@@ -95,6 +95,7 @@ def test_topic_that_doesnt_exist_has_no_progress(kafka: Kafka, topic_prefix: str
     assert read_all(options, table_topic(topic_prefix), TableState) == []
 
 
+@pytest.mark.proof
 def test_last_progress_of_twenty_thousand_commits_is_found_within_a_second(
     kafka: Kafka, topic_prefix: str
 ) -> None:
@@ -189,6 +190,7 @@ def test_newer_format_or_damage_stops(kafka: Kafka, topic_prefix: str, value: by
         last_progress(kafka.client_options(), topic, "s")
 
 
+@pytest.mark.proof
 def test_compaction_keeps_the_last_progress_and_every_schema_version(
     kafka: Kafka, topic_prefix: str
 ) -> None:

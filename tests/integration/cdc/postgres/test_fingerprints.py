@@ -210,6 +210,9 @@ FILES = {
         )
     ),
 }
+FULL = "ALTER TABLE wide REPLICA IDENTITY FULL"
+REKEYED = "ALTER TABLE wide DROP CONSTRAINT wide_pkey, ADD PRIMARY KEY"
+NEW_KEY = replaces("the primary key was dropped and made again")
 COLUMNS = {
     "dropped and made again": Case(
         ("ALTER TABLE wide DROP COLUMN n", "ALTER TABLE wide ADD COLUMN n int NOT NULL DEFAULT 1"),
@@ -217,7 +220,7 @@ COLUMNS = {
     ),
     "renamed": Case(("ALTER TABLE wide RENAME v TO w",), altered=True),
     "wider": Case(("ALTER TABLE wide ALTER v TYPE varchar",), altered=True),
-    "identity": Case(("ALTER TABLE wide REPLICA IDENTITY FULL",), altered=True),
+    "identity": Case((FULL,), altered=True),
     "identity's index": Case(
         (
             "CREATE UNIQUE INDEX i ON wide (n, id)",
@@ -225,9 +228,9 @@ COLUMNS = {
         ),
         altered=True,
     ),
-    "key": Case(
-        ("ALTER TABLE wide DROP CONSTRAINT wide_pkey, ADD PRIMARY KEY (id, n)",), altered=True
-    ),
+    "key": Case((f"{REKEYED} (id, n)",), altered=True),
+    "key made again": Case((f"{REKEYED} (id)",)),
+    "key made again, whole rows": Case((FULL, f"{REKEYED} (id)"), NEW_KEY, altered=True),
 }
 PUBLICATIONS = {
     "operations changed": Case(

@@ -119,6 +119,7 @@ def test_without_an_acknowledgement_everything_comes_again(database: Conninfo) -
         assert messages(stream, is_commit) == first
 
 
+@pytest.mark.proof
 def test_status_updates_alone_keep_the_stream_for_longer_than_the_timeout(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

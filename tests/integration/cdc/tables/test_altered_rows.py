@@ -1,6 +1,7 @@
 """DDL that gives rows values of which the stream says nothing: they are read again."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ from tests.integration.snapshots.test_while_streaming import PAGES, of, state, w
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]
+rare = partial(pytest.param, marks=pytest.mark.proof)
 ROWS = 500
 ITEM = (
     "CREATE TABLE item (id int PRIMARY KEY, v varchar(9), n int, d numeric(10, 2))",
@@ -62,27 +64,15 @@ def is_read(made: RunningPipeline) -> bool:
     ("table", "ddl"),
     [
         (ITEM, [CONSTANT]),
-        (ITEM, [CONSTANT, DROPPED]),
-        (PARTITIONED, [CONSTANT, DROPPED]),
-        (ITEM, [VOLATILE]),
-        pytest.param(
-            ITEM,
-            ["ALTER TABLE item ADD COLUMN added int GENERATED ALWAYS AS IDENTITY"],
-            marks=pytest.mark.proof,
-        ),
-        pytest.param(ITEM, [VOLATILE, DROPPED], marks=pytest.mark.proof),
+        rare(ITEM, [CONSTANT, DROPPED]),
+        rare(PARTITIONED, [CONSTANT, DROPPED]),
+        rare(ITEM, [VOLATILE]),
+        rare(ITEM, ["ALTER TABLE item ADD COLUMN added int GENERATED ALWAYS AS IDENTITY"]),
+        rare(ITEM, [VOLATILE, DROPPED]),
         (ITEM, [CONSTANT, DROPPED, "VACUUM FULL item"]),
         (ITEM, ["ALTER TABLE item ALTER COLUMN v TYPE int USING length(v)"]),
-        pytest.param(
-            ITEM,
-            ["ALTER TABLE item ALTER COLUMN v TYPE varchar(2) USING left(v, 2)"],
-            marks=pytest.mark.proof,
-        ),
-        pytest.param(
-            ITEM,
-            ["ALTER TABLE item ALTER COLUMN n TYPE int[] USING ARRAY[n]"],
-            marks=pytest.mark.proof,
-        ),
+        rare(ITEM, ["ALTER TABLE item ALTER COLUMN v TYPE varchar(2) USING left(v, 2)"]),
+        rare(ITEM, ["ALTER TABLE item ALTER COLUMN n TYPE int[] USING ARRAY[n]"]),
     ],
     ids=[
         "default",
@@ -114,21 +104,15 @@ def test_rows_that_were_altered_are_read_again(
 @pytest.mark.parametrize(
     ("more", "ddl"),
     [
-        ({}, ["ALTER TABLE item ADD COLUMN added text"]),
+        rare({}, ["ALTER TABLE item ADD COLUMN added text"]),
         ({}, ["ALTER TABLE item ADD COLUMN added text", LATER]),
-        pytest.param(
-            {},
-            ["ALTER TABLE item ADD COLUMN added text", "UPDATE item SET added = 'new'"],
-            marks=pytest.mark.proof,
-        ),
-        ({}, ["ALTER TABLE item RENAME COLUMN n TO m"]),
-        pytest.param({}, ["ALTER TABLE item ALTER COLUMN v TYPE text"], marks=pytest.mark.proof),
-        pytest.param(
-            {}, ["ALTER TABLE item ALTER COLUMN d TYPE numeric(12, 2)"], marks=pytest.mark.proof
-        ),
-        pytest.param({"snapshot.mode": "no_data"}, [CONSTANT], marks=pytest.mark.proof),
-        ({"column.exclude.list": "public.item.added"}, [CONSTANT]),
-        pytest.param(SELECT, [CONSTANT], marks=pytest.mark.proof),
+        rare({}, ["ALTER TABLE item ADD COLUMN added text", "UPDATE item SET added = 'new'"]),
+        rare({}, ["ALTER TABLE item RENAME COLUMN n TO m"]),
+        rare({}, ["ALTER TABLE item ALTER COLUMN v TYPE text"]),
+        rare({}, ["ALTER TABLE item ALTER COLUMN d TYPE numeric(12, 2)"]),
+        rare({"snapshot.mode": "no_data"}, [CONSTANT]),
+        rare({"column.exclude.list": "public.item.added"}, [CONSTANT]),
+        rare(SELECT, [CONSTANT]),
     ],
     ids=[
         "null",
@@ -156,6 +140,7 @@ def test_rows_that_are_as_they_were_are_not(
     assert times_read(made) == before
 
 
+@pytest.mark.proof
 def test_a_read_that_is_under_way_begins_anew_for_the_next_columns(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -173,6 +158,7 @@ def test_a_read_that_is_under_way_begins_anew_for_the_next_columns(
     assert log_rows(made) == source_rows(database)
 
 
+@pytest.mark.proof
 def test_initial_only_ends_once_altered_rows_are_read(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -28,6 +28,7 @@ def value(conninfo: Conninfo, query: str) -> object:
     return row[0] if row else None
 
 
+@pytest.mark.proof
 def test_everything_is_loaded(database: Conninfo) -> None:
     reported: list[str] = []
     rows = flights.load(database, reported.append)
@@ -49,6 +50,7 @@ def test_everything_is_loaded(database: Conninfo) -> None:
     assert value(database, "SELECT count(DISTINCT flight_date) FROM flights") == 365
 
 
+@pytest.mark.proof
 def test_a_limit_takes_flights_of_the_whole_year(database: Conninfo) -> None:
     assert flights.load(database, flights_limit=700)["flights"] == 700
     assert value(database, "SELECT count(DISTINCT month) FROM flights") == 12
@@ -85,6 +87,7 @@ def test_every_kind_of_change_happens(small: Conninfo) -> None:
     assert value(small, "SELECT count(*) FROM weather WHERE visib = 0.25 AND wind_gust >= 40") != 0
 
 
+@pytest.mark.proof
 def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -> None:
     twin = postgres.create_database(f"{small['dbname']}_twin")
     flights.load(twin, flights_limit=3000)
@@ -95,12 +98,14 @@ def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -
     postgres.drop_database(twin["dbname"])
 
 
+@pytest.mark.proof
 def test_rate_is_kept(small: Conninfo) -> None:
     started = time.monotonic()
     workload.run(small, 200, rate=400)
     assert 0.45 < time.monotonic() - started < 5
 
 
+@pytest.mark.proof
 def test_unthrottled_it_makes_thousands_a_second(small: Conninfo) -> None:
     started = time.monotonic()
     workload.run(small, 2000)

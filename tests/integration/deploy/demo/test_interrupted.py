@@ -14,7 +14,8 @@ from deploy.local.stack import STATE_FILE, KeptProcess, KeptStack
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch]
 
 
-@pytest.mark.parametrize("keep", ["", pytest.param("1", marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("keep", ["", "1"])
 def test_a_demo_that_is_told_to_end_stops_its_servers(keep: str) -> None:
     kept = KeptStack.read(STATE_FILE)
     if keep and kept is not None and kept.running:

@@ -45,6 +45,7 @@ def test_wrong_password_is_refused(database: Conninfo) -> None:
         connect(database, password="wrong")
 
 
+@pytest.mark.proof
 def test_restart_takes_new_settings_and_crash_keeps_rows(server_folder: Path) -> None:
     server = Postgres(server_folder, {"max_replication_slots": "7"}).start()
     conninfo = server.create_database("it's")
@@ -73,6 +74,7 @@ def test_database_is_dropped_with_the_slot_that_a_walsender_holds(postgres: Post
     assert single_value(postgres.conninfo(), slots) == 0
 
 
+@pytest.mark.proof
 def test_tls_is_verified_and_required(server_folder: Path) -> None:
     certificates = Certificates.create(server_folder / "certificates")
     other = Certificates.create(server_folder / "other")
@@ -92,6 +94,7 @@ def test_tls_is_verified_and_required(server_folder: Path) -> None:
     server.stop()
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another account")
 def test_server_that_the_account_cannot_reach_runs_from_a_copy(
     server_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +106,7 @@ def test_server_that_the_account_cannot_reach_runs_from_a_copy(
     server.stop()
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not DEBIAN_15.exists(), reason="Debian's PostgreSQL 15 isn't installed")
 def test_another_version_runs_from_its_own_folder_with_its_own_tls(server_folder: Path) -> None:
     certificates = Certificates.create(server_folder / "certificates")

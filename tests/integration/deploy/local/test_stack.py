@@ -29,6 +29,7 @@ def test_servers_start_together_and_none_is_left() -> None:
     assert not stack.folder.exists()
 
 
+@pytest.mark.proof
 def test_one_server_that_fails_takes_the_others_with_it(server_folder: Path) -> None:
     stack = Stack(server_folder, postgres_settings={"no_such_setting": "1"})
     with pytest.raises(ServerError, match="no_such_setting"):
@@ -49,6 +50,7 @@ def test_interrupt_while_starting_leaves_nothing(monkeypatch: pytest.MonkeyPatch
     assert not stack.folder.exists()
 
 
+@pytest.mark.proof
 def test_kept_stack_is_ended_by_the_command(tmp_path: Path) -> None:
     file = tmp_path / "stack.json"
     with Stack(keep=True, state_file=file) as stack:

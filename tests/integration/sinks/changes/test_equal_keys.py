@@ -8,6 +8,7 @@ from tests.fixtures.spark import at, column
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+@pytest.mark.proof
 def test_a_key_of_zero_is_one_key_whatever_its_sign(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("f", "float8", 1), column("v", "text"))
     for number in range(3):

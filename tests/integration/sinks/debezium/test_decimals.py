@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sinks.debezium.decimals import BYTES_MAX, to_decimal, to_text
+from tests.fixtures.few import few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ def numbers(digits: int) -> list[int]:
     return sorted(found | {-number for number in found})
 
 
-@pytest.mark.parametrize("digits", DIGITS)
+@pytest.mark.parametrize("digits", few(DIGITS, 18, 19, 38))
 def test_a_decimal_has_all_of_its_digits(spark: "SparkSession", digits: int) -> None:
     wanted = numbers(digits)
     rows = [(str(number), unscaled(number)) for number in wanted]
@@ -54,6 +55,7 @@ def test_what_has_no_room_is_null(spark: "SparkSession") -> None:
     assert [one is None for one in wide] == [False, False, True, True, True, True]
 
 
+@pytest.mark.proof
 def test_a_number_of_any_length_becomes_exact_text(spark: "SparkSession") -> None:
     source = random.Random(1)  # noqa: S311
     wanted = [number for digits in (3, 19, 38) for number in numbers(digits)]

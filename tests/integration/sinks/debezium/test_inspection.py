@@ -10,6 +10,7 @@ from sinks.debezium.inspection import PlannedTopics, plan_tables
 from sinks.debezium.log import topic_of
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
+from tests.fixtures.few import few
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("what", KEYS)
+@pytest.mark.parametrize("what", few(KEYS, "JSON without schemas"))
 def test_keys_of_other_bytes_have_no_order_among_partitions(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_keys_of_other_bytes_have_no_order_among_partitions(
     )
 
 
+@pytest.mark.proof
 def test_a_key_is_held_against_those_of_earlier_runs(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_key_is_held_against_those_of_earlier_runs(
     assert refused(planned(monkeypatch, raw, removed)) == "", "a table that begins anew"
 
 
+@pytest.mark.proof
 def test_a_table_that_begins_anew_may_have_another_key(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +158,7 @@ KEYLESS = {
 }
 
 
-@pytest.mark.parametrize("what", KEYLESS)
+@pytest.mark.parametrize("what", few(KEYLESS, "no record has a key"))
 def test_records_without_a_key_are_refused(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

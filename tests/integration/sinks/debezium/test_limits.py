@@ -138,6 +138,7 @@ def test_what_topics_must_not_become_is_told_and_others_go_on(lake: DebeziumLake
         lake.merge()
 
 
+@pytest.mark.proof
 def test_a_plan_is_not_finished_with_another_topics_records(
     lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_table_begins_with_the_first_record_or_with_what_somebody_accepts(
     assert lake.rows() == [(2, "a", 2), (3, "a", 3)]
 
 
+@pytest.mark.proof
 def test_a_run_may_read_a_part_only(lake: DebeziumLake) -> None:
     lake.configure(types=TYPES)
     lake.topic(partitions=2)

@@ -23,6 +23,7 @@ def good(summary: RunSummary) -> RunSummary:
     return summary
 
 
+@pytest.mark.proof
 def test_each_run_applies_what_is_new(lake: DebeziumLake) -> None:
     lake.configure(types=TYPES)
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO, "no topic"
@@ -78,6 +79,7 @@ def test_truncate_takes_away_what_was_there_before(lake: DebeziumLake) -> None:
     assert merged() == [[(0, "newer"), (1, "newer"), (4, "new")]] * 2
 
 
+@pytest.mark.proof
 def test_a_table_without_a_key_is_refused_and_others_go_on(lake: DebeziumLake) -> None:
     """An archive of it has its records, each under its offset."""
     loose = "public.ri_nopk_full"
@@ -160,6 +162,7 @@ def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumL
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_what_real_records_with_schemas_say_needs_no_configuration(
     lake: DebeziumLake, has_avro: None
 ) -> None:

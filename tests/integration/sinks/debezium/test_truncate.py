@@ -22,6 +22,7 @@ from tests.fixtures.debezium_topics import (
     made_record,
     recorded,
 )
+from tests.fixtures.few import few
 from tests.fixtures.made_plans import NAME, table_plan
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ RECORDED: dict[str, tuple[dict[str, str], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("table", RECORDED)
+@pytest.mark.parametrize("table", few(RECORDED, "tr_b"))
 def test_recorded_truncates(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_table_that_shares_its_topic_must_not_be_emptied(spark: "SparkSession"
         truncates(raw, topic)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("has_avro")
 def test_truncates_in_avro(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"id": ({"type": "int32"}, 1), "v": ({"type": "string"}, "x")}

@@ -99,6 +99,7 @@ def test_a_partition_whose_marker_comes_late_is_waited_for(lakehouse: Lakehouse)
     ]
 
 
+@pytest.mark.proof
 def test_a_table_that_failed_is_not_at_the_cut(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("d", "date"))
     odd = log.beside(table_schema(lakehouse.prefix, "Odd-name", column("id", "int4", 1)))

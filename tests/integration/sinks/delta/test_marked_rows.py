@@ -172,6 +172,7 @@ def test_changes_as_old_as_what_is_stored_are_compared_with_it(
     assert lakehouse.rows(log.schema) == sorted_by_key(expected)
 
 
+@pytest.mark.proof
 def test_rows_may_be_added_alone_however_large_the_table_is(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_rows_may_be_added_alone_however_large_the_table_is(
     assert lakehouse.rows(log.schema) == sorted_by_key(ROWS | {5: row(5)})
 
 
+@pytest.mark.proof
 def test_a_key_may_be_the_first_day_of_all(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("until", "timestamptz", 1), column("n", "int8"))
     log.row("r", at(10, 0), {"until": "0001-01-01T00:00:00Z", "n": 1})
@@ -195,6 +197,7 @@ def test_a_key_may_be_the_first_day_of_all(lakehouse: Lakehouse) -> None:
     assert lakehouse.merge().tables[0].updated == 1
 
 
+@pytest.mark.proof
 def test_an_archive_may_hide_the_key(lakehouse: Lakehouse) -> None:
     lakehouse.configure(tables=[{"source": "public.t", "kind": "changes", "exclude": ["id"]}])
     log = lakehouse.log(column("id", "int4", 1), column("n", "int8"))

@@ -1,6 +1,7 @@
 """A log written by hand → Delta tables, run after run: what a run promises, and what breaks it."""
 
 import datetime as dt
+import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -201,16 +202,8 @@ def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
     log.reached(at(10, 0))
     lakehouse.merge()
     log.row("u", at(20), {"id": 1, "a": 5, "b": "old version"})
-    log.add_schema(
-        table_schema(
-            lakehouse.prefix,
-            "t",
-            column("id", "int4", 1),
-            column("a", "int8"),
-            column("c", "timestamp"),
-            version=2,
-        )
-    )
+    columns = (column("id", "int4", 1), column("a", "int8"), column("c", "timestamp"))
+    log.add_schema(table_schema(lakehouse.prefix, "t", *columns, version=2))
     log.row("u", at(30), {"id": 2, "a": 2**40, "c": 0})
     log.reached(at(30))
     assert [str(table.error) for table in lakehouse.merge().tables if table.error] == []
@@ -222,8 +215,6 @@ def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
 
 
 def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
-    import shutil
-
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 1, "n": 1})
     log.table(10)
@@ -301,6 +292,7 @@ def test_a_new_epoch_replaces_what_an_older_history_had(lakehouse: Lakehouse) ->
     assert lakehouse.rows(bag.schema) == [{"id": 2}, {"id": 4}]
 
 
+@pytest.mark.proof
 def test_a_chunk_may_stand_where_the_run_before_has_ended(lakehouse: Lakehouse) -> None:
     """On an idle server nothing moves the stream's place, and chunks are read on."""
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
@@ -319,6 +311,7 @@ def test_a_chunk_may_stand_where_the_run_before_has_ended(lakehouse: Lakehouse) 
     assert lakehouse.rows(bag.schema) == [{"id": 1}]
 
 
+@pytest.mark.proof
 def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
     lakehouse: Lakehouse,
 ) -> None:
@@ -365,6 +358,7 @@ def test_a_table_without_key_keeps_as_many_copies_as_the_source(lakehouse: Lakeh
     assert lakehouse.rows(log.schema) == [two]
 
 
+@pytest.mark.proof
 def test_a_filled_value_counts_where_nothing_exact_is_known(lakehouse: Lakehouse) -> None:
     """A value that was read for an update which didn't change it: at another time, maybe later."""
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"), column("a", "text"))

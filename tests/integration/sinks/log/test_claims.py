@@ -23,7 +23,7 @@ from deploy.local.kafka import Kafka
 from sinks.job import run_lakehouse
 from sinks.run.summary import RunSummary
 from tests.faults.test_dead_letters import limit
-from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.pipeline import SOON_MS, RunningPipeline
 from tests.fixtures.position_headers import parse_header
 from tests.fixtures.readers import query_builder
 from tests.fixtures.refusals import Configured
@@ -55,6 +55,7 @@ def consumed(kafka: Kafka, topic: str, partitions: Iterable[int]) -> list[Messag
             "group.id": "tests",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": SOON_MS,
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])

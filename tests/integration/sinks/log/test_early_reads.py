@@ -55,6 +55,7 @@ def days(lakehouse: Lakehouse, table: TableSchema) -> set[int]:
     return {row["d"].toordinal() - _EPOCH for row in lakehouse.rows(table)}
 
 
+@pytest.mark.proof
 def test_a_table_that_begins_with_filled_values_has_them(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("b", "text"))
     log.row("u", at(200, 1), {"id": 1, "a": "read", "b": "changed"}, filled=["a"])

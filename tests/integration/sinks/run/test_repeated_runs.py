@@ -35,6 +35,7 @@ def merged(lakehouse: Lakehouse) -> HandLog:
     return log
 
 
+@pytest.mark.proof
 def test_a_table_that_is_paused_stays_as_it_is_until_it_is_not(lakehouse: Lakehouse) -> None:
     good = lakehouse.log(column("id", "int4", 1), column("n", "int4"), table="good")
     bad = good.beside(table_schema(lakehouse.prefix, "bad", *good.schema.columns))
@@ -70,6 +71,7 @@ def test_a_table_that_is_paused_stays_as_it_is_until_it_is_not(lakehouse: Lakeho
     assert back.versions.keys() == {"public.good", "public.bad"}, "nothing has come for it"
 
 
+@pytest.mark.proof
 def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) -> None:
     """There may be weeks of them."""
     log = merged(lakehouse)
@@ -80,6 +82,7 @@ def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) ->
     assert sorted(row["id"] for row in lakehouse.rows(log.schema)) == [1, 2]
 
 
+@pytest.mark.proof
 def test_a_version_file_that_another_has_written_is_seen(lakehouse: Lakehouse) -> None:
     """A table that was made anew meanwhile may have come to the same version."""
     log = merged(lakehouse)
@@ -156,14 +159,17 @@ def turns(lakehouse: Lakehouse, indexes: Indexes) -> Turns:
 
 @pytest.mark.opensearch
 def test_a_turn_reads_the_log_once_for_the_lakehouse_and_the_index(turns: Turns) -> None:
+    kept = len(turns.kept())
     assert turns.take() == (1, 2), "the load of an index reads for itself"
     turns.assert_rows(10, 10)
     turns.update(20, 1)
     assert turns.take() == (1, 1)
     turns.assert_rows(20, 10)
     assert turns.take() == (1, 0), "there is nothing new"
+    assert len(turns.kept()) == kept, "a turn leaves no records with Spark"
 
 
+@pytest.mark.proof
 @pytest.mark.opensearch
 def test_one_that_is_elsewhere_has_what_it_lacks(turns: Turns) -> None:
     turns.take("lakehouse")
@@ -214,6 +220,7 @@ def test_what_another_process_has_done_in_the_middle_of_a_turn_is_seen(
     turns.assert_rows(20, 30)
 
 
+@pytest.mark.proof
 @pytest.mark.opensearch
 def test_a_run_that_fails_spoils_nothing_for_the_next_one(turns: Turns) -> None:
     turns.take()
@@ -241,10 +248,3 @@ def test_records_that_go_in_the_middle_of_a_turn_are_read_again(turns: Turns) ->
     for _, done in turn:
         assert_whole(done)
     turns.assert_rows(20, 10)
-
-
-@pytest.mark.opensearch
-def test_a_turn_leaves_no_records_with_spark(turns: Turns) -> None:
-    before = len(turns.kept())
-    turns.take()
-    assert len(turns.kept()) == before

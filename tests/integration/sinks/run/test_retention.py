@@ -119,6 +119,7 @@ def test_a_run_that_is_late_takes_what_the_log_has_and_a_history_waits(
     assert len(own(lakehouse, "public.t_history", "id")) == 3, "nothing was changed"
 
 
+@pytest.mark.proof
 def test_a_table_that_was_refused_is_at_no_cut_though_its_run_died(lakehouse: Lakehouse) -> None:
     log = begun(lakehouse, kinds=["current", "history"])
     forget(lakehouse, log)
@@ -208,6 +209,7 @@ def test_a_history_that_is_wanted_later_comes_from_the_archive(lakehouse: Lakeho
     ]
 
 
+@pytest.mark.proof
 def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_died(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

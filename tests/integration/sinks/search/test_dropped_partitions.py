@@ -8,9 +8,18 @@ from cdc.records.bounds import Bound
 from sinks.search import ended as ended_documents
 from tests.fixtures.ended_rows import between, ended, listed
 from tests.fixtures.indexes import Indexes
-from tests.fixtures.spark import at, column
+from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
+COLUMNS = (
+    column("moment", "timestamp", 1, number=1),
+    column("at", "timestamptz", 2, number=2),
+    column("sum", "numeric", 3, number=3, modifier=(20 << 16 | 2) + 4),
+    column("day", "date", 4, number=4),
+    column("n", "int8", 5, number=5),
+    column("place", "text", 6, number=6),
+    column("a", "text", number=7),
+)
 OTHERS = {
     "moment": 0,
     "at": "2026-01-01T00:00:00Z",
@@ -24,7 +33,7 @@ BOUNDS: dict[str, Bound] = {
     "moment": between("moment", [MOMENT + 5], [MOMENT + 6]),
     "at": between("at", ["2026-02-03T04:05:06.000004Z"], ["2026-02-03T04:05:06.000005Z"]),
     "sum": between("sum", ["123456789012345678.01"], ["123456789012345678.02"]),
-    "day": between("day n", [19_000, "min"], [19_000, 5]),
+    "day": between("date n", [19_000, "min"], [19_000, 5]),
     "n": between("n", [50], [100]),
     "place": listed("place", "here"),
     "long place": listed("place", "x" * 300),
@@ -48,20 +57,18 @@ STAYING: dict[str, list[Any]] = {
 """Values that fields hold as they hold those that go, or that compare otherwise as texts."""
 
 
+def kept(indexes: Indexes) -> dict[str, str]:
+    """A field of each document."""
+    return {key: document["a"] for key, document in indexes.documents().items()}
+
+
 def test_exactly_the_documents_within_the_bounds_go(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ended_documents, "_PAGE", 4)
     indexes.define(indexes=[{"table": "public.t", "mapping": {"n": {"type": "keyword"}}}])
-    log = indexes.log(
-        column("moment", "timestamp", 1),
-        column("at", "timestamptz", 2),
-        column("sum", "numeric", 3, modifier=(20 << 16 | 2) + 4),
-        column("day", "date", 4),
-        column("n", "int8", 5),
-        column("place", "text", 6),
-        column("a", "text"),
-    )
+    schema = table_schema(indexes.prefix, "t", *COLUMNS, oid=7)
+    log = HandLog(indexes.kafka, indexes.prefix, schema)
     rows = [
         {**OTHERS, name: value, "a": a}
         for a, values in (("goes", GOING), ("stays", STAYING))
@@ -74,19 +81,25 @@ def test_exactly_the_documents_within_the_bounds_go(
     log.reached(at(100, 0))
     assert indexes.merge().tables[0].inserted == len(rows)
 
-    log.row("c", at(200, 1), {**rows[0], "a": "in the next partition"})
-    log.row("u", at(200, 2), {**rows[1], "a": "in the next partition"})
+    renamed = [
+        each.model_copy(update={"name": "date"} if each.name == "day" else {}) for each in COLUMNS
+    ]
+    log.add_schema(table_schema(indexes.prefix, "t", *renamed, oid=7, version=2))
+    for index, row in enumerate(rows[:2]):
+        newer = {**row, "date": row["day"], "a": "in the next partition"}
+        log.row("c", at(200, index), {name: newer[name] for name in newer if name != "day"})
     for bound in BOUNDS.values():
         log.drop(at(300, 0), ended(at(199), bound))
     log.reached(at(300, 0))
     (merged,) = indexes.merge().tables
     gone = sum(map(len, GOING.values())) - 2
     assert merged.deleted == gone
-    old, documents = indexes.index(), indexes.documents()
-    found = sorted(document["a"] for document in documents.values())
-    assert found == ["in the next partition"] * 2 + ["stays"] * (len(rows) - gone - 2)
+    old, documents = indexes.index(), kept(indexes)
+    assert sorted(documents.values()) == ["in the next partition"] * 2 + ["stays"] * (
+        len(rows) - gone - 2
+    )
 
     monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 10)
     indexes.merge(rebuilt=frozenset({"public.t"}))
     assert indexes.index() != old, "it was loaded in several steps"
-    assert indexes.documents() == documents
+    assert kept(indexes) == documents

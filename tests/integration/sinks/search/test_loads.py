@@ -9,6 +9,7 @@ from sinks.run.plan import TablePlan
 from sinks.search.apply import TableIndexer
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
+from tests.fixtures.few import few
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
 from tests.fixtures.spark import at, column, table_schema
 
@@ -109,6 +110,7 @@ def test_a_new_history_takes_the_place_of_what_is_being_loaded(
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_a_first_load_goes_on_where_it_was(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +249,7 @@ def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
     assert indexes.merge().tables[0].inserted == 4
 
 
+@pytest.mark.proof
 def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +321,7 @@ def test_rows_of_a_snapshot_are_what_became_of_them(
     assert indexes.documents() == {**expected, "6": {"id": 6, "a": "above the cut", "n": 6}}
 
 
+@pytest.mark.proof
 def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +351,8 @@ def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
     assert counts == {"emptied": 1, "whole": 3}
 
 
-@pytest.mark.parametrize("records_few", [1, 100])
+@pytest.mark.proof
+@pytest.mark.parametrize("records_few", few([1, 100], 1))
 def test_rows_that_were_mended_or_are_gone_by_now_are_not_refused(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, records_few: int
 ) -> None:

@@ -20,7 +20,7 @@ from sinks.search.client import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
-from tests.fixtures.spark import at, column, run_once, table_schema
+from tests.fixtures.spark import HandLog, at, column, run_once, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
@@ -138,6 +138,30 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     )
 
 
+def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexes) -> None:
+    key = column("id", "int4", 1, number=1)
+    versions = [
+        table_schema(indexes.prefix, "t", key, *others, version=version, oid=7)
+        for version, others in enumerate(
+            (
+                [column("a", "int4", number=2), column("b", "int4", number=3)],
+                [column("a", "int4", number=4), column("c", "int4", number=3)],
+            ),
+            1,
+        )
+    ]
+    log = HandLog(indexes.kafka, indexes.prefix, versions[0])
+    log.row("r", at(100, 0), {"id": 0, "a": 1, "b": 2})
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    log.add_schema(versions[1])
+    log.row("c", at(200), {"id": 1, "a": 3, "c": 4})
+    log.reached(at(200))
+    indexes.merge()
+    assert indexes.documents() == {"0": {"id": 0, "c": 2}, "1": {"id": 1, "a": 3, "c": 4}}
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "records_few"),
     [
@@ -146,7 +170,7 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
         ("sinks.search.apply", "_write_remaining", 1),
         pytest.param("sinks.search.indexes.TableIndex", "publish", 100, marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
-        ("sinks.search.progress.RunClaim", "finish", 100),
+        pytest.param("sinks.search.progress.RunClaim", "finish", 100, marks=pytest.mark.proof),
     ],
 )
 def test_crash_anywhere_is_repeated_to_the_same_index(
@@ -274,6 +298,7 @@ def test_table_without_a_key_is_left_out_and_said(indexes: Indexes) -> None:
     assert any("no key" in line for line in indexes.said)
 
 
+@pytest.mark.proof
 def test_overlapping_run_is_refused(indexes: Indexes) -> None:
     loaded(indexes, 1)
     with indexes.ledger.claim(), pytest.raises(BusyError):
@@ -303,7 +328,9 @@ def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     ("given", "authorization"),
     [
         ({"username": "u", "password": "s3cret"}, "Basic dTpzM2NyZXQ="),
-        ({"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA=="),
+        pytest.param(
+            {"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA==", marks=pytest.mark.proof
+        ),
     ],
 )
 def test_a_server_that_asks_for_tls_and_a_user_is_written_to_from_executors(

@@ -31,6 +31,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.proof
 def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
     root = Path(__file__).resolve().parents[4]
     command = [sys.executable, "-c", RUN]

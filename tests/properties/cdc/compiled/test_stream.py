@@ -62,6 +62,12 @@ class OneTable:
     def has_read(self, _relation: Any, position: Position) -> bool:
         return position < self._since
 
+    def is_set_aside(self, _table: Any) -> bool:
+        return False
+
+    def is_taken(self, _table: Any) -> bool:
+        return True
+
     @property
     def states(self) -> Self:
         return self

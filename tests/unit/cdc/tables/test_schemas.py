@@ -8,7 +8,6 @@ import pytest
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.convert.pipeline import RecordPipeline
-from cdc.errors import TableRefusedError
 from cdc.events.rules import EventRules
 from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
@@ -24,6 +23,8 @@ from tests.fixtures.made_tables import (
     tables,
 )
 from tests.fixtures.preset import DEBEZIUM
+
+NOT_LOSSLESS = {"topic.prefix": "pre", "table.include.list": "public.t", "lossless": False}
 
 
 def test_a_schema_says_which_columns_key_its_records() -> None:
@@ -62,9 +63,15 @@ def test_another_key_is_another_schema_version() -> None:
     assert len(arrive(tables(BY_EMAIL, schemas=[stored]))[1]) == 1
 
 
-def test_a_key_that_old_rows_would_not_tell_is_refused() -> None:
-    with pytest.raises(TableRefusedError, match="old rows come without"):
-        arrive(tables(BY_EMAIL), RELATION._replace(replica_identity="d"), SINCE)
+def test_a_key_that_old_rows_would_not_tell_sets_the_table_aside() -> None:
+    made = tables(BY_EMAIL)
+    assert arrive(made, RELATION._replace(replica_identity="d"), SINCE)[0] is None
+    doubt = made.states[STATE.name].doubt
+    assert doubt is not None
+    assert doubt.set_aside
+    assert "old rows come without" in doubt.reason
+    debezium = tables(replace(BY_EMAIL, values=DEBEZIUM.values), capture=NOT_LOSSLESS)
+    assert arrive(debezium, RELATION._replace(replica_identity="d"), SINCE)[0] is not None
 
 
 def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.errors import GapError, TableRefusedError, UnreadTableError
+from cdc.errors import GapError, UnreadTableError
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
@@ -46,8 +46,9 @@ def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_
     here = (8, TableName("public", "t2"))
     all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
     keyless = [column.model_copy(update={"key": None}) for column in COLUMNS]
+    whole = replace(described(*keyless), replica_identity="f")
     with pytest.raises(UnreadTableError, match=r"public\.t2"):
-        arrive(tables(capture=all_tables, late={here: described(*keyless)}), new, SINCE)
+        arrive(tables(capture=all_tables, late={here: whole}), new, SINCE)
     assert arrive(tables(capture=all_tables), new, SINCE) == (None, [])
     made = tables(capture=all_tables, late={here: described(*COLUMNS)})
     assert arrive(made, new, SINCE) == (None, []), "what is before the WAL's end is read"
@@ -147,11 +148,37 @@ def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
     made = tables(capture=capture, late=late)
     shared = STATE.model_copy(update={"table": "t_2", "topic": "pre.public.t_2"})
     made.states.put(shared)
-    with pytest.raises(TableRefusedError, match=r"would share the topic pre\.public\.t_2"):
-        arrive(made, new, SINCE)
+    found, records = arrive(made, new, SINCE)
+    assert (found, len(records)) == (None, 1)
+    assert not made.states[name].is_in_log
+    assert made.states.is_set_aside(name)
+    doubt = made.states[name].doubt
+    assert doubt is not None
+    assert "would share the topic pre.public.t_2" in doubt.reason
+    assert arrive(made, new, SINCE) == (None, []), "it is told once"
     made = tables(capture={**capture, "lossless": False}, late=late)
     made.states.put(shared)
     made.join(late[8, name], SINCE)
+
+
+def test_a_table_that_is_set_aside_is_read_before_its_changes_are_taken() -> None:
+    made, name = tables(), STATE.name
+    nothing = RELATION._replace(replica_identity="n", columns=tuple(
+        column._replace(key=False) for column in RELATION.columns
+    ))  # fmt: skip
+    made.reads.ask({name: None}, "", reset=True)
+    made.reads.ask({name: None}, "a signal's")
+    assert arrive(made, nothing, SINCE)[0] is None
+    state = made.states[name]
+    assert (state.is_set_aside, state.phase) == (True, Phase.STREAMING)
+    assert [request.signal for request in state.requests] == ["a signal's"]
+    assert not made.states.is_taken(name)
+    assert made.states.is_followed(name)
+    now = replace(described(*COLUMNS), oid=7, name=name)
+    assert made.obstacles.of(now) is None
+    made.begin_anew(now, SINCE, made.states[name].requests)
+    assert not made.states.is_set_aside(name)
+    assert made.states[name].doubt is not None, "until all of it was read"
 
 
 def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:

@@ -88,11 +88,21 @@ def test_documents_are_what_the_sources_sql_says_whatever_changes(
         assert library.documents() == library.expected()
 
     changed()
+    assert library.index().exit_code == ExitCode.NOTHING_TO_DO
+
+
+@pytest.mark.proof
+def test_what_empties_a_table_or_changes_all_of_it_is_in_all_documents(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
+    monkeypatch.setattr("sinks.search.joined.target.SLICE_ROWS", 30)
+    library.merge()
+    library.index()
     library.source.execute("TRUNCATE review; UPDATE author SET name = 'all of them'")
     library.merge()
     library.index()
     assert library.documents() == library.expected()
-    assert library.index().exit_code == ExitCode.NOTHING_TO_DO
 
 
 @pytest.mark.proof

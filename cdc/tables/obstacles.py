@@ -1,0 +1,154 @@
+"""Tables, described or arriving → why they can't be captured, and that they are set aside.
+
+A table that is set aside has the reason as its doubt: the stream goes past its changes, so that one
+table's trouble ends nothing else. It is read again, replacing all rows, when the obstacle is gone
+(snapshots/catalog_check.py). One that the log has nothing of is looked at as new ones are.
+"""
+
+import time
+from collections.abc import Callable, Collection
+
+import structlog
+
+from cdc.errors import TableRefusedError
+from cdc.postgres.described import TableDescription
+from cdc.postgres.preflight import alter_identity, shared_topic
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableName
+from cdc.records.state import Doubt
+from cdc.records.topics import data_topic, kafka_name
+from cdc.settings import CaptureSettings
+from cdc.tables.reads import TableReads
+from cdc.tables.schemas import SchemaVersions
+from cdc.tables.states import TableStates
+from cdc.wal.messages import ReplicaIdentity
+
+log = structlog.get_logger()
+
+
+class Obstacles:
+    """What keeps tables from being captured."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        states: TableStates,
+        reads: TableReads,
+        schemas: SchemaVersions,
+        check: Callable[[TableDescription], None],
+    ) -> None:
+        """``check`` is that of Lookups."""
+        self._settings = settings
+        self._states = states
+        self._reads = reads
+        self._schemas = schemas
+        self._check = check
+
+    def of(self, table: TableDescription) -> TableRefusedError | None:
+        """Why a table can't be captured as it is described; None: it can."""
+        if not self._settings.lossless:
+            return None
+        try:
+            self._check_topic_name(table.name)
+            key = self._states.key(table.columns, table.name, table.replica_identity)
+            self._check_cleanup(table.name, key)
+            self._check(table)
+            if self._states.is_set_aside(table.name):  # else that is seen when events are made
+                self._schemas.check(table)
+        except TableRefusedError as error:
+            if error.retry:
+                raise
+            return error
+        return None
+
+    def check_key(
+        self,
+        table: TableName,
+        columns: tuple[Column, ...],
+        replica_identity: ReplicaIdentity,
+        identity: Collection[str],
+    ) -> None:
+        """Raise TableRefusedError where changes of a table don't have the key that they need.
+
+        ``identity`` names the columns that old rows come with.
+        """
+        if not self._settings.lossless:
+            return
+        key = self._states.key(columns, table, replica_identity)
+        self._check_cleanup(table, key)
+        if replica_identity != "f" and not (identity and key <= set(identity)):
+            raise TableRefusedError(
+                f"the replica identity of table {table} doesn't cover its key: a change doesn't"
+                " tell which row it is of",
+                remedy=f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}",
+            )
+
+    def set_aside(self, name: TableName, error: TableRefusedError) -> list[Record]:
+        """Note why a table's changes can't be taken from here on; nothing where that is known.
+
+        Raises the error where starting over mends it, and where Debezium would end (not
+        ``lossless``).
+        """
+        if error.retry or not self._settings.lossless:
+            raise error
+        if not self._states.is_set_aside(name):
+            _warn(name, error)
+        return self._reads.set_aside(name, _text(error))
+
+    def refuse(
+        self, table: TableDescription, error: TableRefusedError, reached: Position
+    ) -> list[Record]:
+        """Set a described table aside; the log may have nothing of it."""
+        if (state := self._states.get(table.name)) is not None:
+            records = self.set_aside(table.name, error)
+            if state.is_in_log and not state.oid:  # of an epoch that begins
+                now = {"oid": table.oid, "entry": table.entry, "fingerprint": table.fingerprint}
+                aside = self._states[table.name].model_copy(update=now)
+                records.append(self._states.put(aside))
+            return records
+        _warn(table.name, error)
+        now_ms = time.time_ns() // 1_000_000
+        doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
+        return [self._states.refused(table, reached, doubt)]
+
+    def _check_topic_name(self, table: TableName) -> None:
+        """Raise TableRefusedError where the log would mix the table's rows up with another's."""
+        prefix = self._settings.topic_prefix
+        topic = data_topic(prefix, table)
+        taken = [(state.name, state.topic) for state in self._states.values() if state.is_in_log]
+        taken += [(name, data_topic(prefix, name)) for name in self._states.waiting]
+        for name, other in taken:
+            is_alike = len(other) == len(topic) and name != table
+            if is_alike and kafka_name(other) == kafka_name(topic):
+                raise shared_topic(topic, [name, table])
+
+    def _check_cleanup(self, table: TableName, key: Collection[str]) -> None:
+        """Raise TableRefusedError where the table's topic isn't for records like its own."""
+        state = self._states.get(table)
+        if state is None or not state.is_in_log:
+            return
+        if state.cleanup == "compact" and not key:
+            raise TableRefusedError(
+                f"table {table} has no key any more, and its topic takes no record without one",
+                remedy="add the key again, or leave the table out (table.exclude.list)",
+            )
+        if state.cleanup == "delete" and key and not self._schemas.has_key(table):
+            raise TableRefusedError(
+                f"table {table} has a key now, and its topic was made for a table without one",
+                remedy="take the key away again, or leave the table out (table.exclude.list)",
+            )
+
+
+def _text(error: TableRefusedError) -> str:
+    """What is wrong, and what mends it, on one line."""
+    return " ".join(": ".join(filter(None, (error.what, error.remedy))).split())
+
+
+def _warn(table: TableName, error: TableRefusedError) -> None:
+    log.warning(
+        "a table is set aside: its changes aren't taken until it can be read again",
+        table=str(table),
+        reason=error.what,
+        remedy=error.remedy,
+    )

@@ -1,0 +1,41 @@
+"""Whether documents, which have columns by name, can go on as they are with newer columns."""
+
+import pytest
+
+from cdc.records.schema import TableSchema
+from sinks.changes.names import OWN
+from sinks.changes.shape import keeps_names
+from tests.fixtures.spark import column, table_schema
+
+
+def version(number: int, **columns: int) -> TableSchema:
+    """A version with columns by their numbers at the source."""
+    named = (column(name, "int4", number=place) for name, place in columns.items())
+    key = column("id", "int4", key=1, number=1)
+    return table_schema("p", "t", key, *named, version=number, oid=7)
+
+
+@pytest.mark.parametrize(
+    ("later", "keeps"),
+    [
+        ([version(2, a=2, b=3)], True),
+        ([version(2)], True),
+        ([version(2, b=2)], False),
+        ([version(2, a=3)], False),
+        ([version(2), version(3, a=3)], False),
+        ([version(2, b=2), version(3, b=2, a=3)], False),
+    ],
+    ids=["added", "dropped", "renamed", "made again", "made again later", "name used again"],
+)
+def test_a_name_that_means_another_column_does_not_go_on(
+    later: list[TableSchema], keeps: bool
+) -> None:
+    versions = [version(1, a=2), *later]
+    assert keeps_names(versions, 1, OWN) is keeps
+    assert keeps_names(versions, later[-1].version, OWN), "it has come to these columns already"
+
+
+def test_a_column_that_is_made_again_behind_its_drop_is_another_one() -> None:
+    versions = [version(1, a=2), version(2), version(3, a=3), version(4, a=3, b=4)]
+    assert not keeps_names(versions, 2, OWN)
+    assert keeps_names(versions, 3, OWN)
