@@ -161,9 +161,7 @@ def _gaps(plan: "RunPlan", outcome: RunOutcome | None) -> dict[str, list[Gap]]:
     """The gaps that derived tables are marked with."""
     from sinks.run.plan import goes_on
 
-    if outcome is None:
-        outcome = RunOutcome(run=plan.run, ts_ms=0, failed=dict.fromkeys(plan.tables, ""))
-    tables = goes_on(plan, outcome)
+    tables = goes_on(plan, outcome) if outcome else plan.all_tables
     return {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
 
 

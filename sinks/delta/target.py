@@ -141,8 +141,8 @@ class LakehouseTables(Target):
                 return table  # the log has all of it
             whole = tables[archive]
             update = {"start": whole.start, "replay": archive, "fresh_ms": whole.fresh_ms}
-            gaps = whole.gaps if table.kind == "history" else ()
-            return table.model_copy(update={**update, "gaps": gaps})
+            marks = (*whole.gaps, *whole.marks) if table.kind == "history" else ()
+            return table.model_copy(update={**update, "marks": marks})
 
         return {name: from_archive(name, table) for name, table in tables.items()}
 

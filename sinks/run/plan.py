@@ -99,7 +99,9 @@ class TablePlan(BaseModel):
     lacks: Lack = "nothing"
     """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
     gaps: tuple[Gap, ...] = ()
-    """What a history or an archive is marked to lack once this plan is applied."""
+    """What a history or an archive is marked to lack: the newest ones."""
+    marks: tuple[Gap, ...] = ()
+    """Those that come to it by this plan, up to its cut."""
     replay: str | None = None
     """The archive that has the records before ``start``: what its own plans before have applied."""
     debezium: DebeziumTopic | None = None
@@ -119,11 +121,6 @@ class TablePlan(BaseModel):
     def rebuilds(self) -> bool:
         """Whether the table loses the rows that the log, read from its beginning, doesn't have."""
         return self.lacks == "now" and self.kind == "current"
-
-    @property
-    def marks(self) -> tuple[Gap, ...]:
-        """The gaps that come to it by this plan."""
-        return tuple(gap for gap in self.gaps if self.after is None or gap.end > self.after)
 
     @property
     def gap(self) -> Position | None:
@@ -149,8 +146,7 @@ class TablePlan(BaseModel):
 
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
-        gaps = tuple(gap for gap in self.gaps if gap not in self.marks)
-        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "gaps": gaps}
+        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
         if self.ends:  # which may be what has emptied it
             nothing["emptied"] = None
         return self.model_copy(update=nothing)
@@ -203,17 +199,15 @@ class RunPlan(BaseModel):
 
         Up to the cut the log has the newest state of each row.
         """
-        return (*self.all_tables[name].marks, *self._accepted(name))
+        table = self.all_tables[name]
+        if table.gap is None:
+            return table.marks
+        reason = "the log had forgotten changes"
+        return (*table.marks, Gap(start=table.gap, end=self.cut, reason=reason, ts_ms=self.ts_ms))
 
     def gaps(self, name: str) -> tuple[Gap, ...]:
         """The newest gaps that a table has once this plan is applied."""
-        return (*self.all_tables[name].gaps, *self._accepted(name))[-GAPS_MAX:]
-
-    def _accepted(self, name: str) -> tuple[Gap, ...]:
-        if (start := self.all_tables[name].gap) is None:
-            return ()
-        reason = "the log had forgotten changes"
-        return (Gap(start=start, end=self.cut, reason=reason, ts_ms=self.ts_ms),)
+        return (*self.all_tables[name].gaps, *self.marks(name))[-GAPS_MAX:]
 
     @property
     def where(self) -> str:
@@ -270,6 +264,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "ends": (),
                 "gaps": plan.gaps(name),
+                "marks": (),
                 "read_end": {
                     number: max(end, table.read_end.get(number, end))
                     for number, end in table.end.items()
@@ -326,24 +321,26 @@ def proposed(
             read_end=last.read_end if last else {},
             emptied=last.emptied if last else None,
             lacks=_lack(last, is_whole=is_whole),
-            gaps=_gaps(table, last, state.progress.cut) if kind != "current" else (),
+            gaps=last.gaps if last else (),
+            marks=_marks(table, last, state.progress.cut) if kind != "current" else (),
         )
     return tables
 
 
-def _gaps(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
-    """The gaps up to a cut that a table, as it was left, has, and is to have.
+def _marks(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
+    """The gaps up to a cut that a table, as it was left, isn't marked with.
 
-    Where older ones are missing, as the state keeps only the newest, they are part of the first.
+    One may end right at a cut that was applied before. Where older ones are missing, as the state
+    keeps only the newest, they are part of the first.
     """
-    marked, after = (last.gaps, last.after) if last else ((), None)
-    new = [gap for gap in table.gaps if gap.end <= cut and (after is None or gap.end > after)]
+    marked = last.gaps if last else ()
     number = max((gap.number for gap in marked), default=0)
-    if new and new[0] == table.gaps[0] and new[0].number > number + 1:
+    new = [gap for gap in table.gaps if gap.end <= cut and gap.number > number]
+    if new and new[0].number > number + 1:
         start = marked[-1].start if marked else Position(FIRST_EPOCH, Lsn(0), 0)
         reason = f"{new[0].number - number - 1} older gaps; {new[0].reason}"
         new[0] = new[0].model_copy(update={"start": min(start, new[0].start), "reason": reason})
-    return (*marked, *new)
+    return tuple(new)
 
 
 def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
