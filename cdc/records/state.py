@@ -165,7 +165,8 @@ class SnapshotOutcome(BaseModel):
 class Gap(BaseModel):
     """Where changes of a table may lack for ever: behind ``start``, up to ``end``.
 
-    There a read has brought the rows as they were then, at ``ts_ms`` (ms since 1970).
+    There a read has brought the rows as they were then, at ``ts_ms`` (ms since 1970). ``number``
+    counts the gaps of a table, from 1; 0: a derived table alone has it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -174,6 +175,7 @@ class Gap(BaseModel):
     end: PositionField
     reason: str
     ts_ms: int
+    number: int = 0
 
 
 class Doubt(BaseModel):

@@ -315,9 +315,15 @@ def _gap(state: TableState, doubt: Doubt, at: Position) -> dict[str, object]:
     """What a state gets where a read at a position has settled a doubt, and changes lack."""
     if doubt.right_until is None:
         return {}
-    now_ms = time.time_ns() // 1_000_000
-    gap = Gap(start=doubt.right_until, end=at, reason=doubt.reason, ts_ms=now_ms)
-    return {"gaps": (*state.gaps, gap)[-GAPS_MAX:], "gaps_total": state.gaps_total + 1}
+    total = state.gaps_total + 1
+    gap = Gap(
+        start=doubt.right_until,
+        end=at,
+        reason=doubt.reason,
+        ts_ms=time.time_ns() // 1_000_000,
+        number=total,
+    )
+    return {"gaps": (*state.gaps, gap)[-GAPS_MAX:], "gaps_total": total}
 
 
 def _is_paused(state: TableState) -> bool:

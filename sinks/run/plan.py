@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import ConfigError, LogForgottenError, LogFormatError
 from cdc.log.offsets import LogState
-from cdc.records.position import Position
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
 from cdc.settings.drops import DropRule
@@ -338,11 +338,19 @@ def proposed(
 
 
 def _marks(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
-    """The gaps up to a cut that a table, as it was left, isn't marked with."""
-    marked = last.gaps[-1].end if last and last.gaps else None
-    return tuple(
-        gap for gap in table.gaps if gap.end <= cut and (marked is None or marked < gap.end)
-    )
+    """The gaps up to a cut that a table, as it was left, isn't marked with.
+
+    One may end right at a cut that was applied before. Where older ones are missing, as the state
+    keeps only the newest, they are part of the first.
+    """
+    marked = last.gaps if last else ()
+    number = max((gap.number for gap in marked), default=0)
+    new = [gap for gap in table.gaps if gap.end <= cut and gap.number > number]
+    if new and new[0].number > number + 1:
+        start = marked[-1].start if marked else Position(FIRST_EPOCH, Lsn(0), 0)
+        reason = f"{new[0].number - number - 1} older gaps; {new[0].reason}"
+        new[0] = new[0].model_copy(update={"start": min(start, new[0].start), "reason": reason})
+    return tuple(new)
 
 
 def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:

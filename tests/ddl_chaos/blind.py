@@ -13,6 +13,7 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, TableState
 from cdc.tables.reads import TableReads
+from cdc.tables.schemas import SchemaVersions
 from cdc.tables.tables import Joined
 from millrace import main
 from snapshots import inspection
@@ -26,7 +27,7 @@ _AT_ONCE_S: Final = (0.0, 0.1)
 class Blindness(NamedTuple):
     """What isn't seen: ``kinds`` of DDL tell on it, with such pauses between their steps.
 
-    ``reasons`` is a pattern: no table is doubtful for those that match. Or a ``function``, by its
+    ``reasons`` is a pattern: no table is doubtful for those that match. A ``function``, by its
     owner and the name it is called by, has one answer to everything.
     """
 
@@ -72,7 +73,11 @@ BLINDNESSES: Final[Mapping[str, Blindness]] = {
     "exchanged": Blindness(("partition exchanged",), r"a partition was exchanged"),
     "attached": Blindness(("partition attached",), r"partitions were attached"),
     "new files": Blindness(("new partition truncated",), r"new partition was truncated"),
-    "columns": Blindness(("column made again",), r"dropped and made again"),
+    "columns": Blindness(
+        ("column made again",) * 12,  # where it was the last one, and its type tells nothing
+        r"dropped and made again",
+        function=(SchemaVersions, "made_again", []),
+    ),
     "altered": Blindness(("column with a constant default",), r"columns were altered"),
     "names": Blindness(("table renamed for a while",), r"had another name, for a while"),
     "successors": Blindness(("tables swapped",), function=(CatalogCheck, "_gone", Joined([]))),
@@ -95,8 +100,9 @@ UNSHOWN: Final[Mapping[str, str]] = {
 
 
 def _go_blind(blindness: Blindness) -> None:
-    if blindness.function is None:
+    if blindness.reasons:
         _doubt_nothing(re.compile(blindness.reasons))
+    if blindness.function is None:
         return
     owner, name, answer = blindness.function
 

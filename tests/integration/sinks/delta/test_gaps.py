@@ -21,8 +21,8 @@ from tests.fixtures.spark import at, column
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 DERIVED = ("public.t_history", "public.t_changes")
-FIRST = Gap(start=at(15), end=at(20), reason='it\'s a "rewrite"', ts_ms=20)
-SECOND = Gap(start=at(25), end=at(30), reason="labels were renamed", ts_ms=30)
+FIRST = Gap(start=at(15), end=at(20), reason='it\'s a "rewrite"', ts_ms=20, number=1)
+SECOND = Gap(start=at(25), end=at(30), reason="labels were renamed", ts_ms=30, number=2)
 
 
 def path(lakehouse: Lakehouse, name: str) -> str:

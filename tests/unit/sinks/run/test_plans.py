@@ -150,8 +150,8 @@ def test_what_a_table_lacks_is_over_once_it_is_applied_and_remembered() -> None:
 
 def test_a_gap_is_marked_by_the_plan_whose_cut_reaches_its_end_and_by_no_later_one() -> None:
     gaps = tuple(
-        Gap(start=position(end - 5), end=position(end), reason="rewritten", ts_ms=end)
-        for end in (15, 20, 25)
+        Gap(start=position(end - 5), end=position(end), reason="rewritten", ts_ms=0, number=number)
+        for number, end in enumerate((15, 20, 25), 1)
     )
     state = whole_table(made_table("id int4"))
     state.tables["s.a"] = TABLE.model_copy(update={"gaps": gaps})
@@ -177,6 +177,33 @@ def test_a_gap_is_marked_by_the_plan_whose_cut_reaches_its_end_and_by_no_later_o
     assert proposed({"history": waits}, later, wanted)["history"].marks == gaps[2:]
     again = second["history"].begun_again({0: 0})
     assert proposed({"history": again}, later, wanted)["history"].marks == gaps
+
+
+def test_gaps_that_the_state_keeps_no_more_are_part_of_the_oldest_that_it_keeps() -> None:
+    gaps = [
+        Gap(
+            start=position(end - 5), end=position(end), reason="rewritten", ts_ms=end, number=number
+        )
+        for number, end in enumerate((15, 25, 35, 45), 1)
+    ]
+    state = whole_table(made_table("id int4"))
+    wanted = {"changes": WantedTable("s.a", "changes")}
+
+    def planned(before: dict[str, TablePlan], cut: int, kept: list[Gap]) -> dict[str, TablePlan]:
+        state.tables["s.a"] = TABLE.model_copy(update={"gaps": tuple(kept)})
+        progress = state.progress.model_copy(update={"cut": position(cut)})
+        return proposed(before, replace(state, progress=progress), wanted)
+
+    idle = goes_on(plan(4, **planned({}, 15, [])), RunOutcome(run=4, ts_ms=0, failed={}))
+    assert planned(idle, 15, gaps[:1])["changes"].marks == (gaps[0],), "it ends where that has"
+    first = planned({}, 20, gaps[:1])
+    done = plan(4, **first).model_copy(update={"cut": position(20)})
+    after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={}))
+    assert planned(after, 50, gaps[1:])["changes"].marks == tuple(gaps[1:])
+    (older, newest) = planned(after, 50, gaps[2:])["changes"].marks
+    assert newest == gaps[3]
+    assert (older.start, older.end) == (gaps[0].start, gaps[2].end)
+    assert older.reason == "1 older gaps; rewritten"
 
 
 def test_a_gap_that_was_accepted_is_marked_up_to_the_cut() -> None:
