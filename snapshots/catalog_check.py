@@ -201,17 +201,22 @@ class CatalogCheck:
         return taken
 
     def _left_out(self, inspection: Inspection) -> list[Record]:
-        """Keep in the states of tables that the lists leave out up to where they were looked at."""
+        """Keep in the states of tables that the lists leave out up to where they were looked at.
+
+        Whether one that was gone then comes back nobody sees: it is gone anew once it is looked at.
+        """
         records, states = list[Record](), self._tables.states
         for name, state in list(states.items()):
             is_left_out = not self._settings.captures(str(name))
             if state.right_until is None and state.phase is Phase.STREAMING and is_left_out:
-                right_until: Position | None = states.right_until(name)
+                update: dict[str, object] = {"right_until": states.right_until(name)}
+            elif is_left_out and state.gone_system:
+                update = {"gone_system": ""}
             elif state.right_until is not None and name in inspection.seen:
-                right_until = None
+                update = {"right_until": None}
             else:
                 continue
-            records.append(states.put(state.model_copy(update={"right_until": right_until})))
+            records.append(states.put(state.model_copy(update=update)))
         return records
 
     def _look_for_obstacles(self, inspection: Inspection) -> list[Record]:

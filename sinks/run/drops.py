@@ -78,12 +78,12 @@ def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str
     """Why nobody can tell that a whole table is gone from the source that the log is of."""
     is_other = captured.gone_system not in {"", progress.system_identifier}
     reasons = {
+        "the lists leave it out, so nobody looks whether it is back": not is_captured,
         "the daemon may not ask which cluster it is missing in: GRANT EXECUTE ON FUNCTION"
         " pg_control_system() to its role": not captured.gone_system,
         "it is missing in another cluster than the one that is captured": is_other
         or captured.epoch != progress.position.epoch,
         "another table, or a view, has its name, and isn't published": captured.is_name_taken,
-        "the lists leave it out, so nobody looks whether it is back": not is_captured,
         "it went while its rows were being read": captured.phase is not Phase.STREAMING,
     }
     return next((reason for reason, is_so in reasons.items() if is_so), "")

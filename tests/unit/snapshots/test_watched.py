@@ -38,7 +38,12 @@ class Daemon:
         self.is_there, self.fails = True, False
         self.undecided = set[TableName]()
         self.wal_end, self.cursor = Lsn(0), Cursor(START, START, START.commit_lsn)
-        self.check = CatalogCheck(cast("WindowReader", self), self.tables, SETTINGS)
+        self.start(SETTINGS)
+
+    def start(self, settings: CaptureSettings) -> None:
+        """Have another check, with these lists."""
+        self.settings = settings
+        self.check = CatalogCheck(cast("WindowReader", self), self.tables, settings)
 
     def ask(self, question: Callable[[psycopg.Connection], Inspection]) -> Job[Inspection]:
         """Answer at once, as a reader of windows would."""
@@ -49,7 +54,8 @@ class Daemon:
             job.future.set_exception(SourceUnreachableError("away"))
             return job
         job.future.set_result(None)
-        findings = [] if self.is_there else [Finding(watched, None)]
+        is_missed = self.settings.captures(str(STATE.name)) and not self.is_there
+        findings = [Finding(watched, None)] if is_missed else []
         if self.is_there and self.state.gone_ms:
             findings = [Finding(watched, THERE, Differences())]
         job.result = Inspection(
@@ -126,6 +132,23 @@ def test_a_table_that_is_back_is_found_before_more_time_counts(clock: list[float
     daemon.cursor.commit(Lsn(9_000), Lsn(9_100))
     check(daemon, clock, 20_001)
     assert not daemon.state.gone_ms
+
+
+def test_a_table_that_the_lists_left_out_for_a_while_is_gone_anew(clock: list[float]) -> None:
+    """Nobody looked whether it was back."""
+    daemon = Daemon()
+    daemon.is_there = False
+    check(daemon, clock, 100)
+    lists, left_out = SETTINGS, SETTINGS.model_copy(update={"table_exclude_list": ("public.t",)})
+    daemon.start(left_out)
+    check(daemon, clock, 110)
+    check(daemon, clock, 150)
+    assert daemon.gone_s == 50
+    assert not daemon.state.gone_system, "sinks keep the rows"
+    daemon.start(lists)
+    check(daemon, clock, 160)
+    assert daemon.gone_s == 0
+    assert daemon.state.gone_system == "here"
 
 
 def test_no_time_counts_while_another_table_of_the_name_waits_to_be_read(

@@ -261,7 +261,7 @@ def test_what_was_emptied_waits_until_its_table_is_back_and_was_read_again() -> 
     def planned(captured: TableState) -> tuple[list[str], list[str]]:
         """What a run goes on with, and what it complains of."""
         state = log_state(captured)
-        state.schemas["public.a"], state.starts[captured.topic] = [], {0: 0}
+        state.schemas["public.a"], state.starts[captured.topic] = (), {0: 0}
         before = {"public.a": was}
         refused = not_read_again(before, state.tables, wanted)
         return list(proposed(before, state, wanted)), list(refused)
@@ -280,7 +280,7 @@ def test_what_was_emptied_waits_until_its_table_is_back_and_was_read_again() -> 
 
 def test_what_was_emptied_and_read_again_is_like_any_other_table() -> None:
     state = log_state(table_state(TableName("public", "a")))
-    state.schemas["public.a"], state.starts["pre.public.a"] = [], {0: 0}
+    state.schemas["public.a"], state.starts["pre.public.a"] = (), {0: 0}
     was = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
     (plan,) = proposed({"public.a": was}, state, {"public.a": WantedTable("public.a")}).values()
     assert plan.emptied is None
