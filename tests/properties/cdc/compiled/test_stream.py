@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +36,13 @@ WAYS: dict[bool, type[Translation]] = {True: Translation, False: ModelTranslatio
 _CLOCK = re.compile(rb',"ts_ms":\d+,"ts_us":\d+,"ts_ns":\d+\}(\}?)$')
 
 
+class NoObstacles:
+    """Sets nothing aside: what is wrong with a row ends the stream, as the model's does."""
+
+    def set_aside(self, _table: Any, error: TableRefusedError) -> NoReturn:
+        raise error
+
+
 class OneTable:
     """Knows one table, whose rows are wanted from a position on."""
 
@@ -51,6 +58,7 @@ class OneTable:
     dead_letters = None
     requested_changes = 0
     waiting: ClassVar[dict[TableName, Any]] = {}
+    obstacles = NoObstacles()
     pipeline = NATIVE
     messages = MessageEvents(
         EventRules(), LogContext("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
