@@ -51,8 +51,9 @@ def test_a_foreign_partition_had_no_rows_of_ours() -> None:
 
 
 TYPES = "id int4!, d date!, t timestamp!, z timestamptz!, n numeric(10,2)!, x text!, u uuid!"
-TYPES += ", b bool!, w numeric!, r bpchar!, f float8!, v text"
-KEY = "id d t z n x u b w r f"
+TYPES += ", b bool!, w numeric!, r bpchar!, f float8!, v text, s numeric(37,-2)!, q numeric(2,39)!"
+TYPES += ", g numeric(3,-2)!"
+KEY = "id d t z n x u b w r f s q g"
 
 
 def numbered(columns: str = TYPES, key: str = KEY) -> TableSchema:
@@ -84,6 +85,8 @@ def test_values_are_as_events_have_them() -> None:
         ((6,), "FOR VALUES IN ('it''s', NULL)"),
         ((7,), "FOR VALUES IN ('00000000-0000-0000-0000-000000000001')"),
         ((8,), "FOR VALUES IN (true, false)"),
+        ((2,), "FOR VALUES FROM ('0001-01-01') TO ('9999-12-31')"),
+        ((15,), "FOR VALUES FROM ('-12300') TO ('100')"),
     ) == (
         Bound(columns=("d", "id"), lower=(value(19_723), low), upper=(value(19_724), value(-5))),
         Bound(columns=("t",), lower=(value(1_704_067_200_000_000),), upper=(RangeEdge("max"),)),
@@ -96,6 +99,8 @@ def test_values_are_as_events_have_them() -> None:
         Bound(columns=("x",), values=("it's", None)),
         Bound(columns=("u",), values=("00000000-0000-0000-0000-000000000001",)),
         Bound(columns=("b",), values=(True, False)),
+        Bound(columns=("d",), lower=(value(-719_162),), upper=(value(2_932_896),)),
+        Bound(columns=("g",), lower=(value("-12300"),), upper=(value("100"),)),
     )
 
 
@@ -108,6 +113,12 @@ def test_values_are_as_events_have_them() -> None:
         ((1,), "FOR VALUES IN ('a')"),
         ((2,), "FOR VALUES FROM ('-infinity') TO ('2024-01-01')"),
         ((5,), "FOR VALUES FROM ('NaN') TO (MAXVALUE)"),
+        ((2,), "FOR VALUES FROM ('9999-01-01') TO ('10000-01-01')"),
+        ((2,), "FOR VALUES IN ('0001-12-31 BC')"),
+        ((3,), "FOR VALUES FROM ('4713-01-01 00:00:00 BC') TO (MAXVALUE)"),
+        ((4,), "FOR VALUES FROM (MINVALUE) TO ('10000-01-01 00:00:00+00')"),
+        ((13,), "FOR VALUES FROM ('100') TO ('200')"),
+        ((14,), "FOR VALUES FROM ('0') TO (MAXVALUE)"),
         ((6,), "FOR VALUES FROM ('a') TO ('b')"),
         ((9,), "FOR VALUES FROM ('1') TO ('2')"),
         ((10,), "FOR VALUES IN ('a')"),
