@@ -9,7 +9,7 @@ import pytest
 
 import snapshots.dropped_partitions
 from cdc.compiled import fast
-from cdc.errors import SourceUnreachableError
+from cdc.errors import SourceError, SourceUnreachableError
 from cdc.records.fingerprint import EndedPartition, PartitionLevel, TableFingerprint
 from cdc.records.position import INDEX_MAX, Lsn, Position
 from cdc.records.record import Record, each
@@ -36,7 +36,8 @@ class Source:
             monkeypatch.setattr(snapshots.dropped_partitions, name, getattr(self, name))
         self.now, self.xid, self.open, self.wal = 0.0, 700, set[int](), 3_000
         self.rows: bool | None = False
-        self.broken = False
+        self.failures = 0
+        self.is_away = False
         schema = table("id int4!, v text")
         (first, *others) = schema.columns
         numbered = (first.model_copy(update={"number": 1}), *others)
@@ -68,8 +69,11 @@ class Source:
         self.wal += 100
         return self.xid
 
+    broken = False
+    """As psycopg's connection has it."""
+
     def query(self, _connection: object, statement: str) -> list[tuple[Any, ...]]:
-        if self.broken:
+        if self.is_away:
             raise SourceUnreachableError("gone", where="here")
         if "xmin" in statement:
             return [(min(self.open, default=self.xid + 1),)]
@@ -77,6 +81,9 @@ class Source:
 
     def has_rows(self, _connection: object, oid: int, levels: object) -> bool | None:
         assert (oid, levels) == (STATE.oid, (LEVEL,))
+        if self.failures:
+            self.failures -= 1
+            raise SourceError("statement timeout", where="here")
         return self.rows
 
     def turns(self, number: int = 20, *, is_streamed: bool = True) -> list[Record]:
@@ -170,7 +177,30 @@ def test_what_is_locked_and_who_doesnt_answer_are_asked_again(
     source.rows = None
     assert source.turns(40) == []
     assert source.state.ended == (GONE,)
-    source.rows, source.broken = False, True
+    source.rows, source.is_away = False, True
     assert source.turns(40) == []
-    source.broken = False
+    source.is_away = False
     assert len(source.turns(40)) == 3
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(3, True), (7, True), (8, False)])
+def test_what_fails_is_asked_again_after_growing_pauses_and_then_stays(
+    monkeypatch: pytest.MonkeyPatch, *, failures: int, ends: bool
+) -> None:
+    source = Source(monkeypatch)
+    source.failures = failures
+    pauses_s = 5 * (2 ** min(failures, 7) - 1)
+    assert source.turns(2 * pauses_s) == []
+    assert source.state.ended == (GONE,)
+    assert len(source.turns(80)) == (3 if ends else 0)
+    assert (source.state.ended, source.state.gone_partitions) == ((), 0 if ends else 1)
+
+
+def test_others_dont_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    source.failures = 4
+    source.turns(100)
+    other = GONE._replace(leaves=("b0",))
+    source.update(ended=(GONE, other))
+    assert len(source.turns(10)) == 3
+    assert source.state.ended == (GONE,)
