@@ -15,6 +15,7 @@ No read of the table is under way as L is read, whose rows could be the partitio
 The event has a position behind all that the log may have recorded, or a sink could be past it.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -36,6 +37,7 @@ from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.stream.signals import SignalOutput
 from cdc.tables.tables import Tables
+from snapshots.joining import PATIENCE_S
 from snapshots.watermarks import is_past
 from snapshots.windows import Job, WindowReader
 
@@ -76,10 +78,14 @@ class _Question(NamedTuple):
 
 
 class _Later(NamedTuple):
-    """A partition that is asked for again, not before a time; ``tries`` have failed."""
+    """A partition that is asked for again, not before a time.
+
+    ``tries`` have failed; ``locked`` times it was locked.
+    """
 
     at: float
     tries: int = 0
+    locked: int = 0
 
 
 class DroppedPartitions:
@@ -100,6 +106,7 @@ class DroppedPartitions:
         self._asked: tuple[DroppedPartition, ...] = ()
         self._later: dict[DroppedPartition, _Later] = {}
         self._question = _Question()
+        self._warn_at = math.inf
         self._job: Job[_Question] | None = None
         self._nudge: Job[int] | None = None
         """Moves the stream on, also where nobody else writes."""
@@ -131,6 +138,7 @@ class DroppedPartitions:
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("dropped partitions can't be asked for", reason=error.what)
                 self._next = now + _AGAIN_S
+            self._warn(now)
         elif self._job is None and now >= self._next:
             self._next = now + _CHECK_S
             if self._is_wanted:
@@ -164,7 +172,21 @@ class DroppedPartitions:
         if not self._asked:
             self._question = _Question()
             return
+        if not self._question.behind_xid:
+            self._warn_at = now + PATIENCE_S
         self._job = self._reader.ask(partial(_go_on, question=self._question, asked=self._asked))
+
+    def _warn(self, now: float) -> None:
+        """Say, once a question, whom it waits for."""
+        if self._question.behind_xid and not self._question.is_answered and now > self._warn_at:
+            self._warn_at = math.inf
+            log.warning(
+                "rows of dropped partitions stay for now: transactions are open that may have"
+                " written such rows",
+                tables=sorted({str(each.table) for each in self._asked}),
+                remedy="they go when these have ended: see pg_stat_activity (pid, xact_start,"
+                " query) WHERE backend_xid IS NOT NULL, and pg_prepared_xacts",
+            )
 
     def _is_at_rest(self, state: TableState) -> bool:
         """Whether nothing is read of it, or has to be: a read that replaces settles this, too."""
@@ -195,7 +217,17 @@ class DroppedPartitions:
 
     def _is_for_later(self, partition: DroppedPartition, question: _Question) -> bool:
         """Whether it is asked for again: not for ever where that fails."""
-        tries, pause_s = self._later.pop(partition, _Later(0.0)).tries, _AGAIN_S
+        _, tries, locked = self._later.pop(partition, _Later(0.0))
+        pause_s = _AGAIN_S
+        if partition in question.locked:
+            locked += 1
+            if locked == 2:
+                log.warning(
+                    "rows of a dropped partition stay for now: somebody has locked the table, or a"
+                    " partition of it",
+                    table=str(partition.table),
+                    remedy="they go when that has ended: see pg_locks",
+                )
         if reason := question.failed.get(partition):
             tries, pause_s = tries + 1, _AGAIN_S * 2**tries
             log.warning(
@@ -206,7 +238,7 @@ class DroppedPartitions:
             )
         is_later = tries < _TRIES_MAX if reason else partition in question.locked
         if is_later:
-            self._later[partition] = _Later(self._clock() + pause_s, tries)
+            self._later[partition] = _Later(self._clock() + pause_s, tries, locked)
         return is_later
 
 

@@ -36,6 +36,9 @@ _HELD: Final = {
 
 They are PostgreSQL's, with times in UTC; before year 1 they end in BC.
 """
+_ENDED_CHARS_MAX: Final = 200_000
+"""How much a state record has of partitions whose rows are to end, but can't for now."""
+_FULL: Final = "too many others wait for the end of their rows already, as millrace status says"
 _UNSAID: Final = (
     "its bounds can't be said in an event: only ranges and lists of constants, of columns in the"
     " record's key, of types with the same order everywhere"
@@ -63,10 +66,14 @@ class EndedPartitions:
         """Whose rows are to end, and how many stay: an update of the table's state."""
         gone = gone_partitions(before, now)
         ends = self._settings.partition_drop_policy == "delete"
+        reason = _UNSAID if ends else "partition.drop.policy is keep"
         ended = [each for each in gone if ends and self._bounds(state.name, each.levels)]
+        chars = sum(map(_chars, (*state.ended, *ended)))
+        while ended and chars > _ENDED_CHARS_MAX:
+            reason, chars = _FULL, chars - _chars(ended.pop())
         kept = sum(len(each.leaves) for each in gone if each not in ended)
         if kept:
-            _warn(state.name, _UNSAID if ends else "partition.drop.policy is keep", kept)
+            _warn(state.name, reason, kept)
         return {
             "gone_partitions": state.gone_partitions + kept,
             "ended": (*state.ended, *ended),
@@ -180,6 +187,10 @@ def _json(field: EventField, column: Column, text: object) -> str | int | None:
         raise CorruptMessageError("a value that sinks can't hold")
     value: str | int = field.of_text(str(text).encode())
     return value
+
+
+def _chars(partition: EndedPartition) -> int:
+    return sum(map(len, (*partition.leaves, *(level.bound for level in partition.levels))))
 
 
 def _without(state: TableState, partition: EndedPartition) -> tuple[EndedPartition, ...]:

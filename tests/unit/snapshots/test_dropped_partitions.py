@@ -6,11 +6,17 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 import snapshots.dropped_partitions
 from cdc.compiled import fast
 from cdc.errors import SourceError, SourceUnreachableError
-from cdc.records.fingerprint import EndedPartition, PartitionLevel, TableFingerprint
+from cdc.records.fingerprint import (
+    EndedPartition,
+    LeafFingerprint,
+    PartitionLevel,
+    TableFingerprint,
+)
 from cdc.records.position import INDEX_MAX, Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.state import Doubt, SnapshotRequest
@@ -21,6 +27,7 @@ from tests.fixtures.made_changes import table
 from tests.fixtures.made_tables import STATE, tables
 
 LEVEL = PartitionLevel(10, (1,), "FOR VALUES FROM (1) TO (9)")
+VALUES = "FOR VALUES IN ("
 GONE = EndedPartition((LEVEL,), ("b1",))
 FINGERPRINT = TableFingerprint(columns="c", identity="d 1 ", gone_bounds=("b0", "b1"), seen="1:1:")
 CAPTURE: Any = {"topic.prefix": "pre", "table.include.list": "public.t"}
@@ -204,3 +211,47 @@ def test_others_dont_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) ->
     source.update(ended=(GONE, other))
     assert len(source.turns(10)) == 3
     assert source.state.ended == (GONE,)
+
+
+def test_whom_it_waits_for_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    with capture_logs() as logs:
+        source.turns()
+    assert [line for line in logs if line["log_level"] == "warning"] == []
+    source.update(ended=(GONE,))
+    source.open = {690}
+    with capture_logs() as logs:
+        source.turns(100)
+    (line,) = logs
+    assert line["tables"] == ["public.t"]
+    assert "pg_prepared_xacts" in line["remedy"]
+    source.open, source.rows = set(), None
+    with capture_logs() as logs:
+        source.turns(100)
+    (line,) = logs
+    assert "locked" in line["event"]
+    source.rows = False
+    assert len(source.turns()) == 3
+
+
+def test_a_state_has_so_many_and_the_rows_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    listed = ", ".join(f"'{number}'" for number in range(1_500))
+    leaves = [
+        LeafFingerprint(
+            oid,
+            "r",
+            oid,
+            0,
+            "p",
+            "7",
+            f"b{oid}",
+            (PartitionLevel(oid, (1,), f"{VALUES}{listed})"),),
+        )
+        for oid in range(30)
+    ]
+    before = FINGERPRINT.model_copy(update={"leaves": tuple(leaves)})
+    source.update(**source.tables.ended.note_gone(source.state, before, FINGERPRINT))
+    assert len(source.state.model_dump_json()) < 250_000
+    assert len(source.state.ended) + source.state.gone_partitions == 31
+    assert GONE in source.state.ended
