@@ -6,6 +6,7 @@ partitions stay, and are counted.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -38,7 +39,9 @@ They are PostgreSQL's, with times in UTC; before year 1 they end in BC.
 """
 _ENDED_CHARS_MAX: Final = 200_000
 """How much a state record has of partitions whose rows are to end, but can't for now."""
+_KEEP: Final = "partition.drop.policy is keep"
 _FULL: Final = "too many others wait for the end of their rows already, as millrace status says"
+_CUT: Final = "its bounds were too long to be remembered, alone or with those of other partitions"
 _UNSAID: Final = (
     "its bounds can't be said in an event: only ranges and lists of constants, of columns in the"
     " record's key, of types with the same order everywhere"
@@ -64,19 +67,23 @@ class EndedPartitions:
         self, state: TableState, before: TableFingerprint, now: TableFingerprint
     ) -> dict[str, object]:
         """Whose rows are to end, and how many stay: an update of the table's state."""
-        gone = gone_partitions(before, now)
         ends = self._settings.partition_drop_policy == "delete"
-        reason = _UNSAID if ends else "partition.drop.policy is keep"
-        ended = [each for each in gone if ends and self._bounds(state.name, each.levels)]
-        chars = sum(map(_chars, (*state.ended, *ended)))
-        while ended and chars > _ENDED_CHARS_MAX:
-            reason, chars = _FULL, chars - _chars(ended.pop())
-        kept = sum(len(each.leaves) for each in gone if each not in ended)
-        if kept:
-            _warn(state.name, reason, kept)
+        cut = {leaf.bound for leaf in before.leaves if leaf.cut}
+        ended, kept = list(state.ended), Counter[str]()
+        for each in gone_partitions(before, now):
+            if not ends:
+                kept[_KEEP] += len(each.leaves)
+            elif not self._bounds(state.name, each.levels):
+                kept[_UNSAID if cut.isdisjoint(each.leaves) else _CUT] += len(each.leaves)
+            elif sum(map(_chars, (*ended, each))) > _ENDED_CHARS_MAX:
+                kept[_FULL] += len(each.leaves)
+            else:
+                ended.append(each)
+        for reason, count in kept.items():
+            _warn(state.name, reason, count)
         return {
-            "gone_partitions": state.gone_partitions + kept,
-            "ended": (*state.ended, *ended),
+            "gone_partitions": state.gone_partitions + kept.total(),
+            "ended": tuple(ended),
         }
 
     def end(

@@ -49,7 +49,10 @@ class Source:
         (first, *others) = schema.columns
         numbered = (first.model_copy(update={"number": 1}), *others)
         settings = CaptureSettings(**CAPTURE, partition_drop_policy=policy)
-        self.tables = tables(schemas=[schema.model_copy(update={"columns": numbered})])
+        self.tables = tables(
+            schemas=[schema.model_copy(update={"columns": numbered})],
+            capture=CAPTURE | {"partition.drop.policy": policy},
+        )
         self.update(fingerprint=FINGERPRINT, ended=(GONE,))
         self.dropped = DroppedPartitions(
             cast("WindowReader", self), self.tables, settings, lambda: self.now
@@ -255,3 +258,16 @@ def test_a_state_has_so_many_and_the_rows_of_others_stay(monkeypatch: pytest.Mon
     assert len(source.state.model_dump_json()) < 250_000
     assert len(source.state.ended) + source.state.gone_partitions == 31
     assert GONE in source.state.ended
+    assert len(source.state.ended) > 10
+
+
+def test_why_rows_stay_is_said_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    cut = LeafFingerprint(1, "r", 1, 0, "p", "7", "b1", (), 30_000)
+    hashed = cut._replace(oid=2, bound="b2", levels=(PartitionLevel(2, (), ""),), cut=0)
+    before = FINGERPRINT.model_copy(update={"leaves": (cut, hashed)})
+    with capture_logs() as logs:
+        update = source.tables.ended.note_gone(source.state, before, FINGERPRINT)
+    assert update == {"gone_partitions": 2, "ended": (GONE,)}
+    assert [line["partitions"] for line in logs] == [1, 1]
+    assert sum("too long" in line["reason"] for line in logs) == 1

@@ -136,14 +136,31 @@ def test_without_levels_nothing_is_said() -> None:
     assert said() is None
 
 
-def test_bounds_that_are_too_long_for_a_state_are_forgotten() -> None:
+def test_bounds_that_are_too_long_for_a_state_are_left_out() -> None:
     long = PartitionLevel(1, (1,), "FOR VALUES IN (" + "1, " * 7_000 + "1)")
     read = fingerprint(leaf(1), leaf(2), leaf(3))
     kept = read.with_levels({1: (DAY,), 2: (long,), 3: (NEXT,)})
-    assert [each.levels for each in kept.leaves] == [
-        (DAY,), (PartitionLevel(1, (), ""),), (NEXT,)
+    assert [(each.levels, each.cut) for each in kept.leaves] == [
+        ((DAY,), 0), ((), len(long.bound)), ((NEXT,), 0)
     ]  # fmt: skip
+    assert kept.without_levels == []
     later = fingerprint(leaf(1), leaf(2), leaf(3)._replace(attached="8"), leaf(4))
     carried = later.carrying(kept)
-    assert [bool(each.levels) for each in carried.leaves] == [True, True, False, False]
+    assert [bool(each.levels) for each in carried.leaves] == [True, False, False, False]
+    assert carried.without_levels == [3, 4]
     assert carried.gone_bounds == ()
+
+
+def test_bounds_that_were_left_out_are_read_again_once_there_is_room() -> None:
+    def levels(oid: int) -> tuple[PartitionLevel, ...]:
+        return (PartitionLevel(oid, (1,), "FOR VALUES IN (" + "1, " * 6_000 + f"{oid})"),)
+
+    oids = range(1, 14)
+    read = fingerprint(*map(leaf, oids)).with_levels({oid: levels(oid) for oid in oids})
+    assert [each.oid for each in read.leaves if each.cut] == [12, 13]
+    assert read.without_levels == []
+    later = fingerprint(*map(leaf, range(2, 14))).carrying(read)
+    assert later.without_levels == [12, 13]
+    mended = later.with_levels({oid: levels(oid) for oid in later.without_levels})
+    assert [each.oid for each in mended.leaves if each.cut] == [13]
+    assert mended.without_levels == []
