@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 import snapshots.dropped_partitions
 from cdc.compiled import fast
 from cdc.errors import SourceError, SourceUnreachableError
+from cdc.postgres.described import TableDescription
 from cdc.records.fingerprint import (
     EndedPartition,
     LeafFingerprint,
@@ -19,7 +20,7 @@ from cdc.records.fingerprint import (
 )
 from cdc.records.position import INDEX_MAX, Lsn, Position
 from cdc.records.record import Record, each
-from cdc.records.state import Doubt, SnapshotRequest
+from cdc.records.state import Doubt, Phase, SnapshotRequest
 from cdc.settings import CaptureSettings
 from snapshots.dropped_partitions import DroppedPartitions
 from snapshots.windows import Job, WindowReader
@@ -31,6 +32,21 @@ VALUES = "FOR VALUES IN ("
 GONE = EndedPartition((LEVEL,), ("b1",))
 FINGERPRINT = TableFingerprint(columns="c", identity="d 1 ", gone_bounds=("b0", "b1"), seen="1:1:")
 CAPTURE: Any = {"topic.prefix": "pre", "table.include.list": "public.t"}
+DESCRIBED = TableDescription(
+    oid=STATE.oid,
+    name=STATE.name,
+    columns=table("id int4!, v text").columns,
+    primary_key=("id",),
+    replica_identity="d",
+    identity=frozenset({"id"}),
+    partitioned=True,
+    leaves=(),
+    rows_estimated=0,
+    block_bytes=8192,
+    row_filter=None,
+    signature="",
+    entry=STATE.entry,
+)
 READ = SnapshotRequest(kind="incremental")
 DOUBT = Doubt(reason="unlogged", since_ms=1)
 
@@ -165,8 +181,15 @@ def test_it_waits_while_the_table_is_read_or_has_to_be(
 def test_a_read_that_replaces_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(monkeypatch)
     assert source.turns(is_streamed=False) == []
-    source.update(ended=())
+    assert source.dropped.awaits_stream
+    at = Position(1, Lsn(source.wal), 0)
+    states, reads = source.tables.states, source.tables.reads
+    states.begin_snapshot(DESCRIBED, at)
+    assert source.state.initial
     assert source.turns() == []
+    reads.finish(STATE.name, source.state.initial, at, pages=1)
+    assert source.turns() == []
+    assert (source.state.phase, source.state.gone_partitions) == (Phase.STREAMING, 0)
 
 
 @pytest.mark.parametrize(("rows", "policy"), [(True, "delete"), (False, "keep")])
