@@ -7,13 +7,15 @@ place L in the WAL if the source has none there that was committed before. That 
 2. Whatever was open at L has ended, so all that was committed before is seen: no row is found.
 
 Rows that came in between, into a default partition, or another one with such bounds, are found so;
-then those of the dropped one stay in the log, as do all without partition.drop.policy = delete.
+then those of the dropped one stay in the log, as do all without partition.drop.policy = delete, and
+those that can't be asked for, again and again.
 Only what a table's state says of it outlives this: a start asks again.
 
 No read of the table is under way as L is read, whose rows could be the partition's and come later.
 The event has a position behind all that the log may have recorded, or a sink could be past it.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,6 +37,7 @@ from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.stream.signals import SignalOutput
 from cdc.tables.tables import Tables
+from snapshots.joining import PATIENCE_S
 from snapshots.watermarks import is_past
 from snapshots.windows import Job, WindowReader
 
@@ -42,6 +45,8 @@ log = structlog.get_logger()
 _CHECK_S: Final = 0.5
 _AGAIN_S: Final = 5.0
 """How often it goes on; and after a partition was locked, or asking has failed."""
+_TRIES_MAX: Final = 8
+"""How often a partition is asked for, each time after twice the pause: for about ten minutes."""
 _OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8"
 _END: Final = """
 SELECT pg_current_wal_insert_lsn()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::int8
@@ -60,7 +65,8 @@ class _Question(NamedTuple):
     """How far the question is: it waits for transactions older than ``behind_xid`` (64 bits).
 
     ``end`` is L, with the source's time there (µs since 1970). At the end of it ``kept`` are those
-    of which rows may still be there, with the reason; ``locked`` those that can't be asked.
+    of which rows are still there, with the reason; ``locked`` those that can't be asked for now,
+    ``failed`` those where that has failed, and why.
     """
 
     behind_xid: int = 0
@@ -68,6 +74,18 @@ class _Question(NamedTuple):
     is_answered: bool = False
     kept: Mapping[DroppedPartition, str] = {}
     locked: frozenset[DroppedPartition] = frozenset()
+    failed: Mapping[DroppedPartition, str] = {}
+
+
+class _Later(NamedTuple):
+    """A partition that is asked for again, not before a time.
+
+    ``tries`` have failed; ``locked`` times it was locked.
+    """
+
+    at: float
+    tries: int = 0
+    locked: int = 0
 
 
 class DroppedPartitions:
@@ -86,7 +104,9 @@ class DroppedPartitions:
         self._is_wanted = settings.partition_drop_policy == "delete"
         self._next = 0.0
         self._asked: tuple[DroppedPartition, ...] = ()
+        self._later: dict[DroppedPartition, _Later] = {}
         self._question = _Question()
+        self._warn_at = math.inf
         self._job: Job[_Question] | None = None
         self._nudge: Job[int] | None = None
         """Moves the stream on, also where nobody else writes."""
@@ -118,6 +138,7 @@ class DroppedPartitions:
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("dropped partitions can't be asked for", reason=error.what)
                 self._next = now + _AGAIN_S
+            self._warn(now)
         elif self._job is None and now >= self._next:
             self._next = now + _CHECK_S
             if self._is_wanted:
@@ -143,12 +164,29 @@ class DroppedPartitions:
             if state.ended and self._is_at_rest(state)
             for partition in state.ended
         )
-        asked = self._asked if self._question.behind_xid else waiting
+        self._later = {each: later for each, later in self._later.items() if each in waiting}
+        now = self._clock()
+        due = [each for each in waiting if each not in self._later or now >= self._later[each].at]
+        asked = self._asked if self._question.behind_xid else due
         self._asked = tuple(each for each in asked if each in waiting)
         if not self._asked:
             self._question = _Question()
             return
+        if not self._question.behind_xid:
+            self._warn_at = now + PATIENCE_S
         self._job = self._reader.ask(partial(_go_on, question=self._question, asked=self._asked))
+
+    def _warn(self, now: float) -> None:
+        """Say, once a question, whom it waits for."""
+        if self._question.behind_xid and not self._question.is_answered and now > self._warn_at:
+            self._warn_at = math.inf
+            log.warning(
+                "rows of dropped partitions stay for now: transactions are open that may have"
+                " written such rows",
+                tables=sorted({str(each.table) for each in self._asked}),
+                remedy="they go when these have ended: see pg_stat_activity (pid, xact_start,"
+                " query) WHERE backend_xid IS NOT NULL, and pg_prepared_xacts",
+            )
 
     def _is_at_rest(self, state: TableState) -> bool:
         """Whether nothing is read of it, or has to be: a read that replaces settles this, too."""
@@ -159,15 +197,15 @@ class DroppedPartitions:
         """End the rows of those of which the source has none; the others stay, or have to wait."""
         question, asked = self._question, self._asked
         self._question, self._asked = _Question(), ()
-        self._next = self._clock() + (_AGAIN_S if question.locked else _CHECK_S)
+        self._next = self._clock() + _CHECK_S
         upto = min(Position(reached.epoch, lsn, 0).just_before(), reached)
         output = SignalOutput(list[RecordOrBatch](), [])
         for each in asked:
             state = self._tables.states.get(each.table)
             is_noted = state and state.oid == each.oid and each.partition in state.ended
-            if not is_noted or each in question.locked:
+            if not is_noted or self._is_for_later(each, question):
                 continue
-            if reason := question.kept.get(each):
+            if reason := question.kept.get(each) or question.failed.get(each):
                 output.states.extend(self._tables.ended.keep(each.table, each.partition, reason))
                 continue
             events, states = self._tables.ended.end(
@@ -176,6 +214,32 @@ class DroppedPartitions:
             output.events.extend(events)
             output.states.extend(states)
         return output
+
+    def _is_for_later(self, partition: DroppedPartition, question: _Question) -> bool:
+        """Whether it is asked for again: not for ever where that fails."""
+        _, tries, locked = self._later.pop(partition, _Later(0.0))
+        pause_s = _AGAIN_S
+        if partition in question.locked:
+            locked += 1
+            if locked == 2:
+                log.warning(
+                    "rows of a dropped partition stay for now: somebody has locked the table, or a"
+                    " partition of it",
+                    table=str(partition.table),
+                    remedy="they go when that has ended: see pg_locks",
+                )
+        if reason := question.failed.get(partition):
+            tries, pause_s = tries + 1, _AGAIN_S * 2**tries
+            log.warning(
+                "a dropped partition can't be asked for",
+                table=str(partition.table),
+                reason=reason,
+                tries=tries,
+            )
+        is_later = tries < _TRIES_MAX if reason else partition in question.locked
+        if is_later:
+            self._later[partition] = _Later(self._clock() + pause_s, tries, locked)
+        return is_later
 
 
 def _go_on(
@@ -191,17 +255,20 @@ def _go_on(
         ((lsn, ts_us),) = query(connection, _END)
         # Younger than whatever has written by now.
         return _Question(new_xid(connection), (Lsn.parse(lsn), ts_us))
-    kept, locked = dict[DroppedPartition, str](), set[DroppedPartition]()
+    kept, failed = dict[DroppedPartition, str](), dict[DroppedPartition, str]()
+    locked = set[DroppedPartition]()
     for each in asked:
         try:
             exist = has_rows(connection, each.oid, each.partition.levels)
         except SourceError as error:
             if connection.broken:
                 raise
-            kept[each] = f"it can't be told whether there are rows within its bounds: {error.what}"
+            failed[each] = (
+                f"it can't be told whether there are rows within its bounds: {error.what}"
+            )
             continue
         if exist is None:
             locked.add(each)
         elif exist:
             kept[each] = "other partitions have rows within its bounds"
-    return question._replace(is_answered=True, kept=kept, locked=frozenset(locked))
+    return question._replace(is_answered=True, kept=kept, locked=frozenset(locked), failed=failed)

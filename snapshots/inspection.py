@@ -209,10 +209,8 @@ def _with_levels(
     connection: psycopg.Connection, table_oid: int, now: CatalogTable
 ) -> TableFingerprint:
     """What the bounds of its partitions are, of which that can't be asked once they are gone."""
-    unread = [leaf for leaf in now.fingerprint.leaves if leaf.attached and not leaf.levels]
-    if not unread:
-        return now.fingerprint
-    levels = read_levels(connection, [(leaf.oid, table_oid) for leaf in unread])
+    unread = now.fingerprint.without_levels
+    levels = read_levels(connection, [(leaf, table_oid) for leaf in unread])
     return now.fingerprint.with_levels(levels)
 
 

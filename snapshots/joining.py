@@ -28,7 +28,8 @@ log = structlog.get_logger()
 _CHECK_S: Final = 0.5
 _AGAIN_S: Final = 10.0
 """How often open transactions are looked for; and after that has failed."""
-_PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 2.0
+"""How long others may be open before the log says that they are waited for."""
 NEW_TABLES_S: Final = 5.0
 """How often new tables are looked for."""
 
@@ -83,7 +84,7 @@ class OpenTransactions:
             return True
         wait = self._waits.get(name)
         if wait is None or (wait.oid, wait.behind_xid) != (table.oid, behind_xid):
-            self._waits[name] = _Wait(table.oid, behind_xid, self._clock() + _PATIENCE_S)
+            self._waits[name] = _Wait(table.oid, behind_xid, self._clock() + PATIENCE_S)
         return False
 
     def keep(self, tables: Collection[TableName]) -> None:

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict
 
 GONE_BOUNDS_MAX: Final = 4096
 """How many bounds of gone partitions a state record keeps, 20 bytes each."""
-
-
 LEVELS_CHARS_MAX: Final = 200_000
 """How much a state record keeps of what partitions' bounds say, all together."""
 LEAF_CHARS_MAX: Final = 20_000
@@ -50,7 +48,8 @@ class LeafFingerprint(NamedTuple):
     pg_class.relpersistence: p(ermanent) or u(nlogged). ``attached`` has the xmins of the
     pg_inherits rows from the captured table down to it, ``bound`` is a digest of the bounds on that
     way; both are empty for the captured table itself. ``levels`` tell those bounds, from the
-    captured table down, where partition.drop.policy needs them: they aren't compared.
+    captured table down, where partition.drop.policy needs them: they aren't compared. Without room
+    for them, there is how many characters they have (``cut``).
     """
 
     oid: int
@@ -61,6 +60,7 @@ class LeafFingerprint(NamedTuple):
     attached: str = ""
     bound: str = ""
     levels: tuple[PartitionLevel, ...] = ()
+    cut: int = 0
 
     @property
     def has_rows(self) -> bool:
@@ -163,30 +163,47 @@ class TableFingerprint(BaseModel):
         What was read of the bounds of partitions is kept, too.
         """
         bounds = {leaf.bound for leaf in self.leaves}
-        levels = {(leaf.oid, leaf.attached, leaf.bound): leaf.levels for leaf in before.leaves}
-        leaves = [
-            leaf._replace(levels=levels.get((leaf.oid, leaf.attached, leaf.bound), leaf.levels))
-            for leaf in self.leaves
-        ]
+        earlier = {(leaf.oid, leaf.attached, leaf.bound): leaf for leaf in before.leaves}
+        leaves = list[LeafFingerprint]()
+        for leaf in self.leaves:
+            was = earlier.get((leaf.oid, leaf.attached, leaf.bound), leaf)
+            leaves.append(leaf._replace(levels=was.levels, cut=was.cut))
         were = (leaf.bound for leaf in before.leaves if leaf.attached and leaf.has_rows)
         gone = [each for each in dict.fromkeys((*before.gone_bounds, *were)) if each not in bounds]
         gone = gone[-GONE_BOUNDS_MAX - 1 :]
         return self.model_copy(update={"gone_bounds": tuple(gone), "leaves": tuple(leaves)})
 
     def with_levels(self, levels: Mapping[int, tuple[PartitionLevel, ...]]) -> "TableFingerprint":
-        """This one with what the bounds of leaves, by their OIDs, are; too long ones are cut."""
-        left, leaves = LEVELS_CHARS_MAX, list[LeafFingerprint]()
+        """This one with what the bounds of leaves, by their OIDs, are; others' stay cut."""
+        room, leaves = self._room, list[LeafFingerprint]()
         for leaf in self.leaves:
-            own = leaf.levels or levels.get(leaf.oid, ())
-            chars = sum(len(level.bound) for level in own)
-            if own and chars > min(left, LEAF_CHARS_MAX):
-                own, chars = (own[0]._replace(columns=(), bound=""),), 0
-            left -= chars
-            leaves.append(leaf._replace(levels=own))
+            if not leaf.levels and (own := levels.get(leaf.oid)):
+                chars = _chars(own)
+                fits = chars <= min(room, LEAF_CHARS_MAX)
+                room -= chars if fits else 0
+                leaves.append(leaf._replace(levels=own if fits else (), cut=0 if fits else chars))
+            else:
+                leaves.append(leaf)
         return self.model_copy(update={"leaves": tuple(leaves)})
+
+    @property
+    def without_levels(self) -> list[int]:
+        """The partitions (OIDs) whose bounds aren't known; those that are cut if there is room."""
+        room = min(self._room, LEAF_CHARS_MAX)
+        unread = (leaf for leaf in self.leaves if leaf.attached and not leaf.levels)
+        return [leaf.oid for leaf in unread if leaf.cut <= room]
+
+    @property
+    def _room(self) -> int:
+        """How many characters of bounds there may be more."""
+        return LEVELS_CHARS_MAX - sum(_chars(leaf.levels) for leaf in self.leaves)
 
     def without_bounds(self, ended: Iterable[str]) -> "TableFingerprint":
         """This one without bounds of gone partitions, of whose rows the log has none any more."""
         ended = set(ended)
         left = tuple(bound for bound in self.gone_bounds if bound not in ended)
         return self.model_copy(update={"gone_bounds": left})
+
+
+def _chars(levels: Iterable[PartitionLevel]) -> int:
+    return sum(len(level.bound) for level in levels)

@@ -73,6 +73,14 @@ class Column(BaseModel):
         return (packed >> 16) & 0xFFFF, scale - 2048 if scale >= 1024 else scale
 
     @property
+    def decimal_digits(self) -> tuple[int, int] | None:
+        """(precision, scale) of a decimal, its scale not negative, that has all of its values."""
+        if (declared := self.precision_scale) is None:
+            return None
+        precision, scale = declared
+        return (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
+
+    @property
     def time_precision(self) -> int:
         """Fractional digits of a time or timestamp type: 0 to 6."""
         return 6 if self.modifier < 0 else self.modifier & 0xFFFF

@@ -5,6 +5,8 @@ whether that lies within: columns of the key, of types that have one order every
 partitions stay, and are counted.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -22,14 +24,24 @@ from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.schemas import EncoderRegistry, SchemaVersions
 from cdc.tables.states import TableStates
-from cdc.values import ValueKind
 
 log = structlog.get_logger()
 _ORDERED: Final = {"int2", "int4", "int8", "numeric", "date", "timestamp", "timestamptz"}
 _LISTED: Final = _ORDERED | {"bool", "uuid", "text", "varchar"}
 _DIGITS_MAX: Final = 38
-_BEYOND: Final = {"infinity", "-infinity", "nan"}
-"""Values of ordered types that are none elsewhere, in lower case."""
+_HELD: Final = {
+    "numeric": re.compile(r"-?[0-9.]+"),
+    **dict.fromkeys(("date", "timestamp", "timestamptz"), re.compile(r"[0-9]{4}-[^B]+")),
+}
+"""Texts of ordered types that are values elsewhere: no infinity, no years but those from 1 to 9999.
+
+They are PostgreSQL's, with times in UTC; before year 1 they end in BC.
+"""
+_ENDED_CHARS_MAX: Final = 200_000
+"""How much a state record has of partitions whose rows are to end, but can't for now."""
+_KEEP: Final = "partition.drop.policy is keep"
+_FULL: Final = "too many others wait for the end of their rows already, as millrace status says"
+_CUT: Final = "its bounds were too long to be remembered, alone or with those of other partitions"
 _UNSAID: Final = (
     "its bounds can't be said in an event: only ranges and lists of constants, of columns in the"
     " record's key, of types with the same order everywhere"
@@ -55,15 +67,23 @@ class EndedPartitions:
         self, state: TableState, before: TableFingerprint, now: TableFingerprint
     ) -> dict[str, object]:
         """Whose rows are to end, and how many stay: an update of the table's state."""
-        gone = gone_partitions(before, now)
         ends = self._settings.partition_drop_policy == "delete"
-        ended = [each for each in gone if ends and self._bounds(state.name, each.levels)]
-        kept = sum(len(each.leaves) for each in gone if each not in ended)
-        if kept:
-            _warn(state.name, _UNSAID if ends else "partition.drop.policy is keep", kept)
+        cut = {leaf.bound for leaf in before.leaves if leaf.cut}
+        ended, kept = list(state.ended), Counter[str]()
+        for each in gone_partitions(before, now):
+            if not ends:
+                kept[_KEEP] += len(each.leaves)
+            elif not self._bounds(state.name, each.levels):
+                kept[_UNSAID if cut.isdisjoint(each.leaves) else _CUT] += len(each.leaves)
+            elif sum(map(_chars, (*ended, each))) > _ENDED_CHARS_MAX:
+                kept[_FULL] += len(each.leaves)
+            else:
+                ended.append(each)
+        for reason, count in kept.items():
+            _warn(state.name, reason, count)
         return {
-            "gone_partitions": state.gone_partitions + kept,
-            "ended": (*state.ended, *ended),
+            "gone_partitions": state.gone_partitions + kept.total(),
+            "ended": tuple(ended),
         }
 
     def end(
@@ -126,16 +146,17 @@ def json_bounds(
     fields = {schema.columns[field.column].number: field for field in key}
     bounds = list[Bound]()
     for level in levels:
-        columns = [fields[number] for number in level.columns if number in fields]
-        names = [schema.columns[field.column].name for field in columns]
+        members = [fields[number] for number in level.columns if number in fields]
+        columns = [schema.columns[field.column] for field in members]
+        names = [column.name for column in columns]
         bound = parse_bound(names, level.bound) if len(names) == len(level.columns) else None
         if bound is None:
             return None
         types = _LISTED if bound.values is not None else _ORDERED
-        if not all(_is_comparable(schema.columns[field.column], types) for field in columns):
+        if not all(_is_comparable(column, types) for column in columns):
             return None
         try:
-            bounds.append(_in_json(bound, columns))
+            bounds.append(_in_json(bound, [*zip(members, columns, strict=True)]))
         except CorruptMessageError:
             return None
     return tuple(bounds) or None
@@ -143,35 +164,40 @@ def json_bounds(
 
 def _is_comparable(column: Column, types: set[str]) -> bool:
     if column.type == "numeric":
-        precision, _ = column.precision_scale or (_DIGITS_MAX + 1, 0)
+        precision, _ = column.decimal_digits or (_DIGITS_MAX + 1, 0)
         return precision <= _DIGITS_MAX and not column.array
     return column.type in types and not column.array and column.typtype == "b"
 
 
-def _in_json(bound: Bound, columns: Sequence[EventField]) -> Bound:
+def _in_json(bound: Bound, columns: Sequence[tuple[EventField, Column]]) -> Bound:
     """Raises CorruptMessageError for a value that isn't one of its column's."""
     if bound.values is not None:
         return bound.model_copy(
-            update={"values": tuple(_json(columns[0], value) for value in bound.values)}
+            update={"values": tuple(_json(*columns[0], value) for value in bound.values)}
         )
     lower, upper = (
         tuple(
-            edge._replace(value=_json(field, edge.value)) if edge.kind == "value" else edge
-            for field, edge in zip(columns, edges, strict=True)
+            edge._replace(value=_json(*column, edge.value)) if edge.kind == "value" else edge
+            for column, edge in zip(columns, edges, strict=True)
         )
         for edges in (bound.lower, bound.upper)
     )
     return bound.model_copy(update={"lower": lower, "upper": upper})
 
 
-def _json(field: EventField, text: object) -> str | int | None:
+def _json(field: EventField, column: Column, text: object) -> str | int | None:
     """What an event has for a text of PostgreSQL's."""
     if text is None:
         return None
-    if str(text).lower() in _BEYOND and field.kind is not ValueKind.TEXT:
-        raise CorruptMessageError("a value beyond all others")
+    held = _HELD.get(column.type)
+    if held and not held.fullmatch(str(text)):
+        raise CorruptMessageError("a value that sinks can't hold")
     value: str | int = field.of_text(str(text).encode())
     return value
+
+
+def _chars(partition: EndedPartition) -> int:
+    return sum(map(len, (*partition.leaves, *(level.bound for level in partition.levels))))
 
 
 def _without(state: TableState, partition: EndedPartition) -> tuple[EndedPartition, ...]:

@@ -57,7 +57,9 @@ class TableStatus(BaseModel):
     gaps: int = 0
     """How often histories and archives of it got a gap, by a read of what the stream hadn't."""
     ended_partitions: int = 0
-    """How many are gone whose rows are about to be deleted."""
+    """How many are gone whose rows are about to be deleted ..."""
+    ended_waits: str = ""
+    """... and what that waits for."""
 
 
 def table_status(state: TableState, now_ms: int) -> TableStatus:
@@ -89,7 +91,18 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         gone_partitions=state.gone_partitions,
         gaps=state.gaps_total,
         ended_partitions=sum(len(partition.leaves) for partition in state.ended),
+        ended_waits=_ended_waits(state) if state.ended else "",
     )
+
+
+def _ended_waits(state: TableState) -> str:
+    if state.gone_ms:
+        return "once the table is there again"
+    if state.doubt is not None:
+        return "once the table was read again"
+    if state.requests:
+        return "once the table isn't being read"
+    return "once transactions that may have written to them have ended, and the source has answered"
 
 
 def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> RequestStatus:
@@ -142,7 +155,8 @@ def _doubt_text(table: TableStatus) -> str:
         text += f"\nhas rows of {table.gone_partitions} dropped partitions"
         text += f": millrace snapshot --reset {table.table} lets go of them"
     if table.ended_partitions:
-        text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted"
+        text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted, "
+        text += table.ended_waits
     if table.doubtful_since_ms is not None:
         word = "SET ASIDE" if table.set_aside else "DOUBTFUL"
         text += f"\n{word} since {time_text(table.doubtful_since_ms)}: {table.doubt}"

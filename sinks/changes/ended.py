@@ -124,8 +124,8 @@ def _column(name: str, bound: Bound, end: RowsEnd, shape: TableShape) -> BoundCo
     raise SinkError(
         f"rows of a partition that was dropped go by {name}, which isn't in the key",
         where=f"table {shape.table}",
-        remedy='set partition.drop.policy = "keep" in [capture], and capture the table again under '
-        "another topic.prefix",
+        remedy=f"millrace snapshot --reset {shape.table}; then remove the derived table, so that "
+        "the next run rebuilds it",
     )
 
 

@@ -190,14 +190,8 @@ def _element_type(column: Column) -> str:
 
 
 def _decimal(column: Column) -> _Digits | None:
-    declared = column.precision_scale
-    if declared is None:
-        return None
-    precision, scale = declared
-    if scale < 0:
-        precision, scale = precision - scale, 0
-    precision = max(precision, scale)
-    return _Digits(precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
+    digits = column.decimal_digits
+    return _Digits(*digits) if digits and digits[0] <= DECIMAL_DIGITS_MAX else None
 
 
 def _checked(column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool) -> SparkColumn:

@@ -12,14 +12,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from cdc.events.fields import plan
 from cdc.records.bounds import Bound
+from cdc.records.fingerprint import PartitionLevel
 from cdc.records.position import Position
+from cdc.tables.ended import json_bounds
 from sinks.changes.ended import changed, first_end, older, without_ended
 from sinks.changes.ends import RowsEnd
 from sinks.changes.names import OWN, POSITION
 from sinks.changes.shape import TableShape, plain_shape
-from sinks.changes.types import from_text
+from sinks.changes.types import from_text, spark_type
 from tests.fixtures.ended_rows import between, is_within, listed
+from tests.fixtures.made_changes import NATIVE
 from tests.fixtures.spark import at, column, table_schema
 
 if TYPE_CHECKING:
@@ -182,5 +186,48 @@ def test_a_key_that_is_hashed_or_text_that_is_ordered_is_refused(spark: "SparkSe
     with pytest.raises(SinkError, match="mask"):
         older([end], replace(shape, fields=hashed))
     end = end.model_copy(update={"bounds": (listed("of no key", "a"),)})
-    with pytest.raises(SinkError, match="isn't in the key"):
+    with pytest.raises(SinkError, match="isn't in the key") as raised:
         older([end], shape)
+    assert "millrace snapshot --reset public.t;" in raised.value.remedy
+
+
+YEARS = st.sampled_from([-4_711, 0, 1, 9_999, 10_000]) | st.integers(-4_711, 294_276)
+MOMENTS = {"day": "", "moment": " 23:59:59.999999", "at": " 00:00:00+00"}
+
+
+@settings(
+    max_examples=EXAMPLES,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(st.tuples(YEARS, st.sampled_from(["01-01", "12-31"])), min_size=9, max_size=40))
+def test_bounds_are_said_that_derived_tables_can_hold(
+    spark: "SparkSession", days: list[tuple[int, str]]
+) -> None:
+    from pyspark.sql import functions as F
+
+    schema = table_schema("p", "t", *KEY, oid=7)
+    fields = {field.name: field for field in plan(schema, NATIVE).key}
+    columns = {column.name: column for column in KEY}
+    texts = [
+        (name, f"{year if year > 0 else 1 - year:04}-{day}{time}{'' if year > 0 else ' BC'}")
+        for name, time in MOMENTS.items()
+        for year, day in days
+    ]
+    rows = [(*each, text_of(fields[each[0]].of_text(each[1].encode()))) for each in texts]
+    held = F.coalesce(
+        *(
+            F.when(
+                F.col("name") == name,
+                from_text(columns[name], F.col("value"), kind, unfit_is_null=True).isNotNull(),
+            )
+            for name, kind in ((name, spark_type(columns[name])) for name in MOMENTS)
+        )
+    )
+    made = spark.createDataFrame(rows, "name string, text string, value string")
+    for name, text, is_held in made.select("name", "text", held).collect():
+        number = columns[name].number
+        assert number is not None
+        level = PartitionLevel(9, (number,), f"FOR VALUES IN ('{text}')")
+        assert (json_bounds(schema, fields.values(), [level]) is not None) == is_held, text

@@ -6,14 +6,21 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 import snapshots.dropped_partitions
 from cdc.compiled import fast
-from cdc.errors import SourceUnreachableError
-from cdc.records.fingerprint import EndedPartition, PartitionLevel, TableFingerprint
+from cdc.errors import SourceError, SourceUnreachableError
+from cdc.postgres.described import TableDescription
+from cdc.records.fingerprint import (
+    EndedPartition,
+    LeafFingerprint,
+    PartitionLevel,
+    TableFingerprint,
+)
 from cdc.records.position import INDEX_MAX, Lsn, Position
 from cdc.records.record import Record, each
-from cdc.records.state import Doubt, SnapshotRequest
+from cdc.records.state import Doubt, Phase, SnapshotRequest
 from cdc.settings import CaptureSettings
 from snapshots.dropped_partitions import DroppedPartitions
 from snapshots.windows import Job, WindowReader
@@ -21,9 +28,25 @@ from tests.fixtures.made_changes import table
 from tests.fixtures.made_tables import STATE, tables
 
 LEVEL = PartitionLevel(10, (1,), "FOR VALUES FROM (1) TO (9)")
+VALUES = "FOR VALUES IN ("
 GONE = EndedPartition((LEVEL,), ("b1",))
 FINGERPRINT = TableFingerprint(columns="c", identity="d 1 ", gone_bounds=("b0", "b1"), seen="1:1:")
 CAPTURE: Any = {"topic.prefix": "pre", "table.include.list": "public.t"}
+DESCRIBED = TableDescription(
+    oid=STATE.oid,
+    name=STATE.name,
+    columns=table("id int4!, v text").columns,
+    primary_key=("id",),
+    replica_identity="d",
+    identity=frozenset({"id"}),
+    partitioned=True,
+    leaves=(),
+    rows_estimated=0,
+    block_bytes=8192,
+    row_filter=None,
+    signature="",
+    entry=STATE.entry,
+)
 READ = SnapshotRequest(kind="incremental")
 DOUBT = Doubt(reason="unlogged", since_ms=1)
 
@@ -36,12 +59,16 @@ class Source:
             monkeypatch.setattr(snapshots.dropped_partitions, name, getattr(self, name))
         self.now, self.xid, self.open, self.wal = 0.0, 700, set[int](), 3_000
         self.rows: bool | None = False
-        self.broken = False
+        self.failures = 0
+        self.is_away = False
         schema = table("id int4!, v text")
         (first, *others) = schema.columns
         numbered = (first.model_copy(update={"number": 1}), *others)
         settings = CaptureSettings(**CAPTURE, partition_drop_policy=policy)
-        self.tables = tables(schemas=[schema.model_copy(update={"columns": numbered})])
+        self.tables = tables(
+            schemas=[schema.model_copy(update={"columns": numbered})],
+            capture=CAPTURE | {"partition.drop.policy": policy},
+        )
         self.update(fingerprint=FINGERPRINT, ended=(GONE,))
         self.dropped = DroppedPartitions(
             cast("WindowReader", self), self.tables, settings, lambda: self.now
@@ -68,8 +95,11 @@ class Source:
         self.wal += 100
         return self.xid
 
+    broken = False
+    """As psycopg's connection has it."""
+
     def query(self, _connection: object, statement: str) -> list[tuple[Any, ...]]:
-        if self.broken:
+        if self.is_away:
             raise SourceUnreachableError("gone", where="here")
         if "xmin" in statement:
             return [(min(self.open, default=self.xid + 1),)]
@@ -77,6 +107,9 @@ class Source:
 
     def has_rows(self, _connection: object, oid: int, levels: object) -> bool | None:
         assert (oid, levels) == (STATE.oid, (LEVEL,))
+        if self.failures:
+            self.failures -= 1
+            raise SourceError("statement timeout", where="here")
         return self.rows
 
     def turns(self, number: int = 20, *, is_streamed: bool = True) -> list[Record]:
@@ -148,8 +181,15 @@ def test_it_waits_while_the_table_is_read_or_has_to_be(
 def test_a_read_that_replaces_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(monkeypatch)
     assert source.turns(is_streamed=False) == []
-    source.update(ended=())
+    assert source.dropped.awaits_stream
+    at = Position(1, Lsn(source.wal), 0)
+    states, reads = source.tables.states, source.tables.reads
+    states.begin_snapshot(DESCRIBED, at)
+    assert source.state.initial
     assert source.turns() == []
+    reads.finish(STATE.name, source.state.initial, at, pages=1)
+    assert source.turns() == []
+    assert (source.state.phase, source.state.gone_partitions) == (Phase.STREAMING, 0)
 
 
 @pytest.mark.parametrize(("rows", "policy"), [(True, "delete"), (False, "keep")])
@@ -170,7 +210,87 @@ def test_what_is_locked_and_who_doesnt_answer_are_asked_again(
     source.rows = None
     assert source.turns(40) == []
     assert source.state.ended == (GONE,)
-    source.rows, source.broken = False, True
+    source.rows, source.is_away = False, True
     assert source.turns(40) == []
-    source.broken = False
+    source.is_away = False
     assert len(source.turns(40)) == 3
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(3, True), (7, True), (8, False)])
+def test_what_fails_is_asked_again_after_growing_pauses_and_then_stays(
+    monkeypatch: pytest.MonkeyPatch, *, failures: int, ends: bool
+) -> None:
+    source = Source(monkeypatch)
+    source.failures = failures
+    pauses_s = 5 * (2 ** min(failures, 7) - 1)
+    assert source.turns(2 * pauses_s) == []
+    assert source.state.ended == (GONE,)
+    assert len(source.turns(80)) == (3 if ends else 0)
+    assert (source.state.ended, source.state.gone_partitions) == ((), 0 if ends else 1)
+
+
+def test_others_dont_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    source.failures = 4
+    source.turns(100)
+    other = GONE._replace(leaves=("b0",))
+    source.update(ended=(GONE, other))
+    assert len(source.turns(10)) == 3
+    assert source.state.ended == (GONE,)
+
+
+def test_whom_it_waits_for_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    with capture_logs() as logs:
+        source.turns()
+    assert [line for line in logs if line["log_level"] == "warning"] == []
+    source.update(ended=(GONE,))
+    source.open = {690}
+    with capture_logs() as logs:
+        source.turns(100)
+    (line,) = logs
+    assert line["tables"] == ["public.t"]
+    assert "pg_prepared_xacts" in line["remedy"]
+    source.open, source.rows = set(), None
+    with capture_logs() as logs:
+        source.turns(100)
+    (line,) = logs
+    assert "locked" in line["event"]
+    source.rows = False
+    assert len(source.turns()) == 3
+
+
+def test_a_state_has_so_many_and_the_rows_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    listed = ", ".join(f"'{number}'" for number in range(1_500))
+    leaves = [
+        LeafFingerprint(
+            oid,
+            "r",
+            oid,
+            0,
+            "p",
+            "7",
+            f"b{oid}",
+            (PartitionLevel(oid, (1,), f"{VALUES}{listed})"),),
+        )
+        for oid in range(30)
+    ]
+    before = FINGERPRINT.model_copy(update={"leaves": tuple(leaves)})
+    source.update(**source.tables.ended.note_gone(source.state, before, FINGERPRINT))
+    assert len(source.state.model_dump_json()) < 250_000
+    assert len(source.state.ended) + source.state.gone_partitions == 31
+    assert GONE in source.state.ended
+    assert len(source.state.ended) > 10
+
+
+def test_why_rows_stay_is_said_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    cut = LeafFingerprint(1, "r", 1, 0, "p", "7", "b1", (), 30_000)
+    hashed = cut._replace(oid=2, bound="b2", levels=(PartitionLevel(2, (), ""),), cut=0)
+    before = FINGERPRINT.model_copy(update={"leaves": (cut, hashed)})
+    with capture_logs() as logs:
+        update = source.tables.ended.note_gone(source.state, before, FINGERPRINT)
+    assert update == {"gone_partitions": 2, "ended": (GONE,)}
+    assert [line["partitions"] for line in logs] == [1, 1]
+    assert sum("too long" in line["reason"] for line in logs) == 1

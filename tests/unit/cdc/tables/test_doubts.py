@@ -374,4 +374,4 @@ def test_a_fingerprint_is_stored_as_it_is_and_small() -> None:
     fingerprint = TABLE.model_copy(update=leaves(PART, PART_2, FOREIGN))
     text = fingerprint.model_dump_json()
     assert TableFingerprint.model_validate_json(text) == fingerprint
-    assert '[11,"r",11,12,"p","700","b1",[]]' in text
+    assert '[11,"r",11,12,"p","700","b1",[],0]' in text

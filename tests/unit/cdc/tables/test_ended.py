@@ -51,8 +51,9 @@ def test_a_foreign_partition_had_no_rows_of_ours() -> None:
 
 
 TYPES = "id int4!, d date!, t timestamp!, z timestamptz!, n numeric(10,2)!, x text!, u uuid!"
-TYPES += ", b bool!, w numeric!, r bpchar!, f float8!, v text"
-KEY = "id d t z n x u b w r f"
+TYPES += ", b bool!, w numeric!, r bpchar!, f float8!, v text, s numeric(37,-2)!, q numeric(2,39)!"
+TYPES += ", g numeric(3,-2)!"
+KEY = "id d t z n x u b w r f s q g"
 
 
 def numbered(columns: str = TYPES, key: str = KEY) -> TableSchema:
@@ -84,6 +85,8 @@ def test_values_are_as_events_have_them() -> None:
         ((6,), "FOR VALUES IN ('it''s', NULL)"),
         ((7,), "FOR VALUES IN ('00000000-0000-0000-0000-000000000001')"),
         ((8,), "FOR VALUES IN (true, false)"),
+        ((2,), "FOR VALUES FROM ('0001-01-01') TO ('9999-12-31')"),
+        ((15,), "FOR VALUES FROM ('-12300') TO ('100')"),
     ) == (
         Bound(columns=("d", "id"), lower=(value(19_723), low), upper=(value(19_724), value(-5))),
         Bound(columns=("t",), lower=(value(1_704_067_200_000_000),), upper=(RangeEdge("max"),)),
@@ -96,6 +99,8 @@ def test_values_are_as_events_have_them() -> None:
         Bound(columns=("x",), values=("it's", None)),
         Bound(columns=("u",), values=("00000000-0000-0000-0000-000000000001",)),
         Bound(columns=("b",), values=(True, False)),
+        Bound(columns=("d",), lower=(value(-719_162),), upper=(value(2_932_896),)),
+        Bound(columns=("g",), lower=(value("-12300"),), upper=(value("100"),)),
     )
 
 
@@ -108,6 +113,12 @@ def test_values_are_as_events_have_them() -> None:
         ((1,), "FOR VALUES IN ('a')"),
         ((2,), "FOR VALUES FROM ('-infinity') TO ('2024-01-01')"),
         ((5,), "FOR VALUES FROM ('NaN') TO (MAXVALUE)"),
+        ((2,), "FOR VALUES FROM ('9999-01-01') TO ('10000-01-01')"),
+        ((2,), "FOR VALUES IN ('0001-12-31 BC')"),
+        ((3,), "FOR VALUES FROM ('4713-01-01 00:00:00 BC') TO (MAXVALUE)"),
+        ((4,), "FOR VALUES FROM (MINVALUE) TO ('10000-01-01 00:00:00+00')"),
+        ((13,), "FOR VALUES FROM ('100') TO ('200')"),
+        ((14,), "FOR VALUES FROM ('0') TO (MAXVALUE)"),
         ((6,), "FOR VALUES FROM ('a') TO ('b')"),
         ((9,), "FOR VALUES FROM ('1') TO ('2')"),
         ((10,), "FOR VALUES IN ('a')"),
@@ -125,14 +136,31 @@ def test_without_levels_nothing_is_said() -> None:
     assert said() is None
 
 
-def test_bounds_that_are_too_long_for_a_state_are_forgotten() -> None:
+def test_bounds_that_are_too_long_for_a_state_are_left_out() -> None:
     long = PartitionLevel(1, (1,), "FOR VALUES IN (" + "1, " * 7_000 + "1)")
     read = fingerprint(leaf(1), leaf(2), leaf(3))
     kept = read.with_levels({1: (DAY,), 2: (long,), 3: (NEXT,)})
-    assert [each.levels for each in kept.leaves] == [
-        (DAY,), (PartitionLevel(1, (), ""),), (NEXT,)
+    assert [(each.levels, each.cut) for each in kept.leaves] == [
+        ((DAY,), 0), ((), len(long.bound)), ((NEXT,), 0)
     ]  # fmt: skip
+    assert kept.without_levels == []
     later = fingerprint(leaf(1), leaf(2), leaf(3)._replace(attached="8"), leaf(4))
     carried = later.carrying(kept)
-    assert [bool(each.levels) for each in carried.leaves] == [True, True, False, False]
+    assert [bool(each.levels) for each in carried.leaves] == [True, False, False, False]
+    assert carried.without_levels == [3, 4]
     assert carried.gone_bounds == ()
+
+
+def test_bounds_that_were_left_out_are_read_again_once_there_is_room() -> None:
+    def levels(oid: int) -> tuple[PartitionLevel, ...]:
+        return (PartitionLevel(oid, (1,), "FOR VALUES IN (" + "1, " * 6_000 + f"{oid})"),)
+
+    oids = range(1, 14)
+    read = fingerprint(*map(leaf, oids)).with_levels({oid: levels(oid) for oid in oids})
+    assert [each.oid for each in read.leaves if each.cut] == [12, 13]
+    assert read.without_levels == []
+    later = fingerprint(*map(leaf, range(2, 14))).carrying(read)
+    assert later.without_levels == [12, 13]
+    mended = later.with_levels({oid: levels(oid) for oid in later.without_levels})
+    assert [each.oid for each in mended.leaves if each.cut] == [13]
+    assert mended.without_levels == []

@@ -66,13 +66,25 @@ def test_what_becomes_of_rows_whose_table_is_gone_is_said(
     assert line.endswith(says)
 
 
-def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go() -> None:
+@pytest.mark.parametrize(
+    ("also", "waits"),
+    [
+        ({}, "transactions that may have written to them have ended, and the source has answered"),
+        ({"requests": (SnapshotRequest(kind="incremental"),)}, "the table isn't being read"),
+        ({"doubt": Doubt(reason="why", since_ms=1)}, "the table was read again"),
+        ({"gone_ms": 60_000}, "the table is there again"),
+    ],
+)
+def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go(
+    also: dict[str, object], waits: str
+) -> None:
     ended = (EndedPartition((), ("b1", "b2")),)
     state = _state(Phase.STREAMING).model_copy(update={"gone_partitions": 3, "ended": ended})
-    assert snapshot_text(table_status(state, NOW_MS)).split("\n")[1:] == [
-        f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go of them",
-        "rows of 2 dropped partitions are about to be deleted",
-    ]
+    state = state.model_copy(update=also)
+    lines = snapshot_text(table_status(state, NOW_MS)).split("\n")
+    stay = f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go"
+    assert f"{stay} of them" in lines
+    assert f"rows of 2 dropped partitions are about to be deleted, once {waits}" in lines
 
 
 def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too() -> None:
