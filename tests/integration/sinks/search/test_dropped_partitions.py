@@ -33,7 +33,7 @@ BOUNDS: dict[str, Bound] = {
     "moment": between("moment", [MOMENT + 5], [MOMENT + 6]),
     "at": between("at", ["2026-02-03T04:05:06.000004Z"], ["2026-02-03T04:05:06.000005Z"]),
     "sum": between("sum", ["123456789012345678.01"], ["123456789012345678.02"]),
-    "day": between("date n", [19_000, "min"], [19_000, 5]),
+    "day": between("day n", [19_000, "min"], [19_000, 5]),
     "n": between("n", [50], [100]),
     "place": listed("place", "here"),
     "long place": listed("place", "x" * 300),
@@ -81,13 +81,8 @@ def test_exactly_the_documents_within_the_bounds_go(
     log.reached(at(100, 0))
     assert indexes.merge().tables[0].inserted == len(rows)
 
-    renamed = [
-        each.model_copy(update={"name": "date"} if each.name == "day" else {}) for each in COLUMNS
-    ]
-    log.add_schema(table_schema(indexes.prefix, "t", *renamed, oid=7, version=2))
     for index, row in enumerate(rows[:2]):
-        newer = {**row, "date": row["day"], "a": "in the next partition"}
-        log.row("c", at(200, index), {name: newer[name] for name in newer if name != "day"})
+        log.row("c", at(200, index), {**row, "a": "in the next partition"})
     for bound in BOUNDS.values():
         log.drop(at(300, 0), ended(at(199), bound))
     log.reached(at(300, 0))
