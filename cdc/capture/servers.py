@@ -103,17 +103,19 @@ class Servers:
         except LogError:
             return []  # what is wrong with the log isn't said yet
         names = {state.name for state in states}
-        return [table.name for table in described if self.is_spared(table.name, names)]
+        return [table.name for table in described if self.is_spared(table, names)]
 
-    def is_spared(self, table: TableName, captured_before: Container[TableName]) -> bool:
+    def is_spared(self, table: TableDescription, captured_before: Container[TableName]) -> bool:
         """Whether a table that can't be captured is set aside, and doesn't end this start.
 
-        A first start refuses it, and one that adds the table to a publication of ours.
+        A first start refuses it, and one whose publication of ours doesn't publish the table yet,
+        be it another one of its name: once published, the user's UPDATEs of it might fail.
         """
         is_begun = self.progress is not None and not self.progress.is_first_start
         is_own = self._capture.publication_autocreate_mode == "filtered"
         is_told = self._capture.lossless and is_begun
-        return is_told and (table in captured_before or not is_own)
+        is_published = table.entry != 0 and table.name in captured_before
+        return is_told and (is_published or not is_own)
 
     def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
         """The tables in the order in which they are read."""

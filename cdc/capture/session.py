@@ -75,7 +75,7 @@ class Session:
         for table, error in found:
             if error is None:
                 continue
-            if str(table.name) in again or not servers.is_spared(table.name, states):
+            if str(table.name) in again or not servers.is_spared(table, states):
                 raise error
             assert servers.progress is not None  # noqa: S101 (spared: the log has begun)
             records += obstacles.refuse(table, error, servers.progress.position)
