@@ -62,6 +62,7 @@ class Session:
         if not (again or self._capture.lossless):  # one gap after the other can be mended so
             whole = [state for state in states.values() if states.is_whole(state.name)]
             check_published(whole, _published(self._described))
+            self.tables.check_taken(self._described)
         servers.topics.ensure_data_topics(states.values(), [*self._described, *aside])
 
     def _set_aside(self, again: Sequence[str]) -> list[TableDescription]:

@@ -15,7 +15,7 @@ import structlog
 
 from cdc.convert.pipeline import RecordPipeline
 from cdc.dead_letters.guard import DeadLetters
-from cdc.errors import TableRefusedError, UnreadTableError
+from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
@@ -183,6 +183,21 @@ class Tables:
         """Whether its changes aren't followed yet: it is new here, or another one of that name."""
         is_other = self.states.is_made_anew(table.name, table.oid, table.entry)
         return is_other or not self.states.is_followed(table.name)
+
+    def check_taken(self, described: Iterable[TableDescription]) -> None:
+        """Raise GapError for tables that are set aside, and that nobody would read again.
+
+        That is so where the catalog isn't checked (not ``lossless``).
+        """
+        states = self.states
+        aside = (table for table in described if states.is_set_aside(table.name))
+        names = [str(table.name) for table in aside if not self.has_joined(table)]
+        if names:
+            raise GapError(
+                "tables were set aside, and changes of them went by that aren't in the log:"
+                f" {', '.join(names[:20])}",
+                remedy="read them again: millrace snapshot " + " ".join(names),
+            )
 
     def join(
         self, table: TableDescription, reached: Position, order: int = 0, *, read: bool = False

@@ -181,6 +181,20 @@ def test_a_table_that_is_set_aside_is_read_before_its_changes_are_taken() -> Non
     assert made.states[name].doubt is not None, "until all of it was read"
 
 
+def test_without_a_catalog_check_a_table_that_was_set_aside_is_a_gap() -> None:
+    capture = {"topic.prefix": "pre", "table.include.list": "public.t", "lossless": False}
+    made, name = tables(capture=capture), STATE.name
+    now = replace(described(*COLUMNS), oid=7, name=name)
+    made.check_taken([now])
+    made.reads.set_aside(name, "it has no key")
+    with pytest.raises(GapError, match=r"public\.t$") as caught:
+        made.check_taken([now])
+    assert caught.value.remedy.endswith("millrace snapshot public.t")
+    made.check_taken([])
+    made.states.put(made.states[name].model_copy(update={"oid": 0, "phase": Phase.SNAPSHOT}))
+    made.check_taken([now])  # a new epoch reads it anyhow
+
+
 def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:
     older = arrive(tables(entry=0), RELATION._replace(oid=6), SINCE)
     assert older == (None, [])
