@@ -139,6 +139,13 @@ class Encoders:
         self._encoders.pop(oid, None)
         self._active[oid] = None
 
+    def is_heard(self, oid: int, position: Position) -> bool:
+        """Whether a relation is set aside, and has signals: those of a read may wait for them."""
+        relation = self.relation(oid)
+        states, name = self._tables.states, TableName(relation.namespace, relation.name)
+        is_new = states.is_set_aside(name) and not states.has_read(relation, position)
+        return is_new and self._tables.has_signals(name)
+
     def is_watched(self, oid: int) -> bool:
         """Whether signals want the relation's rows, or its changed keys."""
         if self._signals is None:

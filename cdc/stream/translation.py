@@ -287,6 +287,8 @@ class Translation:
         if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
             self._write(encoder.insert(message.new, frame.start, at.position), new=at.is_new)
             self._show(message.relation_oid, at, None, message.new)
+        elif at and self._encoders.is_heard(message.relation_oid, at.position):
+            self._show(message.relation_oid, at, None, message.new)
 
     def _update(self, message: messages.Update, frame: XLogData) -> None:
         if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
@@ -320,6 +322,8 @@ class Translation:
         if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
             old, is_key = message.old, message.old_is_key
             self._write(encoder.delete(old, is_key, frame.start, at.position), new=at.is_new)
+            self._show(message.relation_oid, at, message.old, None)
+        elif at and self._encoders.is_heard(message.relation_oid, at.position):
             self._show(message.relation_oid, at, message.old, None)
 
     def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
@@ -383,7 +387,9 @@ class Translation:
     def _compiled(self, oid: int, position: Position) -> Any:
         """The table as the extension wants it; False: it is for ``frame``; None: unwanted."""
         encoder = self._encoder(oid, position)
-        return None if encoder is None else self._encoders.compiled(oid, encoder) or False
+        if encoder is None:
+            return False if self._encoders.is_heard(oid, position) else None
+        return self._encoders.compiled(oid, encoder) or False
 
     def _encoder(self, oid: int, position: Position) -> Encoder | None:
         return self._encoders.of(oid, self.cursor.transaction, position)

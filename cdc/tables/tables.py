@@ -184,6 +184,10 @@ class Tables:
         is_other = self.states.is_made_anew(table.name, table.oid, table.entry)
         return is_other or not self.states.is_followed(table.name)
 
+    def has_signals(self, table: TableName) -> bool:
+        """Whether a table's rows are signals: these count though the table be set aside."""
+        return str(table) == self._settings.signal_data_collection
+
     def check_taken(self, described: Iterable[TableDescription]) -> None:
         """Raise GapError for tables that are set aside, and that nobody would read again.
 
