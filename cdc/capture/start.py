@@ -193,6 +193,8 @@ def _new_epoch(
         "oid": 0,
         "entry": 0,
         "renamed_lsn": None,
+        "joined_lsn": Lsn(0),
+        "joined_xid": 0,
         "rows_sent": 0,
         "pages_total": 0,
         "pages_done": 0,
@@ -202,11 +204,17 @@ def _new_epoch(
     return [
         progress_record(prefix, _announcement(servers, before, epoch)),
         *(
-            table_record(prefix, state.model_copy(update=unread | _lacking(state, before)))
+            table_record(prefix, state.model_copy(update=unread | _kept(state, before)))
             for state in states
             if state.is_in_log
         ),
     ]
+
+
+def _kept(state: TableState, before: Progress) -> dict[str, object]:
+    """What the state of a table keeps of what was known; another cluster has other numbers."""
+    doubt = state.doubt and state.doubt.model_copy(update={"behind_xid": 0, "leaves": ()})
+    return {"doubt": doubt, **_lacking(state, before)}
 
 
 def _lacking(state: TableState, before: Progress) -> dict[str, object]:

@@ -1,14 +1,19 @@
 """The comparison of slot, record and server: whatever can't be continued is a gap."""
 
+from typing import cast
+from unittest.mock import Mock
+
 import pytest
 
-from cdc.capture.start import check_continuity, check_untouched
+from cdc.capture.servers import Servers
+from cdc.capture.start import begin_epoch, check_continuity, check_untouched
 from cdc.errors import GapError
 from cdc.postgres.connection import System
 from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress
+from cdc.records.state import Doubt, Phase, Progress, TableState, parse_state
+from tests.fixtures.made_states import table_state
 
 SLOT = SlotState(
     name="s",
@@ -99,3 +104,20 @@ def test_a_new_slot_for_tables_that_were_captured_is_a_gap() -> None:
     check_untouched({other: None}, [item])
     with pytest.raises(GapError, match=r"public\.item"):
         check_untouched({item: None, other: None}, [item])
+
+
+def test_a_new_epoch_waits_for_no_transaction_of_the_cluster_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    doubt = Doubt(reason="r", since_ms=1, leaves=(5,), behind_xid=800, set_aside=True)
+    state = table_state(TableName("public", "t"), doubt=doubt, joined_xid=700, joined_lsn=Lsn(9))
+    monkeypatch.setattr("cdc.capture.start.read_all", lambda *_: [state])
+    servers = Mock()
+    servers.progress = progress(Position(1, Lsn(490), 3), flush=500)
+    servers.settings.capture.topic_prefix, servers.settings.capture.slot_name = "pre", "s"
+    servers.system = System("2", 1, Lsn(900), "d", {})
+    assert begin_epoch(cast("Servers", servers)) == 2
+    ((_, record),) = (call.args[0] for call in servers.record.call_args_list)
+    begun = parse_state(TableState, record.value, record.topic)
+    assert (begun.epoch, begun.joined_xid, begun.joined_lsn) == (2, 0, 0)
+    assert begun.doubt == doubt.model_copy(update={"leaves": (), "behind_xid": 0})
