@@ -63,12 +63,13 @@ class Session:
             whole = [state for state in states.values() if states.is_whole(state.name)]
             check_published(whole, _published(self._described))
             self.tables.check_taken(self._described)
-        servers.topics.ensure_data_topics(states.values(), [*self._described, *aside])
+        servers.topics.ensure_data_topics(states.values(), self._described, aside)
 
     def _set_aside(self, again: Sequence[str]) -> list[TableDescription]:
         """Go on without tables that can't be captured; returns those that have a topic.
 
-        Raises TableRefusedError where that isn't to be.
+        Where the stream is still to come to the obstacle, it sets the table aside there. Raises
+        TableRefusedError where that isn't to be.
         """
         states, obstacles, servers = self.tables.states, self.tables.obstacles, self.servers
         aside, records = list[TableDescription](), list[Record]()
@@ -79,7 +80,8 @@ class Session:
             if str(table.name) in again or not servers.is_spared(table, states):
                 raise error
             assert servers.progress is not None  # noqa: S101 (spared: the log has begun)
-            records += obstacles.refuse(table, error, servers.progress.position)
+            if not obstacles.is_ahead(table):
+                records += obstacles.refuse(table, error, servers.progress.position)
             aside += [table] if states[table.name].is_in_log else []
         if records:
             servers.record(records)

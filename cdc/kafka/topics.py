@@ -164,11 +164,20 @@ class LogTopics:
                 self.limits[name] = self.limits[name]._replace(bytes_max=limit)
 
     def ensure_data_topics(
-        self, states: Iterable[TableState], tables: Iterable[TopicTable]
+        self,
+        states: Iterable[TableState],
+        tables: Iterable[TopicTable],
+        kept: Iterable[TopicTable] = (),
     ) -> None:
-        """The same for the tables' topics; what is recorded of one comes before the settings."""
+        """The same for the tables' topics; what is recorded of one comes before the settings.
+
+        Topics of ``kept`` tables stay what they are, whatever the tables are by now.
+        """
         recorded = {state.name: state for state in states}
-        wanted: dict[str, WantedTopic] = {}
+        wanted = {
+            state.topic: WantedTopic(state.topic, state.partitions, state.cleanup, recorded=True)
+            for state in (recorded[table.name] for table in kept)
+        }
         for table in tables:
             topic = self._wanted(table, recorded.get(table.name))
             if topic.name in wanted and self._lossless:
@@ -205,8 +214,6 @@ class LogTopics:
         name = data_topic(self._prefix, table.name)
         if state is None or not state.is_in_log:
             return WantedTopic(name, self._log.topic_partitions, cleanup)
-        if state.is_set_aside:  # with or without a key: its topic stays what it is
-            return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=True)
         if keyed and policy == "delete" and state.cleanup == "compact":
             raise TopicMismatchError(
                 f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",

@@ -62,6 +62,20 @@ class Obstacles:
             return error
         return None
 
+    def is_ahead(self, table: TableDescription) -> bool:
+        """Whether a followed table got its obstacle behind what the log has of it.
+
+        Then the stream comes to it, or the catalog check: what was changed before that is taken.
+        Under REPLICA IDENTITY FULL the stream says nothing of a key that is gone.
+        """
+        state = self._states.get(table.name)
+        if state is None or not self._states.is_whole(table.name) or state.oid != table.oid:
+            return False
+        before, now = state.fingerprint, table.fingerprint
+        if before is None or now is None or state.doubt is not None or state.requests:
+            return False
+        return before.identity[:1] != "f" and before.identity != now.identity
+
     def check_key(
         self,
         table: TableName,

@@ -6,6 +6,7 @@ import pytest
 
 from cdc.errors import GapError, UnreadTableError
 from cdc.postgres.described import TableDescription
+from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase
@@ -193,6 +194,29 @@ def test_without_a_catalog_check_a_table_that_was_set_aside_is_a_gap() -> None:
     made.check_taken([])
     made.states.put(made.states[name].model_copy(update={"oid": 0, "phase": Phase.SNAPSHOT}))
     made.check_taken([now])  # a new epoch reads it anyhow
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "oid", "is_ahead"),
+    [
+        ("d 1 ", "n 1 ", 7, True),
+        ("d 1 ", "d  ", 7, True),  # the primary key is gone
+        ("d 1 ", "d 1 ", 7, False),  # the configuration's doing
+        ("f 1 ", "f  ", 7, False),  # the stream doesn't tell of it
+        ("d 1 ", "n 1 ", 8, False),
+    ],
+)
+def test_a_start_leaves_a_table_to_the_stream_that_comes_to_its_obstacle(
+    before: str, now: str, oid: int, is_ahead: bool
+) -> None:
+    made, name = tables(), STATE.name
+    fingerprint = TableFingerprint(columns="c", identity=before, seen="1:1:")
+    made.states.put(made.states[name].model_copy(update={"fingerprint": fingerprint}))
+    changed = fingerprint.model_copy(update={"identity": now})
+    table = replace(described(*COLUMNS), oid=oid, name=name, fingerprint=changed)
+    assert made.obstacles.is_ahead(table) == is_ahead
+    made.reads.ask({name: None}, "a signal's")
+    assert not made.obstacles.is_ahead(table), "its read can't go on"
 
 
 def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:
