@@ -190,7 +190,7 @@ class Requests:
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
         conditions = [(_patterns((name,)), text) for name, text in asked.conditions]
-        names = self._matching(asked.collections)
+        names, left_out = self._without_impossible(self._matching(asked.collections), signal)
         if not incremental and self._settings.lossless:
             names = [name for name in names if self._has_key(name, signal)]
         wanted = {
@@ -202,7 +202,33 @@ class Requests:
         log.info("snapshot asked for", signal=signal, type=asked.kind, tables=list(map(str, names)))
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
-        return records
+        return [*left_out, *records]
+
+    def _without_impossible(
+        self, names: Sequence[TableName], signal: str
+    ) -> tuple[list[TableName], list[Record]]:
+        """Those of the tables that can be read; of the others, what tells whoever has asked.
+
+        A table that could never be captured has no topic: it is made, and the table read, as soon
+        as it can be captured (joining.py).
+        """
+        possible, records = list[TableName](), list[Record]()
+        for name in names:
+            state = self._states[name]
+            if state.is_in_log:
+                possible.append(name)
+                continue
+            reason = state.doubt.reason if state.doubt else "it could never be captured"
+            log.warning(
+                "a snapshot leaves a table out: it is set aside",
+                signal=signal,
+                table=str(name),
+                reason=reason,
+                remedy="it is read by itself as soon as it can be captured",
+            )
+            outcome = SnapshotOutcome(signal=signal, status="SQL_EXCEPTION", reason=reason)
+            records.append(self._states.set_requests(name, state.requests, outcome))
+        return possible, records
 
     def _has_key(self, table: TableName, signal: str) -> bool:
         """Whether a row that is read again takes the place of the one that the log has."""
