@@ -190,7 +190,9 @@ class Requests:
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
         conditions = [(_patterns((name,)), text) for name, text in asked.conditions]
-        names, left_out = self._without_impossible(self._matching(asked.collections), signal)
+        is_reset = incremental and asked.reset
+        matching = self._matching(asked.collections)
+        names, left_out = self._without_set_aside(matching, signal, is_reset=is_reset)
         if not incremental and self._settings.lossless:
             names = [name for name in names if self._has_key(name, signal)]
         wanted = {
@@ -204,29 +206,32 @@ class Requests:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return [*left_out, *records]
 
-    def _without_impossible(
-        self, names: Sequence[TableName], signal: str
+    def _without_set_aside(
+        self, names: Sequence[TableName], signal: str, *, is_reset: bool
     ) -> tuple[list[TableName], list[Record]]:
         """Those of the tables that can be read; of the others, what tells whoever has asked.
 
-        A table that could never be captured has no topic: it is made, and the table read, as soon
-        as it can be captured (joining.py).
+        Changes of a table that is set aside are taken again with a reset alone. One that could
+        never be captured has no topic: that is made as soon as it can be (joining.py).
         """
         possible, records = list[TableName](), list[Record]()
         for name in names:
             state = self._states[name]
-            if state.is_in_log:
+            if state.doubt is None or not state.is_set_aside or (is_reset and state.is_in_log):
                 possible.append(name)
                 continue
-            reason = state.doubt.reason if state.doubt else "it could never be captured"
             log.warning(
                 "a snapshot leaves a table out: it is set aside",
                 signal=signal,
                 table=str(name),
-                reason=reason,
-                remedy="it is read by itself as soon as it can be captured",
+                reason=state.doubt.reason,
+                remedy=f"once it can be captured: millrace snapshot --reset {name}"
+                if state.is_in_log
+                else "it is read by itself once it can be captured",
             )
-            outcome = SnapshotOutcome(signal=signal, status="SQL_EXCEPTION", reason=reason)
+            outcome = SnapshotOutcome(
+                signal=signal, status="SQL_EXCEPTION", reason=state.doubt.reason
+            )
             records.append(self._states.set_requests(name, state.requests, outcome))
         return possible, records
 

@@ -236,6 +236,8 @@ class TableStates(dict[TableName, TableState]):
         """Take away a state of which nothing is in the log; returns what takes its record away."""
         state = self.pop(table)
         assert not state.is_in_log  # noqa: S101 (a topic would belong to nobody)
+        self.requested.discard(table)
+        self.requested_changes += 1
         return table_record(self.prefix, state)._replace(value=None)
 
     def appeared(

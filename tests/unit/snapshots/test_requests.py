@@ -236,3 +236,16 @@ def test_a_table_that_could_never_be_captured_isnt_read_by_a_signal(kind: str) -
     outcome = signalled.tables.states[NEVER.name].outcome
     assert outcome is not None
     assert (outcome.signal, outcome.failure) == ("execute", "it has no key")
+
+
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+def test_a_reset_alone_reads_a_table_that_is_set_aside(kind: str) -> None:
+    signalled = SignalledTables()
+    signalled.tables.reads.set_aside(B, "it has no key")
+    signalled.signal("execute", {**ONLY_B, "type": kind})
+    outcome = signalled.tables.states[B].outcome
+    assert outcome is not None
+    assert (outcome.signal, outcome.failure) == ("execute", "it has no key")
+    assert signalled.of(B) == ()
+    signalled.signal("execute", {**ONLY_B, "reset": True})
+    assert [request.reset for request in signalled.of(B)] == [True]
