@@ -237,12 +237,12 @@ class TableState(BaseModel):
     missing at the source (ms since 1970; 0: it is there), in the cluster with the system identifier
     ``gone_system``; ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is
     the name that it has instead, and ``is_name_taken`` says whether another table, or a view,
-    that isn't published has its own. ``gone_partitions`` counts partitions whose rows the log
-    keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the newest of
-    ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more, as the
-    table is gone or the lists leave it out: the log was right up to there. ``was_whole``: the log
-    had all rows of it before its last first read, or reset, began. A sink shows the table once
-    ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    that isn't published or can't be captured has its own. ``gone_partitions`` counts partitions
+    whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
+    newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
+    as the table is gone or the lists leave it out: the log was right up to there. ``was_whole``:
+    the log had all rows of it before its last first read, or reset, began. A sink shows the table
+    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
