@@ -90,7 +90,7 @@ class CatalogCheck:
         """How many rows doubtful tables that are being read have, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
         self._unhindered: set[TableName] = set()
-        """The tables that are set aside, and could be captured when the last check began."""
+        """The tables that are set aside, can be captured by the last check, and wait to be read."""
 
     @property
     def awaits_stream(self) -> bool:
@@ -304,6 +304,7 @@ class CatalogCheck:
             obstacle = self._obstacle(state, doubt, is_watched=name in watched)
             if not obstacle:
                 self._tried.add((name, doubt.since_ms))
+                self._unhindered.discard(name)  # were it set aside again, a check has to tell
                 log.info("a doubtful table is read again", table=str(name))
                 ask, read = self._tables.reads.ask, _left_out(state, doubt)
                 reset, behind_xid = doubt.replaces, doubt.behind_xid
@@ -336,7 +337,7 @@ class CatalogCheck:
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
         name, table = state.name, self._last and self._last.catalog.get(state.name)
         aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
-        if aside is None and (name, doubt.since_ms) in self._tried:
+        if doubt.is_stopped or (aside is None and (name, doubt.since_ms) in self._tried):
             return doubt.refused
         on_disk = table.bytes if table else doubt.bytes
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
@@ -349,7 +350,8 @@ class CatalogCheck:
             has: on_disk > limit,
             "its rows are left out of snapshots": not settings.snapshots(str(name)),
             by_select: str(name) in settings.snapshot_select_statements,
-            "only a start can read it": aside is not None and not aside.is_chunked,
+            "it can't be read while the daemon runs: stop it first": aside is not None
+            and not aside.is_chunked,
         }
         return next((reason for reason, is_so in obstacles.items() if is_so), "")
 

@@ -262,7 +262,8 @@ class Requests:
                     signal=signal,
                     remedy="have the table read again: execute-snapshot",
                 )
-                records += self._tables.reads.refuse(table, f"signal {signal} has stopped it")
+                reason = f"signal {signal} has stopped it"
+                records += self._tables.reads.refuse(table, reason, is_stopped=True)
             while left:  # a record for each: whoever waits for one of them looks for its outcome
                 ended = left.pop(0)
                 outcome = SnapshotOutcome(

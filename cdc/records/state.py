@@ -185,9 +185,10 @@ class Doubt(BaseModel):
     it only adds. ``leaves`` are the OIDs of the partitions to read; empty: all. ``bytes`` is the
     table's size on disk. What transactions older than ``behind_xid`` (64 bits) write may look as it
     did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
-    itself. Behind ``right_until`` changes may be missing, which no read brings back (None: none
-    are). ``set_aside``: its changes can't be taken, and the stream goes past them until a read
-    begins that replaces all rows.
+    itself; ``is_stopped``: a signal has stopped that, so it doesn't try again. Behind
+    ``right_until`` changes may be missing, which no read brings back (None: none are).
+    ``set_aside``: its changes can't be taken, and the stream goes past them until a read begins
+    that replaces all rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -199,6 +200,7 @@ class Doubt(BaseModel):
     bytes: int = 0
     behind_xid: int = 0
     refused: str = ""
+    is_stopped: bool = False
     right_until: PositionField | None = None
     set_aside: bool = False
 

@@ -193,7 +193,8 @@ class TableReads:
             set_aside=True,
         )
         if state.doubt is not None and state.doubt.set_aside:
-            doubt = state.doubt.model_copy(update={"reason": reason, "refused": ""})
+            refused = state.doubt.refused if state.doubt.is_stopped else ""
+            doubt = state.doubt.model_copy(update={"reason": reason, "refused": refused})
         elif state.doubt is not None:
             doubt = state.doubt.and_also(doubt)
         kept = [each for each in state.requests if _is_asked_reset(each)]
@@ -210,12 +211,15 @@ class TableReads:
             records.append(self._states.set_requests(table, [*left, *kept], outcome))
         return records
 
-    def refuse(self, table: TableName, reason: str) -> list[Record]:
-        """Note why a doubtful table isn't read again; nothing where it isn't doubtful."""
+    def refuse(self, table: TableName, reason: str, *, is_stopped: bool = False) -> list[Record]:
+        """Note why a doubtful table isn't read again; nothing where it isn't doubtful.
+
+        ``is_stopped``: nor is it later, when the reason isn't there any more.
+        """
         state = self._states[table]
         if state.doubt is None or state.doubt.refused == reason:
             return []
-        refused = state.doubt.model_copy(update={"refused": reason})
+        refused = state.doubt.model_copy(update={"refused": reason, "is_stopped": is_stopped})
         return [self._states.put(state.model_copy(update={"doubt": refused}))]
 
     def resume(self, names: Collection[str]) -> list[Record]:

@@ -203,7 +203,8 @@ class TableStates(dict[TableName, TableState]):
         before = self.get(table.name)
         if before is None or not before.is_in_log:
             return None
-        doubt = before.doubt and before.doubt.model_copy(update={"set_aside": False})
+        read = {"set_aside": False, "refused": "", "is_stopped": False}
+        doubt = before.doubt and before.doubt.model_copy(update=read)
         reason = _missed(before, table) if self.had_all(table.name) and self._lossless else ""
         if not reason:
             return doubt
