@@ -31,7 +31,7 @@ from cdc.records.state import Doubt, LeafRead, Phase, TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.doubts import RENAMED, made_again
 from cdc.tables.tables import Joined, Tables
-from snapshots.gone import tell_gone
+from snapshots.gone import THERE, take_gone
 from snapshots.inspection import Finding, Inspection, WatchedTable, inspect
 from snapshots.reader import ALL
 from snapshots.watermarks import is_past
@@ -55,15 +55,6 @@ _STUCK_S: Final = 10.0
 """A read that doesn't go on for so long lets another one begin."""
 _READ_S: Final = 0.1
 """How often doubtful tables are looked at."""
-_THERE: Final = {
-    "gone_ms": 0,
-    "gone_system": "",
-    "gone_watched_ms": 0,
-    "renamed_to": "",
-    "is_name_taken": False,
-    "right_until": None,
-}
-"""Of the state of a table that isn't gone."""
 
 
 def interval_s(took_s: Iterable[float], tables: int) -> float:
@@ -99,7 +90,7 @@ class CatalogCheck:
         """How many rows doubtful tables that are being read have, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
         self._unhindered: set[TableName] = set()
-        """The tables that are set aside, and could be captured when the last check began."""
+        """The tables that are set aside, can be captured by the last check, and wait to be read."""
 
     @property
     def awaits_stream(self) -> bool:
@@ -186,7 +177,8 @@ class CatalogCheck:
                 is_sure = False
                 continue
             if finding.now is None:
-                joined = self._gone(before, finding, inspection.system, reached)
+                system = inspection.system
+                joined = take_gone(self._tables, self._settings, before, finding, system, reached)
             else:
                 joined = Joined(self._differs(before, finding, finding.now, inspection, reached))
                 if before.doubt == state.doubt:
@@ -233,31 +225,6 @@ class CatalogCheck:
                 records += obstacles.set_aside(name, error)
         return records
 
-    def _gone(self, state: TableState, finding: Finding, system: str, reached: Position) -> Joined:
-        """Read another table of that name in its place, or note that there is none.
-
-        It is gone since then only as long as no table has its name, in the same cluster.
-        """
-        name, states, successor = state.name, self._tables.states, finding.described
-        if successor is not None and successor.oid != state.oid and successor.entry:
-            log.warning("another table has the name: it is read in its place", table=str(name))
-            return self._tables.join(successor, reached, read=True)
-        is_still_gone = state.gone_ms and state.gone_system == system and not state.is_name_taken
-        now: dict[str, object] = {
-            "gone_ms": state.gone_ms if is_still_gone else time.time_ns() // 1_000_000,
-            "gone_system": system,
-            "gone_watched_ms": state.gone_watched_ms if is_still_gone else states.watched_ms,
-            "renamed_to": str(finding.renamed.name) if finding.renamed else "",
-            "is_name_taken": finding.is_name_taken,
-            "right_until": states.right_until(name),
-        }
-        gone = state.model_copy(update=now)
-        since = {"gone_ms": state.gone_ms, "gone_watched_ms": state.gone_watched_ms}
-        if state.gone_ms and gone.model_copy(update=since) == state:
-            return Joined([])
-        tell_gone(gone, finding.renamed, self._settings)
-        return Joined([states.put(gone)])
-
     def _differs(
         self,
         state: TableState,
@@ -271,7 +238,7 @@ class CatalogCheck:
         right_until = self._tables.states.right_until(name)
         causes, attached, gone = differences.causes, differences.attached, differences.gone
         records = list[Record]()
-        update: dict[str, object] = {"fingerprint": now.fingerprint, **_THERE}
+        update: dict[str, object] = {"fingerprint": now.fingerprint, **THERE}
         if (described := finding.described) is not None and not state.is_set_aside:
             if (error := self._tables.obstacles.of(described)) is not None:
                 records += self._tables.obstacles.set_aside(name, error)
@@ -337,6 +304,7 @@ class CatalogCheck:
             obstacle = self._obstacle(state, doubt, is_watched=name in watched)
             if not obstacle:
                 self._tried.add((name, doubt.since_ms))
+                self._unhindered.discard(name)  # were it set aside again, a check has to tell
                 log.info("a doubtful table is read again", table=str(name))
                 ask, read = self._tables.reads.ask, _left_out(state, doubt)
                 reset, behind_xid = doubt.replaces, doubt.behind_xid
@@ -369,7 +337,7 @@ class CatalogCheck:
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
         name, table = state.name, self._last and self._last.catalog.get(state.name)
         aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
-        if aside is None and (name, doubt.since_ms) in self._tried:
+        if doubt.is_stopped or (aside is None and (name, doubt.since_ms) in self._tried):
             return doubt.refused
         on_disk = table.bytes if table else doubt.bytes
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
@@ -382,7 +350,8 @@ class CatalogCheck:
             has: on_disk > limit,
             "its rows are left out of snapshots": not settings.snapshots(str(name)),
             by_select: str(name) in settings.snapshot_select_statements,
-            "only a start can read it": aside is not None and not aside.is_chunked,
+            "it can't be read while the daemon runs: stop it first": aside is not None
+            and not aside.is_chunked,
         }
         return next((reason for reason, is_so in obstacles.items() if is_so), "")
 

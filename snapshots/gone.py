@@ -1,13 +1,68 @@
-"""A table that is gone at the source → what its user reads of it."""
+"""A table that is gone at the source → its state, and what its user reads of it."""
+
+import time
+from typing import Final
 
 import structlog
 
 from cdc.postgres.failures import quote
 from cdc.postgres.fingerprints import CatalogTable
+from cdc.records.position import Position
+from cdc.records.record import Record
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
+from cdc.tables.tables import Joined, Tables
+from snapshots.inspection import Finding
 
 log = structlog.get_logger()
+THERE: Final = {
+    "gone_ms": 0,
+    "gone_system": "",
+    "gone_watched_ms": 0,
+    "renamed_to": "",
+    "is_name_taken": False,
+    "right_until": None,
+}
+"""Of the state of a table that isn't gone."""
+
+
+def take_gone(
+    tables: Tables,
+    settings: CaptureSettings,
+    state: TableState,
+    finding: Finding,
+    system: str,
+    reached: Position,
+) -> Joined:
+    """Read another table of that name in its place, or note that there is none.
+
+    It is gone since then only as long as no table has its name, in the same cluster (``system``).
+    One that can't be captured has the name, too: nothing that was derived goes, until it can be.
+    """
+    name, states, successor = state.name, tables.states, finding.described
+    records, is_name_taken = list[Record](), finding.is_name_taken
+    if successor is not None and successor.oid != state.oid and successor.entry:
+        obstacle = tables.obstacles.of(successor)
+        if obstacle is None:
+            log.warning("another table has the name: it is read in its place", table=str(name))
+            return tables.join(successor, reached, read=True)
+        records, is_name_taken = tables.obstacles.refuse(successor, obstacle, reached), True
+        state = states[name]
+    is_still_gone = state.gone_ms and state.gone_system == system and not state.is_name_taken
+    now: dict[str, object] = {
+        "gone_ms": state.gone_ms if is_still_gone else time.time_ns() // 1_000_000,
+        "gone_system": system,
+        "gone_watched_ms": state.gone_watched_ms if is_still_gone else states.watched_ms,
+        "renamed_to": str(finding.renamed.name) if finding.renamed else "",
+        "is_name_taken": is_name_taken,
+        "right_until": states.right_until(name),
+    }
+    gone = state.model_copy(update=now)
+    since = {"gone_ms": state.gone_ms, "gone_watched_ms": state.gone_watched_ms}
+    if state.gone_ms and gone.model_copy(update=since) == state:
+        return Joined(records)
+    tell_gone(gone, finding.renamed, settings)
+    return Joined([*records, states.put(gone)])
 
 
 def tell_gone(state: TableState, renamed: CatalogTable | None, settings: CaptureSettings) -> None:
@@ -33,8 +88,9 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
         log.warning("a table was renamed", **told)
     if state.is_name_taken:
         log.warning(
-            "another table, or a view, has the name of one that is gone, and isn't published",
+            "another table, or a view, has the name of one that is gone, and can't be read in its"
+            " place",
             table=str(state.name),
-            remedy="a table is read in place of the one that is gone once it is published;"
-            " under the name of a view, what was derived stays",
+            remedy="a table is read in place of the one that is gone once it is published, and can"
+            " be captured; under the name of a view, what was derived stays",
         )

@@ -246,6 +246,8 @@ class IncrementalSnapshots:
         """Empty the table in the log, and begin its read again."""
         assert read.described is not None  # noqa: S101 (it was, before the watermark was written)
         state = self._tables.states[read.captured.name]
+        if not state.is_in_log:  # it has no topic yet, which is made where it joins
+            return SignalOutput([], self._finish(read, position, "it could never be captured"))
         requests = state.requests
         (now,) = (request for request in requests if request.is_same(read.request))
         first = SnapshotRequest(

@@ -190,7 +190,9 @@ class Requests:
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
         conditions = [(_patterns((name,)), text) for name, text in asked.conditions]
-        names = self._matching(asked.collections)
+        is_reset = incremental and asked.reset
+        matching = self._matching(asked.collections)
+        names, left_out = self._without_set_aside(matching, signal, is_reset=is_reset)
         if not incremental and self._settings.lossless:
             names = [name for name in names if self._has_key(name, signal)]
         wanted = {
@@ -202,7 +204,36 @@ class Requests:
         log.info("snapshot asked for", signal=signal, type=asked.kind, tables=list(map(str, names)))
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
-        return records
+        return [*left_out, *records]
+
+    def _without_set_aside(
+        self, names: Sequence[TableName], signal: str, *, is_reset: bool
+    ) -> tuple[list[TableName], list[Record]]:
+        """Those of the tables that can be read; of the others, what tells whoever has asked.
+
+        Changes of a table that is set aside are taken again with a reset alone. One that could
+        never be captured has no topic: that is made as soon as it can be (joining.py).
+        """
+        possible, records = list[TableName](), list[Record]()
+        for name in names:
+            state = self._states[name]
+            if state.doubt is None or not state.is_set_aside or (is_reset and state.is_in_log):
+                possible.append(name)
+                continue
+            log.warning(
+                "a snapshot leaves a table out: it is set aside",
+                signal=signal,
+                table=str(name),
+                reason=state.doubt.reason,
+                remedy=f"once it can be captured: millrace snapshot --reset {name}"
+                if state.is_in_log
+                else "it is read by itself once it can be captured",
+            )
+            outcome = SnapshotOutcome(
+                signal=signal, status="SQL_EXCEPTION", reason=state.doubt.reason
+            )
+            records.append(self._states.set_requests(name, state.requests, outcome))
+        return possible, records
 
     def _has_key(self, table: TableName, signal: str) -> bool:
         """Whether a row that is read again takes the place of the one that the log has."""
@@ -231,7 +262,8 @@ class Requests:
                     signal=signal,
                     remedy="have the table read again: execute-snapshot",
                 )
-                records += self._tables.reads.refuse(table, f"signal {signal} has stopped it")
+                reason = f"signal {signal} has stopped it"
+                records += self._tables.reads.refuse(table, reason, is_stopped=True)
             while left:  # a record for each: whoever waits for one of them looks for its outcome
                 ended = left.pop(0)
                 outcome = SnapshotOutcome(

@@ -185,9 +185,10 @@ class Doubt(BaseModel):
     it only adds. ``leaves`` are the OIDs of the partitions to read; empty: all. ``bytes`` is the
     table's size on disk. What transactions older than ``behind_xid`` (64 bits) write may look as it
     did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
-    itself. Behind ``right_until`` changes may be missing, which no read brings back (None: none
-    are). ``set_aside``: its changes can't be taken, and the stream goes past them until a read
-    begins that replaces all rows.
+    itself; ``is_stopped``: a signal has stopped that, so it doesn't try again. Behind
+    ``right_until`` changes may be missing, which no read brings back (None: none are).
+    ``set_aside``: its changes can't be taken, and the stream goes past them until a read begins
+    that replaces all rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -199,6 +200,7 @@ class Doubt(BaseModel):
     bytes: int = 0
     behind_xid: int = 0
     refused: str = ""
+    is_stopped: bool = False
     right_until: PositionField | None = None
     set_aside: bool = False
 
@@ -237,12 +239,12 @@ class TableState(BaseModel):
     missing at the source (ms since 1970; 0: it is there), in the cluster with the system identifier
     ``gone_system``; ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is
     the name that it has instead, and ``is_name_taken`` says whether another table, or a view,
-    that isn't published has its own. ``gone_partitions`` counts partitions whose rows the log
-    keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the newest of
-    ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more, as the
-    table is gone or the lists leave it out: the log was right up to there. ``was_whole``: the log
-    had all rows of it before its last first read, or reset, began. A sink shows the table once
-    ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    that isn't published or can't be captured has its own. ``gone_partitions`` counts partitions
+    whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
+    newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
+    as the table is gone or the lists leave it out: the log was right up to there. ``was_whole``:
+    the log had all rows of it before its last first read, or reset, began. A sink shows the table
+    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)

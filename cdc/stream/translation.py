@@ -183,11 +183,11 @@ class Translation:
         events, size = self._reselection.complete(self.records)
         self._events += events
         self._bytes += size
-        lacking = self._reselection.failed_tables & self._being_read
-        for table in lacking - self._tables.states.waiting.keys():
-            self._encoders.state_records.append(self._tables.reads.read_anew(table))
         for oid, error in self._reselection.refused.items():
             self._set_aside(oid, error)
+        for table in self._reselection.failed_tables & self._being_read:
+            if self._tables.states.is_taken(table):
+                self._encoders.state_records.append(self._tables.reads.read_anew(table))
         self._reselection.refused.clear()
         self._reselection.failed_tables.clear()
         self._being_read.clear()

@@ -179,8 +179,8 @@ class TableReads:
     def set_aside(self, table: TableName, reason: str) -> list[Record]:
         """Note that a table's changes aren't taken from here on, until it is read again.
 
-        What is being read of it comes to nothing. Of one that is set aside only the reason is new.
-        Returns nothing where that is known.
+        What is being read of it, or is to be, comes to nothing, but for a reset that a signal asks
+        for. Of one that is set aside only the reason is new. Returns nothing where that is known.
         """
         state = self._states[table]
         now_ms = time.time_ns() // 1_000_000
@@ -193,29 +193,33 @@ class TableReads:
             set_aside=True,
         )
         if state.doubt is not None and state.doubt.set_aside:
-            doubt = state.doubt.model_copy(update={"reason": reason, "refused": ""})
+            refused = state.doubt.refused if state.doubt.is_stopped else ""
+            doubt = state.doubt.model_copy(update={"reason": reason, "refused": refused})
         elif state.doubt is not None:
             doubt = state.doubt.and_also(doubt)
-        begun = [each for each in state.requests if each.kind == "initial" or each.is_own]
-        if doubt == state.doubt and not begun:
+        kept = [each for each in state.requests if _is_asked_reset(each)]
+        ended = [each for each in state.requests if each not in kept]
+        if doubt == state.doubt and not ended:
             return []
-        others = [each for each in state.requests if each not in begun]
-        outcomes = [
-            SnapshotOutcome(
+        left = [each for each in ended if each.signal]
+        records = [self._states.set_requests(table, [*left, *kept], None, doubt=doubt)]
+        while left:  # a record for each: whoever waits for one of them looks for its outcome
+            each = left.pop(0)
+            outcome = SnapshotOutcome(
                 signal=each.signal, status="SQL_EXCEPTION", rows=each.rows, reason=reason
             )
-            for each in begun
-            if each.signal
-        ]
-        outcome = outcomes[0] if outcomes else None
-        return [self._states.set_requests(table, others, outcome, doubt=doubt)]
+            records.append(self._states.set_requests(table, [*left, *kept], outcome))
+        return records
 
-    def refuse(self, table: TableName, reason: str) -> list[Record]:
-        """Note why a doubtful table isn't read again; nothing where it isn't doubtful."""
+    def refuse(self, table: TableName, reason: str, *, is_stopped: bool = False) -> list[Record]:
+        """Note why a doubtful table isn't read again; nothing where it isn't doubtful.
+
+        ``is_stopped``: nor is it later, when the reason isn't there any more.
+        """
         state = self._states[table]
         if state.doubt is None or state.doubt.refused == reason:
             return []
-        refused = state.doubt.model_copy(update={"refused": reason})
+        refused = state.doubt.model_copy(update={"refused": reason, "is_stopped": is_stopped})
         return [self._states.put(state.model_copy(update={"doubt": refused}))]
 
     def resume(self, names: Collection[str]) -> list[Record]:
@@ -324,6 +328,11 @@ def _gap(state: TableState, doubt: Doubt, at: Position) -> dict[str, object]:
         number=total,
     )
     return {"gaps": (*state.gaps, gap)[-GAPS_MAX:], "gaps_total": total}
+
+
+def _is_asked_reset(request: SnapshotRequest) -> bool:
+    """Whether a signal asks for a reset that hasn't begun: it looks whether that can be done."""
+    return bool(request.signal) and request.kind == "incremental" and request.reset
 
 
 def _is_paused(state: TableState) -> bool:

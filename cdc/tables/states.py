@@ -203,7 +203,8 @@ class TableStates(dict[TableName, TableState]):
         before = self.get(table.name)
         if before is None or not before.is_in_log:
             return None
-        doubt = before.doubt and before.doubt.model_copy(update={"set_aside": False})
+        read = {"set_aside": False, "refused": "", "is_stopped": False}
+        doubt = before.doubt and before.doubt.model_copy(update=read)
         reason = _missed(before, table) if self.had_all(table.name) and self._lossless else ""
         if not reason:
             return doubt
@@ -236,6 +237,8 @@ class TableStates(dict[TableName, TableState]):
         """Take away a state of which nothing is in the log; returns what takes its record away."""
         state = self.pop(table)
         assert not state.is_in_log  # noqa: S101 (a topic would belong to nobody)
+        self.requested.discard(table)
+        self.requested_changes += 1
         return table_record(self.prefix, state)._replace(value=None)
 
     def appeared(

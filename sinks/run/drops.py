@@ -83,7 +83,7 @@ def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str
         " pg_control_system() to its role": not captured.gone_system,
         "it is missing in another cluster than the one that is captured": is_other
         or captured.epoch != progress.position.epoch,
-        "another table, or a view, has its name, and isn't published": captured.is_name_taken,
+        "another table, or a view, has its name, and can't be read": captured.is_name_taken,
         "it went while its rows were being read": captured.phase is not Phase.STREAMING,
     }
     return next((reason for reason, is_so in reasons.items() if is_so), "")

@@ -12,7 +12,7 @@ from snapshots.chunk import DescribedTable
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.windows import Job, WindowReader
 from tests.unit.snapshots.test_changes import TABLE
-from tests.unit.snapshots.test_requests import HERE, A, B, SignalledTables
+from tests.unit.snapshots.test_requests import HERE, NEVER, A, B, SignalledTables
 
 
 class Reader:
@@ -26,6 +26,9 @@ class Reader:
 
     def measure(self, *, is_busy: bool) -> None:
         """There is no source."""
+
+    def tell_end(self) -> None:
+        """Nobody listens."""
 
     def describe(self, table: CapturedTable, _streamed: Lsn) -> Job[DescribedTable]:
         self.descriptions[table.name] = job = Job[DescribedTable]()
@@ -85,3 +88,18 @@ def test_a_reset_of_a_table_without_partitions_lets_go_of_its_rows() -> None:
     reader.descriptions[A].result = empty
     reads.turn(cursor)
     assert signalled.of(A) == ()
+
+
+def test_a_reset_of_a_table_that_could_never_be_captured_ends_without_a_read() -> None:
+    signalled, reader, reads, cursor = resetting(described(A))
+    before = NEVER.model_copy(update={"table": "a", "requests": signalled.of(A)})
+    signalled.tables.states.put(before)
+    (mark,) = reader.marks
+    mark.result, mark.behind = True, Lsn(600)
+    cursor.idle_at(Lsn(700))
+    assert reads.turn(cursor).events == []
+    state = signalled.tables.states[A]
+    assert not state.is_in_log
+    assert state.requests == ()
+    assert state.outcome is not None
+    assert state.outcome.failure

@@ -11,7 +11,7 @@ from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import SnapshotRequest, TableState, parse_state
+from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
 from cdc.tables.tables import Tables
 from snapshots.requests import Requests, queued
@@ -21,6 +21,12 @@ from tests.fixtures.made_tables import NO_LOOKUPS
 
 HERE = Position(1, Lsn(500), 3)
 A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")
+NEVER = table_state(
+    TableName("public", "never"),
+    phase=Phase.CREATING,
+    doubt=Doubt(reason="it has no key", since_ms=1, replaces=True, set_aside=True),
+)
+"""A table that could never be captured: it has no topic."""
 
 
 class SignalledTables:
@@ -212,3 +218,34 @@ def test_a_blocking_snapshot_leaves_tables_without_a_key_out() -> None:
         signalled.signal("execute", {"type": "blocking", **BOTH})
     assert [len(signalled.of(table)) for table in (A, B)] == [1, 0]
     assert "each row twice" in logs[0]["event"]
+
+
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+def test_a_table_that_could_never_be_captured_isnt_read_by_a_signal(kind: str) -> None:
+    """Its read would begin without a topic: where it joins, that is made."""
+    signalled = SignalledTables()
+    signalled.tables.states.put(NEVER)
+    names = {"data-collections": ["public.a", "public.never"], "type": kind, "reset": True}
+    with capture_logs() as logs:
+        assert signalled.notifications("execute", names) == (
+            [("execute", "STARTED", "public.a")] if kind == "incremental" else []
+        )
+    assert [line["table"] for line in logs if line["log_level"] == "warning"] == ["public.never"]
+    assert [request.kind for request in signalled.of(A)] == [kind]
+    assert signalled.of(NEVER.name) == ()
+    outcome = signalled.tables.states[NEVER.name].outcome
+    assert outcome is not None
+    assert (outcome.signal, outcome.failure) == ("execute", "it has no key")
+
+
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+def test_a_reset_alone_reads_a_table_that_is_set_aside(kind: str) -> None:
+    signalled = SignalledTables()
+    signalled.tables.reads.set_aside(B, "it has no key")
+    signalled.signal("execute", {**ONLY_B, "type": kind})
+    outcome = signalled.tables.states[B].outcome
+    assert outcome is not None
+    assert (outcome.signal, outcome.failure) == ("execute", "it has no key")
+    assert signalled.of(B) == ()
+    signalled.signal("execute", {**ONLY_B, "reset": True})
+    assert [request.reset for request in signalled.of(B)] == [True]

@@ -9,7 +9,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
-from cdc.records.state import Phase
+from cdc.records.state import Doubt, Phase, TableState, parse_state
 from cdc.tables.states import check_published
 from cdc.tables.tables import NO_EFFECTS, Arrival, Effects, NewTopic
 from tests.fixtures.made_tables import (
@@ -168,7 +168,7 @@ def test_a_table_that_is_set_aside_is_read_before_its_changes_are_taken() -> Non
         column._replace(key=False) for column in RELATION.columns
     ))  # fmt: skip
     made.reads.ask({name: None}, "", reset=True)
-    made.reads.ask({name: None}, "a signal's")
+    made.reads.ask({name: None}, "a signal's", reset=True)
     assert arrive(made, nothing, SINCE)[0] is None
     state = made.states[name]
     assert (state.is_set_aside, state.phase) == (True, Phase.STREAMING)
@@ -217,6 +217,33 @@ def test_a_start_leaves_a_table_to_the_stream_that_comes_to_its_obstacle(
     assert made.obstacles.is_ahead(table) == is_ahead
     made.reads.ask({name: None}, "a signal's")
     assert not made.obstacles.is_ahead(table), "its read can't go on"
+
+
+def test_whoever_waits_for_a_read_of_a_table_that_is_set_aside_gets_its_reason() -> None:
+    made, name = tables(), STATE.name
+    made.reads.ask({name: "true"}, "1")
+    made.reads.ask({name: None}, "2", "blocking")
+    made.reads.ask({name: None}, "3", reset=True)
+    records = made.reads.set_aside(name, "it has no key")
+    states = [parse_state(TableState, record.value or b"", "") for record in records]
+    assert all(state.is_set_aside for state in states)
+    ended = [state.outcome for state in states if state.outcome]
+    assert [(each.signal, each.failure) for each in ended] == [
+        ("1", "it has no key"),
+        ("2", "it has no key"),
+    ]
+    assert [each.signal for each in made.states[name].requests] == ["3"], "a reset looks for itself"
+
+
+def test_a_table_that_is_forgotten_isnt_read() -> None:
+    made, table = tables(), described(*COLUMNS)
+    made.states.refused(table, SINCE, Doubt(reason="", since_ms=1, set_aside=True))
+    made.reads.ask({table.name: None}, "1")
+    before = made.states.requested_changes
+    assert made.states.forget(table.name).value is None
+    assert made.states.requested == set()
+    assert made.states.requested_changes > before, "who reads it leaves it"
+    assert not made.reads.is_to_read
 
 
 def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:

@@ -1,0 +1,56 @@
+"""A batch in which a table is set aside: what else the batch finds out begins no read of it."""
+
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cdc.events.changes import ABSENT
+from cdc.records.position import Lsn, Position
+from cdc.records.state import Phase, SnapshotRequest
+from cdc.stream.encoding import Actions
+from cdc.stream.in_progress import InProgress
+from cdc.stream.translation import Limits, Translation
+from tests.fixtures import wal_bytes as wal
+from tests.fixtures.made_tables import STATE, tables
+from tests.properties.cdc.compiled.test_stream import frame
+
+START = Position(1, Lsn(500), 0)
+BEGIN = b"B" + struct.pack(">QqI", 1_000, 0, 90)
+
+
+def announced(identity: bytes, key: int) -> bytes:
+    """The table's relation; ``key``: whether its old rows have the id (1 or 0)."""
+    columns = [wal.u8(key) + b"id\0", wal.u8(0) + b"email\0"]
+    types = b"".join(column + struct.pack(">Ii", 25, -1) for column in columns)
+    return b"R" + wal.u32(STATE.oid) + b"public\0t\0" + identity + struct.pack(">H", 2) + types
+
+
+def test_a_table_is_not_read_anew_whose_changes_are_not_taken_any_more(tmp_path: Path) -> None:
+    """A row of it lacks a value that can't be read: were it followed, no chunk would have that."""
+    made = tables()
+    first = SnapshotRequest(kind="initial")
+    made.states.put(STATE.model_copy(update={"phase": Phase.SNAPSHOT, "requests": (first,)}))
+    translation = Translation(
+        made,
+        cast("Any", SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(500), cut_ts_us=0)),
+        Actions(lambda _: None, lambda _: None, lambda *_: []),
+        lambda _: None,
+        in_progress=InProgress(tmp_path, 1 << 20),
+    )
+    oid = wal.u32(STATE.oid)
+    messages = [
+        BEGIN,
+        announced(b"d", 1),
+        b"U" + oid + b"N" + wal.row([b"1", ABSENT]),
+        announced(b"n", 0),
+        b"I" + oid + b"N" + wal.row([b"2", b"x"]),
+    ]
+    data = bytearray(b"".join(frame(600 + n, message) for n, message in enumerate(messages)))
+    start = 0
+    while start < len(data):
+        start = translation.feed(data, start, len(data), Limits(50, 1 << 20))
+    translation.take()
+    state = made.states[STATE.name]
+    assert state.is_set_aside
+    assert state.initial is None, "nobody would serve it"
