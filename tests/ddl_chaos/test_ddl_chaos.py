@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.ddl_chaos.blind_runs import blind_plan, find_out
+from tests.ddl_chaos.harmless import HARMLESS
+from tests.ddl_chaos.kinds import KINDS
 from tests.ddl_chaos.run import Plan, run
 
 if TYPE_CHECKING:
@@ -15,22 +17,36 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
-    pytest.mark.spark,
     pytest.mark.timeout(900),  # it has a PostgreSQL and a Kafka of its own
 ]
 SEED = 1
+MERGED: Final = {
+    "enum label in a key",
+    "unlogged for a while",
+    "partition exchanged",
+    "VACUUM FULL",
+}
 
 
-def test_whatever_ddl_there_is_every_derived_table_is_the_sources(
-    server_folder: Path, spark: "SparkSession"
-) -> None:
-    outcome = run(Plan(1, SEED, forms=("log", "current")), server_folder, spark)
+def test_whatever_ddl_there_is_the_log_adds_up_to_the_source(server_folder: Path) -> None:
+    outcome = run(Plan(1, SEED, forms=("log",)), server_folder)
     assert outcome.complaints == [], f"make ddl-chaos DURATION=1 SEED={SEED}"
     assert outcome.is_good
     assert outcome.ddl.keys() == {*outcome.plan.kinds, *outcome.plan.harmless}
+
+
+@pytest.mark.spark
+def test_derived_tables_are_the_sources_after_ddl_of_several_kinds(
+    server_folder: Path, spark: "SparkSession"
+) -> None:
+    others = {*KINDS, *HARMLESS} - MERGED
+    outcome = run(Plan(1, SEED, others, forms=("log", "current", "changes")), server_folder, spark)
+    assert outcome.complaints == []
+    assert outcome.ddl.keys() == MERGED
     assert outcome.merge_seconds
 
 
+@pytest.mark.spark
 @pytest.mark.proof
 def test_histories_archives_and_indexes_are_the_sources_too(
     server_folder: Path, spark: "SparkSession"
@@ -39,6 +55,7 @@ def test_histories_archives_and_indexes_are_the_sources_too(
     assert outcome.complaints == [], f"make ddl-chaos DURATION=1 SEED={SEED}"
 
 
+@pytest.mark.spark
 @pytest.mark.proof
 def test_derived_tables_tell_on_a_daemon_that_is_blind_to_ddl(
     server_folder: Path, spark: "SparkSession"

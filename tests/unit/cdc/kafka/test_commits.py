@@ -115,7 +115,7 @@ def test_what_a_commit_raises_is_raised_where_it_is_waited_for() -> None:
 @pytest.mark.parametrize("used", [False, True])
 def test_threads_and_descriptors_are_gone_after_an_error(used: bool) -> None:
     """The daemon starts over in the same process, for months."""
-    threads, before = threading.active_count(), descriptors()
+    threads, before = set(threading.enumerate()), descriptors()
     for _ in range(20):
         writer = Writer()
         writer.let()
@@ -124,8 +124,9 @@ def test_threads_and_descriptors_are_gone_after_an_error(used: bool) -> None:
             with contextlib.suppress(ZeroDivisionError), writers:
                 writers.begin_commit()
                 raise ZeroDivisionError
-    assert threading.active_count() == threads
-    assert descriptors() == before
+    # Of what other tests have left in this process, some may be gone by now.
+    assert set(threading.enumerate()) <= threads
+    assert descriptors() <= before
 
 
 def test_descriptors_beyond_a_thousand_can_be_waited_for() -> None:
