@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.ddl_chaos.blind_runs import blind_plan, find_out
+from tests.ddl_chaos.comparison import Form
 from tests.ddl_chaos.harmless import HARMLESS
 from tests.ddl_chaos.kinds import KINDS
 from tests.ddl_chaos.run import Plan, run
@@ -29,7 +30,7 @@ MERGED: Final = {
 
 
 def test_whatever_ddl_there_is_the_log_adds_up_to_the_source(server_folder: Path) -> None:
-    outcome = run(Plan(1, SEED, forms=("log",)), server_folder)
+    outcome = run(Plan(1, SEED, forms=list[Form](["log"])), server_folder)
     assert outcome.complaints == [], f"make ddl-chaos DURATION=1 SEED={SEED}"
     assert outcome.is_good
     assert outcome.ddl.keys() == {*outcome.plan.kinds, *outcome.plan.harmless}
