@@ -7,8 +7,9 @@ import pytest
 from cdc.capture.health import LIVE_S, SLOT_STATE_S, Health, Heartbeat, Stage
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress
+from cdc.records.state import Progress
 from cdc.tables.reads import ReadProgress
+from tests.fixtures.made_states import streaming
 
 
 class Clock:
@@ -19,18 +20,7 @@ class Clock:
 
 
 def progress(flush: int) -> Progress:
-    nowhere = Position(1, Lsn(flush), 0)
-    return Progress(
-        log="one",
-        slot="s",
-        system_identifier="1",
-        timeline=1,
-        database="d",
-        phase=Phase.STREAMING,
-        position=nowhere,
-        cut=nowhere,
-        flush_lsn=Lsn(flush),
-    )
+    return streaming(Position(1, Lsn(flush), 0))
 
 
 @pytest.fixture

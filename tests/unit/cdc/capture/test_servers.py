@@ -12,8 +12,8 @@ from cdc.dead_letters.guard import Refusals
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress
 from cdc.settings import Settings
+from tests.fixtures.made_states import streaming
 
 CAPTURED = TableName("public", "t")
 TABLE = TableDescription(
@@ -49,18 +49,7 @@ def servers(**capture: object) -> Servers:
         refusals=Refusals(),
         in_progress=False,
     )
-    point = Position(1, Lsn(9), 0)
-    made.progress = Progress(
-        log="one",
-        slot="s",
-        system_identifier="1",
-        timeline=1,
-        database="d",
-        phase=Phase.STREAMING,
-        position=point,
-        cut=point,
-        flush_lsn=Lsn(9),
-    )
+    made.progress = streaming(Position(1, Lsn(9), 0))
     return made
 
 

@@ -12,8 +12,8 @@ from cdc.postgres.connection import System
 from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Doubt, Phase, Progress, TableState, parse_state
-from tests.fixtures.made_states import table_state
+from cdc.records.state import Doubt, Progress, TableState, parse_state
+from tests.fixtures.made_states import streaming, table_state
 
 SLOT = SlotState(
     name="s",
@@ -35,17 +35,7 @@ SLOT = SlotState(
 
 
 def progress(position: Position, flush: int, timeline: int = 1) -> Progress:
-    return Progress(
-        log="one",
-        slot="s",
-        system_identifier="1",
-        timeline=timeline,
-        database="d",
-        phase=Phase.STREAMING,
-        position=position,
-        cut=position,
-        flush_lsn=Lsn(flush),
-    )
+    return streaming(position, timeline=timeline, flush_lsn=Lsn(flush))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogState, Offsets
-from cdc.records.state import Phase, Progress
 from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.topics import NOWHERE, DebeziumTopics
@@ -19,7 +18,7 @@ from sinks.run.plan import TablePlan
 from sinks.run.summary import LastCheck
 from sinks.run.topics import ExaminedTables
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
-from tests.fixtures.made_states import table_state
+from tests.fixtures.made_states import streaming, table_state
 
 KEEP = timedelta(hours=1)
 NOW_MS = int(time.time() * 1000)
@@ -39,17 +38,7 @@ def retained(
     table: TablePlan, promised: timedelta | None, *, begins: int = 0, accepted: bool = False
 ) -> ExaminedTables:
     """What becomes of a table, of a topic that has 20 records."""
-    progress = Progress(
-        log="",
-        slot="",
-        system_identifier="",
-        timeline=0,
-        database="",
-        phase=Phase.STREAMING,
-        position=NOWHERE,
-        cut=NOWHERE,
-        flush_lsn=NOWHERE.commit_lsn,
-    )
+    progress = streaming(NOWHERE)
     cleanup = "delete" if promised is None else "compact"
     states = {str(NAME): table_state(NAME, topic=TOPIC, cleanup=cleanup)}
     state = LogState(progress, states, {}, {TOPIC: {0: begins}}, {TOPIC: {0: 20}})

@@ -8,7 +8,7 @@ from cdc.errors import ConfigError
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Doubt, Phase, Progress, SnapshotRequest, TableState
+from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
 from sinks.run.drops import (
@@ -22,7 +22,7 @@ from sinks.run.drops import (
 from sinks.run.plan import Emptied, RunPlan, TablePlan, WantedTable, goes_on, proposed
 from sinks.run.summary import RunOutcome
 from tests.fixtures.made_plans import table_plan as made_plan
-from tests.fixtures.made_states import table_state
+from tests.fixtures.made_states import streaming, table_state
 
 GONE_MS, DELAY_MS = 1_000_000, 500
 WATCHED_MS = 70
@@ -49,16 +49,9 @@ def log_state(
     Since it has seen that they are gone the daemon was ``away_ms`` of that time.
     """
     position = Position(epoch, CUT.commit_lsn, CUT.index)
-    progress = Progress(
-        log="one",
-        slot="s",
+    progress = streaming(
+        position,
         system_identifier="here",
-        timeline=1,
-        database="d",
-        phase=Phase.STREAMING,
-        position=position,
-        cut=position,
-        flush_lsn=Lsn(50),
         watched_ms=WATCHED_MS + now_ms - GONE_MS - away_ms,
         ts_ms=now_ms,
     )

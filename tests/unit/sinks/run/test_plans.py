@@ -10,7 +10,7 @@ from cdc.errors import BusyError, LogForgottenError, LogFormatError, SinkUnreach
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import Gap, Phase, Progress
+from cdc.records.state import Gap
 from cdc.settings.lakehouse import TableKind
 from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
@@ -27,7 +27,7 @@ from sinks.run.summary import RunOutcome
 from sinks.run.topics import PartitionCensus
 from tests.fixtures.ended_rows import listed
 from tests.fixtures.made_changes import table as made_table
-from tests.fixtures.made_states import table_state
+from tests.fixtures.made_states import streaming, table_state
 
 TABLE = table_state(TableName("s", "a"), topic="t", snapshot_lsn=Lsn(7))
 WANTED = {"s.a": WantedTable("s.a")}
@@ -295,17 +295,7 @@ def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
 
 def whole_table(*versions: TableSchema) -> LogState:
     """The state of a log with one table, all of which is there."""
-    progress = Progress(
-        log="one",
-        slot="s",
-        system_identifier="1",
-        timeline=1,
-        database="d",
-        phase=Phase.STREAMING,
-        position=position(20),
-        cut=position(20),
-        flush_lsn=Lsn(20),
-    )
+    progress = streaming(position(20))
     schemas = {"s.a": versions} if versions else {}
     return LogState(progress, {"s.a": TABLE}, schemas, {"t": {0: 0}}, {"t": {0: 4}})
 
