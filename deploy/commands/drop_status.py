@@ -1,13 +1,13 @@
 """Plans and states of tables → what ``millrace status`` says of those that are gone."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from pydantic import BaseModel
 
 from cdc.log.offsets import LogState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropPolicy
+from deploy.commands.table_status import time_text
 from sinks.run.drops import find_drops, is_emptied
 from sinks.run.plan import RunPlan, WantedTable, goes_on
 from sinks.run.summary import RunOutcome
@@ -65,8 +65,7 @@ def drop_lines(sink: str, drops: Iterable[DropStatus]) -> Iterator[str]:
         elif drop.due_ms is None:
             text += 'stay, and go with table.drop.policy = "delete"'
         else:
-            due = datetime.fromtimestamp(drop.due_ms / 1e3, UTC).isoformat(" ", "seconds")[:19]
-            text += f"go with the first merge after {due} UTC"
+            text += f"go with the first merge after {time_text(drop.due_ms)} UTC"
             if drop.needs_word:
                 text += f" that you give --accept-drop {drop.table}: {drop.held}"
             elif drop.held:

@@ -14,7 +14,7 @@ from cdc.records.topics import schema_topic, table_topic
 from cdc.settings import SearchSettings, Settings
 from deploy.commands.drop_status import DropStatus, drop_statuses
 from sinks.changes.derived import derived_tables
-from sinks.run.plan import RunPlan, WantedTable
+from sinks.run.plan import RunPlan, WantedTable, goes_on
 from sinks.run.summary import LastCheck, RunOutcome, TableCounts
 
 if TYPE_CHECKING:
@@ -157,10 +157,8 @@ def lakehouse_status(
     return _status(settings, progress, last, outcome, checked, **shown)
 
 
-def _gaps(plan: "RunPlan", outcome: RunOutcome | None) -> dict[str, list[Gap]]:
+def _gaps(plan: RunPlan, outcome: RunOutcome | None) -> dict[str, list[Gap]]:
     """The gaps that derived tables are marked with."""
-    from sinks.run.plan import goes_on
-
     tables = goes_on(plan, outcome) if outcome else plan.all_tables
     return {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
 

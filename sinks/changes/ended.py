@@ -6,9 +6,9 @@ columns of its key. What it has otherwise than in their order can't be told, and
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from typing import Final, NamedTuple
 
 from pydantic import JsonValue
@@ -162,10 +162,5 @@ def _any(conditions: Iterable[SparkColumn]) -> SparkColumn:
     """Whether any of the conditions holds; as a tree that isn't deep, however many there are."""
     level = list(conditions)
     while len(level) > 1:
-        level = list(_either(level))
+        level = [reduce(or_, level[start : start + 2]) for start in range(0, len(level), 2)]
     return level[0]
-
-
-def _either(conditions: Sequence[SparkColumn]) -> Iterator[SparkColumn]:
-    for start in range(0, len(conditions), 2):
-        yield reduce(lambda left, right: left | right, conditions[start : start + 2])

@@ -47,7 +47,8 @@ def is_copy() -> Column:
     Debezium's rules have one record of a TRUNCATE without a key, in any partition.
     """
     copied = F.coalesce((ending_op() == DROP) | F.col("key").isNotNull(), F.lit(False))
-    return ends_rows() & copied & (F.col("partition") != _FIRST_PARTITION)
+    # The cheap test first: most records, if not all, are in that partition.
+    return (F.col("partition") != _FIRST_PARTITION) & ends_rows() & copied
 
 
 def end_struct(op: Column, value: Column, time_us: Column) -> Column:

@@ -269,8 +269,7 @@ class Run:
         tables = with_emptied(tables, drops, state, self._target.rows, self._report)
         # If this run dies, the next one doesn't know of errors, but of tables that wait.
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
-        news = any(table.pending or table.commits for table in tables.values())
-        if not news and not refused:
+        if not has_work(tables) and not refused:
             return last, []
         plan = RunPlan(
             run=last.run + 1 if last is not None else 1,

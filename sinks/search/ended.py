@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch, OpenSearchException
@@ -187,12 +188,8 @@ def _hits(
     try:
         while hits := _whole(answer, where)["hits"]["hits"]:
             yield from hits
-            answer = insist(
-                lambda scroll=answer["_scroll_id"]: client.scroll(  # type: ignore[misc]
-                    body={"scroll_id": scroll, "scroll": _PAUSE_MAX}
-                ),
-                where,
-            )
+            more = {"scroll_id": answer["_scroll_id"], "scroll": _PAUSE_MAX}
+            answer = insist(partial(client.scroll, body=more), where)
     finally:
         with suppress(OpenSearchException):
             client.clear_scroll(body={"scroll_id": [answer["_scroll_id"]]})

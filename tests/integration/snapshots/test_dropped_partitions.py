@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 from cdc.records.bounds import ENDED_KEY, Bound, EndedRows, RangeEdge
 from cdc.records.state import TableState
 from deploy.local.processes import Process
+from tests.fixtures.ended_rows import between
 from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
 from tests.fixtures.source import Conninfo, run
 from tests.integration.snapshots.test_while_streaming import wait_for
@@ -32,14 +33,6 @@ NUMBERS: Final = (
     "CREATE TABLE n2 PARTITION OF numbers FOR VALUES FROM (20) TO (30)",
     "INSERT INTO numbers SELECT i, 'v' FROM generate_series(1, 29) i",
 )
-
-
-def range_of(lower: Any, upper: Any, column: str = "id") -> Bound:
-    ends = (
-        RangeEdge("min") if each is None else RangeEdge("value", each) for each in (lower, upper)
-    )
-    first, last = ends
-    return Bound(columns=(column,), lower=(first,), upper=(last,))
 
 
 def begun(made: RunningPipeline, database: Conninfo) -> Process:
@@ -164,13 +157,13 @@ def test_the_rows_of_dropped_partitions_end_by_an_event_each(
     )
     wait_for(lambda: all(map(is_settled, made.tables())) and len(ends(made.log())) == 4)
     records = made.log()
-    day = range_of(19_723, 19_754, "day")
+    day = between("day", [19_723], [19_754])
     assert sorted((rows.bounds for rows in ends(records)), key=str) == sorted(
         [
-            (range_of(None, 10),),
-            (range_of(20, 30),),
+            (between("id", ["min"], [10]),),
+            (between("id", [20], [30]),),
             (day, Bound(columns=("kind",), values=("a", None))),
-            (range_of(19_754, 19_783, "day"),),
+            (between("day", [19_754], [19_783]),),
         ],
         key=str,
     )
@@ -211,7 +204,7 @@ def test_a_drop_is_found_by_the_next_start_and_ends_what_was_written_before(
         time.sleep(1.5)
         assert ends(made.log()) == [], "not before those have ended who may have written into it"
     wait_for(lambda: is_settled(state(made, "numbers")))
-    assert [rows.bounds for rows in ends(made.log())] == [(range_of(None, 10),)]
+    assert [rows.bounds for rows in ends(made.log())] == [(between("id", ["min"], [10]),)]
     assert differing(made, database, ["numbers"]) == []
     assert made.stop(daemon) == 0
 
@@ -235,7 +228,7 @@ def test_a_writer_may_still_be_in_a_partition_that_is_detached_concurrently(
     wait_for(lambda: is_settled(state(made, "numbers")))
     records = made.log()
     assert [record.op for record in records if record.key == '{"id":15}'] == ["r", "u"]
-    assert [rows.bounds for rows in ends(records)] == [(range_of(10, 20),)]
+    assert [rows.bounds for rows in ends(records)] == [(between("id", [10], [20]),)]
     assert differing(made, database, ["numbers"]) == []
     run(database, "ALTER TABLE numbers DETACH PARTITION n1 FINALIZE")
     assert made.stop(daemon) == 0
@@ -275,7 +268,7 @@ def test_no_row_ends_that_the_source_has_or_that_bounds_cant_tell(
     assert ends(made.log()) == []
     run(database, "DROP TABLE n1")
     wait_for(lambda: ends(made.log()))
-    assert [rows.bounds for rows in ends(made.log())] == [(range_of(10, 20),)]
+    assert [rows.bounds for rows in ends(made.log())] == [(between("id", [10], [20]),)]
     assert state(made, "numbers").gone_partitions == 1
     assert made.millrace("snapshot", "--reset", "public.numbers").returncode == 0
     wait_for(lambda: differing(made, database, ["numbers"]) == [])
