@@ -79,7 +79,7 @@ class CatalogCheck:
         self._took_s = deque[float](maxlen=_TIMED)
         self._job: Job[Inspection] | None = None
         self._inspection: Inspection | None = None
-        self._watched: list[WatchedTable] = []
+        self._watched: dict[TableName, WatchedTable] = {}
         """What is being compared, or was last."""
         self._checked: dict[TableName, Doubt | None] = {}
         """The doubts that the last check knew of, or has raised, of what it could tell of."""
@@ -124,10 +124,11 @@ class CatalogCheck:
             self._next = now + (_VISIBLE_S if self._is_repeated else wait_s)
         elif self._job is None and (self._is_due or now >= self._next) and self._settings.lossless:
             self._is_repeated, self._is_due, self._is_told = self._is_told, False, False
-            self._watched, self._asked_at = self._followed(), cursor.reached
+            self._watched = {table.state.name: table for table in self._followed()}
+            self._asked_at = cursor.reached
             self._asked_s = now
             self._job = self._reader.ask(
-                partial(inspect, settings=self._settings, watched=self._watched)
+                partial(inspect, settings=self._settings, watched=[*self._watched.values()])
             )
         if now >= self._next_read:
             self._next_read = now + _READ_S
@@ -157,11 +158,11 @@ class CatalogCheck:
         self._last = inspection
         if not inspection.undecided:
             self._tables.states.watch(self._asked_s)
-        self._compared = {table.state.name: table.state.fingerprint for table in self._watched}
+        self._compared = {name: table.state.fingerprint for name, table in self._watched.items()}
         self._checked = {
-            table.state.name: table.state.doubt
-            for table in self._watched
-            if table.state.name not in inspection.undecided
+            name: table.state.doubt
+            for name, table in self._watched.items()
+            if name not in inspection.undecided
         }
         taken, is_sure = Joined(self._left_out(inspection)), not inspection.undecided
         taken.records.extend(self._look_for_obstacles(inspection))
@@ -199,7 +200,7 @@ class CatalogCheck:
         """
         records, states = list[Record](), self._tables.states
         for name, state in list(states.items()):
-            is_left_out = not self._settings.captures(str(name))
+            is_left_out = name not in self._watched and not self._settings.captures(str(name))
             if state.right_until is None and state.phase is Phase.STREAMING and is_left_out:
                 update: dict[str, object] = {"right_until": states.right_until(name)}
             elif is_left_out and state.gone_system:
@@ -290,18 +291,18 @@ class CatalogCheck:
             return []
         if any(self._is_under_way(state) for _, state in doubts):
             return []
-        watched = {table.state.name: table.state.doubt for table in self._watched}
         records = list[Record]()
         for doubt, state in sorted(doubts, key=lambda pair: pair[0].since_ms):
             name = state.name
             if state.is_being_completed:
                 continue
-            if name in watched and self._checked.get(name) != doubt:
-                self._is_due |= watched[name] != doubt
+            watched = self._watched.get(name)
+            if watched is not None and self._checked.get(name) != doubt:
+                self._is_due |= watched.state.doubt != doubt
                 continue
-            if state.is_set_aside and name in watched and name not in self._unhindered:
+            if state.is_set_aside and watched is not None and name not in self._unhindered:
                 continue
-            obstacle = self._obstacle(state, doubt, is_watched=name in watched)
+            obstacle = self._obstacle(state, doubt, is_watched=watched is not None)
             if not obstacle:
                 self._tried.add((name, doubt.since_ms))
                 self._unhindered.discard(name)  # were it set aside again, a check has to tell

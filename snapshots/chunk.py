@@ -127,14 +127,19 @@ class Chunk(NamedTuple):
     read_us: int
 
 
-def open_remedy(xids: Collection[int] = ()) -> str:
-    """How to see which transactions a table waits for: all that are open, or some (32 bits)."""
+def open_transactions(xids: Collection[int] = ()) -> str:
+    """How to see which transactions these are: all that are open, or some (32 bits)."""
     numbers = ", ".join(f"'{xid}'" for xid in sorted(xids))
     some = f"IN ({numbers})" if numbers else "IS NOT NULL"
     return (
-        "it is read when they have ended: see pg_stat_activity (pid, xact_start, query) WHERE"
+        "see pg_stat_activity (pid, xact_start, query) WHERE"
         f" backend_xid {some}, and pg_prepared_xacts"
     )
+
+
+def open_remedy(xids: Collection[int] = ()) -> str:
+    """What a table waits for, and how to see that: all that is open, or some (32 bits)."""
+    return f"it is read when they have ended: {open_transactions(xids)}"
 
 
 class _LeafState(NamedTuple):

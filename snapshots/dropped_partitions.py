@@ -36,7 +36,9 @@ from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.stream.signals import SignalOutput
+from cdc.tables.ended import KEEP
 from cdc.tables.tables import Tables
+from snapshots.chunk import open_transactions
 from snapshots.joining import PATIENCE_S
 from snapshots.watermarks import is_past
 from snapshots.windows import Job, WindowReader
@@ -144,6 +146,7 @@ class DroppedPartitions:
             if self._is_wanted:
                 self._ask()
             else:
+                self._next = math.inf  # of such there is nothing new under that policy
                 return SignalOutput([], self._keep())
         return SignalOutput([], [])
 
@@ -153,7 +156,7 @@ class DroppedPartitions:
             record
             for name, state in list(self._tables.states.items())
             for partition in state.ended
-            for record in self._tables.ended.keep(name, partition, "partition.drop.policy is keep")
+            for record in self._tables.ended.keep(name, partition, KEEP)
         ]
 
     def _ask(self) -> None:
@@ -184,8 +187,7 @@ class DroppedPartitions:
                 "rows of dropped partitions stay for now: transactions are open that may have"
                 " written such rows",
                 tables=sorted({str(each.table) for each in self._asked}),
-                remedy="they go when these have ended: see pg_stat_activity (pid, xact_start,"
-                " query) WHERE backend_xid IS NOT NULL, and pg_prepared_xacts",
+                remedy=f"they go when these have ended: {open_transactions()}",
             )
 
     def _is_at_rest(self, state: TableState) -> bool:

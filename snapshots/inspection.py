@@ -144,6 +144,8 @@ def _gone(
     catalog: dict[int, CatalogTable],
 ) -> list[Finding]:
     """What there is in the place of tables that are gone; raises TableLockedError."""
+    if not missing:
+        return []
     names = [table.state.name for table in missing]
     successors = _captured(connection, settings, set(names))
     namespaces, tables = [name.namespace for name in names], [name.name for name in names]
@@ -231,8 +233,6 @@ def _captured(
     connection: psycopg.Connection, settings: CaptureSettings, names: set[TableName]
 ) -> dict[TableName, TableDescription]:
     """The captured tables that have these names by now."""
-    if not names:
-        return {}
     with at_one_instant(connection):
         query(connection, _PATIENCE)
         captured = [each for each in captured_tables(connection, settings) if each.name in names]

@@ -96,10 +96,6 @@ def lookups(
         # In this order: the transaction's end moves the WAL on, also where nobody else writes.
         return current_insert_lsn(connection), catalog.new_xid(connection)
 
-    def check(table: TableDescription) -> None:
-        if settings.lossless:
-            preflight.check_joining(connection, settings, table)
-
     def visible(xid: int) -> None:
         with explained(connection.pgconn):
             is_seen = await_visible(connection, frozenset({xid}), keep_alive)
@@ -109,6 +105,7 @@ def lookups(
                 INVISIBLE, where=server_address(connection.pgconn), remedy=remedy
             )
 
+    check = partial(preflight.check_joining, connection, settings)
     filled = partial(filled_columns, connection)
     return Lookups(columns, entry, description, instant, check, visible, filled)
 

@@ -39,7 +39,7 @@ They are PostgreSQL's, with times in UTC; before year 1 they end in BC.
 """
 _ENDED_CHARS_MAX: Final = 200_000
 """How much a state record has of partitions whose rows are to end, but can't for now."""
-_KEEP: Final = "partition.drop.policy is keep"
+KEEP: Final = "partition.drop.policy is keep"
 _FULL: Final = "too many others wait for the end of their rows already, as millrace status says"
 _CUT: Final = "its bounds were too long to be remembered, alone or with those of other partitions"
 _UNSAID: Final = (
@@ -70,15 +70,17 @@ class EndedPartitions:
         ends = self._settings.partition_drop_policy == "delete"
         cut = {leaf.bound for leaf in before.leaves if leaf.cut}
         ended, kept = list(state.ended), Counter[str]()
+        chars = sum(map(_chars, ended))
         for each in gone_partitions(before, now):
             if not ends:
-                kept[_KEEP] += len(each.leaves)
+                kept[KEEP] += len(each.leaves)
             elif not self._bounds(state.name, each.levels):
                 kept[_UNSAID if cut.isdisjoint(each.leaves) else _CUT] += len(each.leaves)
-            elif sum(map(_chars, (*ended, each))) > _ENDED_CHARS_MAX:
+            elif chars + _chars(each) > _ENDED_CHARS_MAX:
                 kept[_FULL] += len(each.leaves)
             else:
                 ended.append(each)
+                chars += _chars(each)
         for reason, count in kept.items():
             _warn(state.name, reason, count)
         return {

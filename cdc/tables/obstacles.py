@@ -130,11 +130,14 @@ class Obstacles:
         """Raise TableRefusedError where the log would mix the table's rows up with another's."""
         prefix = self._settings.topic_prefix
         topic = data_topic(prefix, table)
-        taken = [(state.name, state.topic) for state in self._states.values() if state.is_in_log]
-        taken += [(name, data_topic(prefix, name)) for name in self._states.waiting]
-        for name, other in taken:
-            is_alike = len(other) == len(topic) and name != table
-            if is_alike and kafka_name(other) == kafka_name(topic):
+        alike = kafka_name(topic)
+        # A start asks this of each table: what costs least, and tells most apart, comes first.
+        for state in self._states.values():
+            is_alike = len(state.topic) == len(topic) and kafka_name(state.topic) == alike
+            if is_alike and state.is_in_log and state.name != table:
+                raise shared_topic(topic, [state.name, table])
+        for name in self._states.waiting:
+            if name != table and kafka_name(data_topic(prefix, name)) == alike:
                 raise shared_topic(topic, [name, table])
 
     def _check_cleanup(self, table: TableName, key: Collection[str]) -> None:
