@@ -13,7 +13,8 @@ settles all that is known.
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -23,13 +24,13 @@ from cdc.compiled import fast
 from cdc.errors import MillraceError
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.postgres.slot import size
-from cdc.records.fingerprint import TableFingerprint
+from cdc.records.fingerprint import LEAF_CHARS_MAX, DoubtfulLeaf, TableFingerprint
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, LeafRead, Phase, TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import RENAMED, made_again
+from cdc.tables.doubts import RENAMED, Differences, made_again
 from cdc.tables.tables import Joined, Tables
 from snapshots.gone import THERE, take_gone
 from snapshots.inspection import Finding, Inspection, WatchedTable, inspect
@@ -260,12 +261,13 @@ class CatalogCheck:
             return [*records, states.put(states[name].model_copy(update=update))]
         reasons = [cause.reason for cause in causes]
         reasons += [f"{len(attached)} partitions were attached"] if attached else []
+        leaves = _doubtful_leaves(replace(differences, causes=causes), finding)
         doubt = Doubt(
             reason="; ".join(reasons),
             since_ms=time.time_ns() // 1_000_000,
             replaces=any(cause.replaces for cause in causes),
-            leaves=() if causes else attached,
-            bytes=now.bytes,
+            leaves=leaves,
+            bytes=now.bytes_of([leaf.oid for leaf in leaves]),
             behind_xid=0 if all(cause.locks for cause in causes) else inspection.xid,
             right_until=right_until if any(cause.misses for cause in causes) else None,
         )
@@ -306,8 +308,13 @@ class CatalogCheck:
             if not obstacle:
                 self._tried.add((name, doubt.since_ms))
                 self._unhindered.discard(name)  # were it set aside again, a check has to tell
-                log.info("a doubtful table is read again", table=str(name))
-                ask, read = self._tables.reads.ask, _left_out(state, doubt)
+                leaves = self._leaves(state, doubt)
+                log.info(
+                    "a doubtful table is read again",
+                    table=str(name),
+                    partitions=len(leaves) or "all",
+                )
+                ask, read = self._tables.reads.ask, _left_out(state, leaves)
                 reset, behind_xid = doubt.replaces, doubt.behind_xid
                 asked = ask({name: None}, "", reset=reset, read=read, behind_xid=behind_xid)
                 return [*records, *asked]
@@ -321,6 +328,12 @@ class CatalogCheck:
                 )
             records += refused
         return records
+
+    def _leaves(self, state: TableState, doubt: Doubt) -> Collection[int]:
+        """The partitions that alone have to be read; empty: the whole table."""
+        if doubt.replaces and self._tables.ended.replaced(state.name, doubt) is None:
+            return ()
+        return {leaf.oid for leaf in doubt.leaves}
 
     def _is_under_way(self, state: TableState) -> bool:
         """Whether a doubtful table is being read, and that goes on: no lock is waited for."""
@@ -340,7 +353,7 @@ class CatalogCheck:
         aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
         if doubt.is_stopped or (aside is None and (name, doubt.since_ms) in self._tried):
             return doubt.refused
-        on_disk = table.bytes if table else doubt.bytes
+        on_disk = table.bytes_of(self._leaves(state, doubt)) if table else doubt.bytes
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
         by_select = "a SELECT of the configuration gives its rows, which blocks the stream"
         obstacles = {
@@ -357,12 +370,19 @@ class CatalogCheck:
         return next((reason for reason, is_so in obstacles.items() if is_so), "")
 
 
-def _left_out(state: TableState, doubt: Doubt) -> tuple[LeafRead, ...]:
-    """The partitions that needn't be read."""
-    if not doubt.leaves or state.fingerprint is None:
+def _doubtful_leaves(differences: Differences, finding: Finding) -> tuple[DoubtfulLeaf, ...]:
+    """The partitions that are doubtful, with their bounds; empty: the table as a whole is."""
+    leaves = [DoubtfulLeaf(oid, finding.levels.get(oid, ())) for oid in differences.leaves]
+    chars = sum(len(level.bound) for leaf in leaves for level in leaf.levels)
+    return tuple(leaves) if chars <= LEAF_CHARS_MAX else ()
+
+
+def _left_out(state: TableState, leaves: Collection[int]) -> tuple[LeafRead, ...]:
+    """The partitions that needn't be read, if only some have to be."""
+    if not leaves or state.fingerprint is None:
         return ()
     return tuple(
         LeafRead(leaf=leaf.oid, file=leaf.file, ranges=(ALL,))
         for leaf in state.fingerprint.leaves
-        if leaf.oid not in doubt.leaves
+        if leaf.oid not in leaves
     )

@@ -243,25 +243,31 @@ class IncrementalSnapshots:
         return Lsn(read.fence + 1) if read.fence > whole else whole
 
     def _reset(self, read: TableRead, position: Position) -> SignalOutput:
-        """Empty the table in the log, and begin its read again."""
+        """Empty the table in the log, or partitions of it, and begin its read again."""
         assert read.described is not None  # noqa: S101 (it was, before the watermark was written)
         state = self._tables.states[read.captured.name]
         if not state.is_in_log:  # it has no topic yet, which is made where it joins
             return SignalOutput([], self._finish(read, position, "it could never be captured"))
         requests = state.requests
         (now,) = (request for request in requests if request.is_same(read.request))
+        bounds = None
+        if now.read and state.doubt is not None:  # other partitions count as read
+            bounds = self._tables.ended.replaced(state.name, state.doubt)
         first = SnapshotRequest(
             kind="initial",
             signal=now.signal,
             order=now.order,
             paused=now.paused,
+            read=() if bounds is None else now.read,
             behind_xid=max(now.behind_xid, state.doubt.behind_xid if state.doubt else 0),
         )
         # What the catalog check doesn't know yet is still to be found, and waited for.
         known = state.fingerprint or read.described.table.fingerprint
+        if known is not None and bounds is None:
+            known = known.without_bounds(known.gone_bounds)
         table = replace(read.described.table, fingerprint=known)
         others = (each for each in requests if each is not now and each.kind != "initial")
-        events, states = self._tables.begin_anew(table, position, (first, *others))
+        events, states = self._tables.begin_anew(table, position, (first, *others), bounds=bounds)
         return SignalOutput([*events], states)
 
     def _chunk(self, read: TableRead, pending: PendingChunk, at: Position) -> SignalOutput:

@@ -1,8 +1,9 @@
 """Tables as their states have them, and the catalog → which of them aren't as they were."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import psycopg
@@ -14,12 +15,12 @@ from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
 from cdc.postgres.partitions import read_levels
-from cdc.records.fingerprint import TableFingerprint
+from cdc.records.fingerprint import PartitionLevel, TableFingerprint
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import LEFT, Differences, compare, first
+from cdc.tables.doubts import LEFT, Differences, compare, first, joined
 from snapshots.chunk import Visibility
 
 _NO_DIFFERENCES: Final = Differences()
@@ -47,6 +48,7 @@ class WatchedTable(NamedTuple):
 class Finding(NamedTuple):
     """A table that isn't as it was; without ``now`` it is gone, or has another name.
 
+    ``levels`` are the bounds of the partitions that alone may be wrong, by their OIDs.
     ``described`` it is where its columns differ; of one that is gone, another one of its name.
     ``renamed`` it is there under another name; another table, or a view, may have its own
     (``is_name_taken``), captured or not.
@@ -55,6 +57,7 @@ class Finding(NamedTuple):
     watched: WatchedTable
     now: CatalogTable | None
     differences: Differences = _NO_DIFFERENCES
+    levels: Mapping[int, tuple[PartitionLevel, ...]] = MappingProxyType({})
     described: TableDescription | None = None
     renamed: CatalogTable | None = None
     is_name_taken: bool = False
@@ -187,24 +190,25 @@ def _compared(
     if state.doubt is None:  # so it is from the first check on, and whenever it was just read
         causes += [cause for cause in first(now.fingerprint).causes if cause not in causes]
     for leaf, cause in differences.unproven.items():
-        if any(each.replaces for each in causes):
+        if any(each.replaces_all for each in causes):
             break
         is_old = has_old_row(connection, leaf, before.seen)
         if is_old is None:
             raise _locked(state.name)
         causes += [] if is_old else [cause]
-    replaces = any(cause.replaces for cause in causes)
-    if not replaces and now.entry and state.entry not in {0, now.entry}:
+    replaces_all = any(cause.replaces_all for cause in causes)
+    if not replaces_all and now.entry and state.entry not in {0, now.entry}:
         causes.append(LEFT)
     if differences.altered:
         captured = [CapturedTable(state.oid, state.name)]
         described = next(iter(_described(connection, settings, captured)), None)
     attached = tuple(leaf for leaf in differences.attached if _has_rows(connection, state, leaf))
-    proven = replace(differences, causes=tuple(causes), unproven={}, attached=attached)
+    proven = replace(differences, causes=tuple(joined(causes)), unproven={}, attached=attached)
     is_back = bool(state.gone_ms) or state.renamed_lsn is not None
     if is_same(before, now.fingerprint) and not (causes or is_back):
         return None
-    return Finding(table, now, proven, described)
+    levels = read_levels(connection, [(leaf, state.oid) for leaf in proven.leaves])
+    return Finding(table, now, proven, levels, described)
 
 
 def _with_levels(

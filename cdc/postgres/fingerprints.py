@@ -6,8 +6,9 @@ the server, and no function that opens a table, which would wait for whoever has
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import psycopg
@@ -134,13 +135,18 @@ class CatalogTable(NamedTuple):
     """A captured table as the catalog has it.
 
     ``name`` is its name now; ``entry`` the OID of what makes the publication publish it (0: nothing
-    does). ``bytes`` is what its rows take on disk, TOAST included, when VACUUM or ANALYZE last ran.
+    does). ``sizes``: the bytes that the rows of its leaves, by their OIDs, take on disk, TOAST
+    included, when VACUUM or ANALYZE last ran.
     """
 
     fingerprint: TableFingerprint
     name: TableName
     entry: int
-    bytes: int
+    sizes: Mapping[int, int] = MappingProxyType({})
+
+    def bytes_of(self, leaves: Collection[int]) -> int:
+        """What the rows of these leaves take on disk; of none: of all."""
+        return sum(size for oid, size in self.sizes.items() if not leaves or oid in leaves)
 
 
 class _CatalogMember(NamedTuple):
@@ -316,7 +322,7 @@ def _catalog_table(
         ),
         TableName(root.namespace, root.table),
         published.entry(table) if published else 0,
-        sum(member.bytes for member in leaves),
+        {member.oid: member.bytes for member in leaves},
     )
 
 

@@ -41,6 +41,17 @@ class EndedPartition(NamedTuple):
     leaves: tuple[str, ...]
 
 
+class DoubtfulLeaf(NamedTuple):
+    """A partition whose rows are to be read again, by its OID.
+
+    ``levels`` are its bounds, from the captured table down, where it may be the only one that a
+    read replaces.
+    """
+
+    oid: int
+    levels: tuple[PartitionLevel, ...] = ()
+
+
 class LeafFingerprint(NamedTuple):
     """What holds rows: a plain table itself, or a partition; a foreign table, too (``kind`` f).
 

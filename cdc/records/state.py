@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
-from cdc.records.fingerprint import EndedPartition, TableFingerprint
+from cdc.records.fingerprint import DoubtfulLeaf, EndedPartition, TableFingerprint
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
@@ -182,8 +182,8 @@ class Doubt(BaseModel):
     """Why the log may have rows of a table wrong, since ``since_ms`` (ms since 1970).
 
     Rows may be there that the source doesn't have where a read has to ``replace`` them; otherwise
-    it only adds. ``leaves`` are the OIDs of the partitions to read; empty: all. ``bytes`` is the
-    table's size on disk. What transactions older than ``behind_xid`` (64 bits) write may look as it
+    it only adds. ``leaves`` are the partitions to read; empty: all. ``bytes`` is the size on disk
+    of what is doubtful. What transactions older than ``behind_xid`` (64 bits) write may look as it
     did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
     itself; ``is_stopped``: a signal has stopped that, so it doesn't try again. Behind
     ``right_until`` changes may be missing, which no read brings back (None: none are).
@@ -196,7 +196,7 @@ class Doubt(BaseModel):
     reason: str
     since_ms: int
     replaces: bool = False
-    leaves: tuple[int, ...] = ()
+    leaves: tuple[DoubtfulLeaf, ...] = ()
     bytes: int = 0
     behind_xid: int = 0
     refused: str = ""
@@ -207,14 +207,15 @@ class Doubt(BaseModel):
     def and_also(self, later: "Doubt") -> "Doubt":
         """Both, to be settled by one read."""
         reasons = self.reason if later.reason in self.reason else f"{self.reason}; {later.reason}"
-        leaves = {*self.leaves, *later.leaves} if self.leaves and later.leaves else set[int]()
+        named = (*self.leaves, *later.leaves) if self.leaves and later.leaves else ()
+        leaves = {leaf.oid: leaf for leaf in named}
         right_until = [each for each in (self.right_until, later.right_until) if each is not None]
         return later.model_copy(
             update={
                 "reason": reasons,
                 "since_ms": self.since_ms,
                 "replaces": self.replaces or later.replaces,
-                "leaves": tuple(sorted(leaves)),
+                "leaves": tuple(leaves.values()),
                 "bytes": max(self.bytes, later.bytes),
                 "behind_xid": max(self.behind_xid, later.behind_xid),
                 "right_until": min(right_until, default=None),
@@ -239,12 +240,12 @@ class TableState(BaseModel):
     missing at the source (ms since 1970; 0: it is there), in the cluster with the system identifier
     ``gone_system``; ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is
     the name that it has instead, and ``is_name_taken`` says whether another table, or a view,
-    that isn't published or can't be captured has its own. ``gone_partitions`` counts partitions
-    whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
-    newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
-    as the table is gone or the lists leave it out: the log was right up to there. ``was_whole``:
-    the log had all rows of it before its last first read, or reset, began. A sink shows the table
-    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    that isn't published or can't be captured has its own. ``ended`` are dropped partitions whose
+    rows an event is to end. ``gaps`` are the newest of ``gaps_total``. ``right_until`` is set where
+    the catalog check doesn't look any more, as the table is gone or the lists leave it out: the log
+    was right up to there. ``was_whole``: the log had all rows of it before its last first read, or
+    reset, began. A sink shows the table once ``phase`` is streaming and its cut reaches
+    ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -277,7 +278,6 @@ class TableState(BaseModel):
     gone_watched_ms: int = 0
     renamed_to: str = ""
     is_name_taken: bool = False
-    gone_partitions: int = 0
     gaps: tuple[Gap, ...] = ()
     gaps_total: int = 0
     right_until: PositionField | None = None
@@ -323,6 +323,12 @@ class TableState(BaseModel):
         """Whether rows of it are missing that nobody reads: it is gone, or was left out."""
         is_unread = not self.requests and self.phase is not Phase.STREAMING
         return is_unread and not self.is_set_aside
+
+    @property
+    def gone_partitions(self) -> int:
+        """Of how many dropped partitions the log keeps the rows."""
+        gone = set(self.fingerprint.gone_bounds if self.fingerprint else ())
+        return len(gone.difference(*(partition.leaves for partition in self.ended)))
 
     @property
     def share_read(self) -> float:

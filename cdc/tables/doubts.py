@@ -4,7 +4,7 @@ A re-read *replaces* (rows that the source doesn't have disappear) wherever a ro
 gone; it only *adds* where values have changed, and rows and keys are the same.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,10 +21,11 @@ class Cause(NamedTuple):
     """Why a table's derived rows may be wrong; ``reason`` is for people.
 
     ``replaces``: rows or keys can have gone. ``leaves`` are the OIDs of the partitions that it
-    concerns; empty, where it is the whole table. ``misses``: the log may lack changes, and a read
-    shows only what has become of them. ``locks``: the DDL took an ACCESS EXCLUSIVE lock on what it
-    concerns. So whoever had written to that has ended before, and whoever writes behind it is
-    decoded by the new catalog. Otherwise what is open may still write, or be decoded, as before.
+    concerns, whose bounds are as before; empty, where it is the whole table. ``misses``: the log
+    may lack changes, and a read shows only what has become of them. ``locks``: the DDL took an
+    ACCESS EXCLUSIVE lock on what it concerns. So whoever had written to that has ended before, and
+    whoever writes behind it is decoded by the new catalog. Otherwise what is open may still write,
+    or be decoded, as before.
     """
 
     reason: str
@@ -32,6 +33,11 @@ class Cause(NamedTuple):
     leaves: tuple[int, ...] = ()
     misses: bool = True
     locks: bool = False
+
+    @property
+    def replaces_all(self) -> bool:
+        """Whether rows of the whole table can have gone."""
+        return self.replaces and not self.leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,14 @@ class Differences:
     altered: bool = False
     attached: tuple[int, ...] = ()
     gone: int = 0
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The partitions whose rows may be wrong, or missing; empty: all of the table's."""
+        if not all(cause.leaves for cause in self.causes):
+            return ()
+        named = (oid for cause in self.causes for oid in cause.leaves)
+        return tuple(dict.fromkeys((*named, *self.attached)))
 
 
 _REWRITTEN: Final = "the table was rewritten by an ALTER TABLE (SET LOGGED, ALTER COLUMN … USING …)"
@@ -82,7 +96,7 @@ def first(now: TableFingerprint) -> Differences:
     """Say what makes a table doubtful that has no earlier fingerprint, or was just read."""
     leaves = (leaf for leaf in now.leaves if leaf.has_rows)
     return Differences(
-        causes=tuple(_joined([cause for leaf in leaves for cause in _unlogged(leaf)]))
+        causes=tuple(joined([cause for leaf in leaves for cause in _unlogged(leaf)]))
     )
 
 
@@ -110,7 +124,7 @@ def compare(
     return Differences(
         causes=(
             *_publication_causes(before.publication, now.publication),
-            *_joined(causes),
+            *joined(causes),
             *_type_causes(before, now, is_rekeyed=is_rekeyed),
             *_generated_causes(before, now),
             *_key_causes(before, now),
@@ -157,7 +171,7 @@ def _leaf_causes(was: LeafFingerprint, leaf: LeafFingerprint) -> Iterator[Cause]
     leaves = (leaf.oid,) if leaf.attached else ()
     subject = "a partition" if leaf.attached else "the table"
     if (was.attached, was.bound) != (leaf.attached, leaf.bound):
-        yield _of_leaf(_REATTACHED, leaves=leaves)
+        yield _of_leaf(_REATTACHED, leaves=leaves if was.bound == leaf.bound else ())
     if was.persistence != leaf.persistence:
         state = _UNLOGGED if leaf.persistence == "u" else _WAS_UNLOGGED
         yield _of_leaf(f"{subject} {state}", leaves=leaves)
@@ -211,13 +225,13 @@ def _unproven(
         yield leaf.oid, _of_leaf(_UNKNOWN_FILE)
 
 
-def _joined(causes: list[Cause]) -> Iterator[Cause]:
+def joined(causes: Iterable[Cause]) -> Iterator[Cause]:
     """One cause for all partitions that have the same one."""
-    leaves: dict[Cause, tuple[int, ...]] = {}
+    leaves: dict[tuple[Cause, bool], tuple[int, ...]] = {}
     for cause in causes:
-        alike = cause._replace(leaves=())
-        leaves[alike] = (*leaves.get(alike, ()), *cause.leaves)
-    for alike, oids in leaves.items():
+        kind = cause._replace(leaves=()), bool(cause.leaves)
+        leaves[kind] = (*leaves.get(kind, ()), *cause.leaves)
+    for (alike, _), oids in leaves.items():
         yield alike._replace(leaves=oids)
 
 

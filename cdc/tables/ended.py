@@ -20,7 +20,7 @@ from cdc.records.fingerprint import EndedPartition, PartitionLevel, TableFingerp
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import TableState
+from cdc.records.state import Doubt, TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.schemas import EncoderRegistry, SchemaVersions
 from cdc.tables.states import TableStates
@@ -57,7 +57,11 @@ class EndedPartitions:
         states: TableStates,
         schemas: SchemaVersions,
         encoders: EncoderRegistry,
+        *,
+        has_own_events: bool = True,
     ) -> None:
+        """``has_own_events``: no other form of events is asked for, which merges couldn't read."""
+        self._has_own_events = has_own_events
         self._settings = settings
         self._states = states
         self._schemas = schemas
@@ -66,7 +70,7 @@ class EndedPartitions:
     def note_gone(
         self, state: TableState, before: TableFingerprint, now: TableFingerprint
     ) -> dict[str, object]:
-        """Whose rows are to end, and how many stay: an update of the table's state."""
+        """Whose rows are to end: an update of the table's state; the others' stay."""
         ends = self._settings.partition_drop_policy == "delete"
         cut = {leaf.bound for leaf in before.leaves if leaf.cut}
         ended, kept = list(state.ended), Counter[str]()
@@ -83,10 +87,7 @@ class EndedPartitions:
                 chars += _chars(each)
         for reason, count in kept.items():
             _warn(state.name, reason, count)
-        return {
-            "gone_partitions": state.gone_partitions + kept.total(),
-            "ended": tuple(ended),
-        }
+        return {"ended": tuple(ended)}
 
     def end(
         self, table: TableName, partition: EndedPartition, upto: Position, at: Position, ts_us: int
@@ -106,31 +107,46 @@ class EndedPartitions:
         update = {"ended": _without(state, partition), "fingerprint": fingerprint}
         return events, [self._states.put(state.model_copy(update=update))]
 
+    def replaced(self, table: TableName, doubt: Doubt) -> list[tuple[Bound, ...]] | None:
+        """The bounds within which a read that settles the doubt is to replace a table's rows.
+
+        Of those that have gone since the rows stay, or end, as those of all dropped partitions.
+        None: it has to replace all rows.
+        """
+        fingerprint = self._states[table].fingerprint
+        if not doubt.leaves or fingerprint is None:
+            return None
+        there = {leaf.oid for leaf in fingerprint.leaves}
+        levels = [leaf.levels for leaf in doubt.leaves if leaf.oid in there]
+        said = [bounds for each in levels if (bounds := self._bounds(table, each)) is not None]
+        return said if len(said) == len(levels) else None
+
     def keep(self, table: TableName, partition: EndedPartition, reason: str) -> list[Record]:
-        """Let the rows of a gone partition stay, and count it."""
-        state, count = self._states[table], len(partition.leaves)
-        _warn(table, reason, count)
-        update = {
-            "ended": _without(state, partition),
-            "gone_partitions": state.gone_partitions + count,
-        }
-        return [self._states.put(state.model_copy(update=update))]
+        """Let the rows of a gone partition stay."""
+        state = self._states[table]
+        _warn(table, reason, len(partition.leaves))
+        return [self._states.put(state.model_copy(update={"ended": _without(state, partition)}))]
 
     def _bounds(
         self, table: TableName, levels: Sequence[PartitionLevel]
     ) -> tuple[Bound, ...] | None:
-        if (schema := self._schemas.newest(table)) is None:
+        schema = self._schemas.newest(table)
+        if schema is None or not self._has_own_events:
             return None
         return json_bounds(schema, self._encoders.key_fields(schema), levels)
 
 
 def gone_partitions(before: TableFingerprint, now: TableFingerprint) -> list[EndedPartition]:
-    """Say which partitions have gone: of a tree that went as a whole, that is its root."""
+    """Say which partitions have gone: of a tree that went as a whole, that is its root.
+
+    Rows within the bounds of one that is there are replaced: the old one was exchanged for it.
+    """
     oids = {leaf.oid for leaf in now.leaves}
+    bounds = {leaf.bound for leaf in now.leaves if leaf.has_rows}
     there = {leaf.levels[:depth] for leaf in now.leaves for depth in range(1 + len(leaf.levels))}
     gone: dict[tuple[PartitionLevel, ...], list[str]] = {}
     for leaf in before.leaves:
-        if leaf.oid in oids or not leaf.has_rows:
+        if leaf.oid in oids or leaf.bound in bounds or not leaf.has_rows:
             continue
         depths = range(1, len(leaf.levels))
         whole = (depth for depth in depths if leaf.levels[:depth] not in there)

@@ -165,8 +165,13 @@ class TableStates(dict[TableName, TableState]):
         table: TableDescription,
         position: Position,
         requests: tuple[SnapshotRequest, ...] = (SnapshotRequest(kind="initial"),),
+        *,
+        is_part: bool = False,
     ) -> list[Record]:
-        """Start (or start again) a table's snapshot; returns the state records to write."""
+        """Start (or start again) a table's snapshot; returns the state records to write.
+
+        ``is_part``: only partitions of it are read, and rows of dropped ones are as before.
+        """
         before = self.get(table.name)
         if before is not None and not before.is_in_log:
             before = None
@@ -190,6 +195,7 @@ class TableStates(dict[TableName, TableState]):
                 requests=requests,
                 fingerprint=table.fingerprint,
                 doubt=self._doubt(table),
+                ended=before.ended if before and is_part else (),
                 gaps=before.gaps if before else (),
                 gaps_total=before.gaps_total if before else 0,
                 was_whole=self.had_all(table.name),

@@ -8,7 +8,7 @@ written. PostgreSQL is asked through functions that whoever does that hands in.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -18,6 +18,7 @@ from cdc.dead_letters.guard import DeadLetters
 from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.postgres.described import TableDescription
+from cdc.records.bounds import Bound, EndedRows
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
@@ -124,7 +125,13 @@ class Tables:
             capture, database, self.states, rules, pipeline, dead_letters
         )
         self.notifications = Notifications(capture, pipeline)
-        self.ended = EndedPartitions(capture, self.states, self.schemas, self.encoders)
+        self.ended = EndedPartitions(
+            capture,
+            self.states,
+            self.schemas,
+            self.encoders,
+            has_own_events=not settings.foreign_forms,
+        )
 
     def arrive(self, relation: Relation, since: Position, xid: int | None = None) -> Arrival:
         """A relation whose changes arrive, the first of them at ``since``.
@@ -266,20 +273,26 @@ class Tables:
         at: Position,
         requests: tuple[SnapshotRequest, ...],
         gone: Position | None = None,
+        bounds: Sequence[tuple[Bound, ...]] | None = None,
     ) -> tuple[list[Record], list[Record]]:
         """Begin to read a table; rows that the log has of it up to ``gone`` are to be gone.
 
-        ``requests``: all of the table's from here on. By default what is before ``at`` goes.
-        Returns events, and state records.
+        ``requests``: all of the table's from here on. By default what is before ``at`` goes, and
+        all of it; with ``bounds`` of partitions, what is within these. Returns events, and state
+        records.
         """
         before = self.states.get(table.name)
-        states = self.states.begin_snapshot(table, at, requests)
+        states = self.states.begin_snapshot(table, at, requests, is_part=bounds is not None)
         if before is None or not before.is_in_log or not self._settings.lossless:
             return [], states
         schema, new = self.schemas.described(table, at)
-        encoder = self.encoders.encoder(schema)
-        truncated = encoder.snapshot_truncate(gone or at.just_before(), time.time_ns() // 1_000)
-        return truncated, [*states, *new]
+        encoder, ts_us = self.encoders.encoder(schema), time.time_ns() // 1_000
+        upto = gone or at.just_before()
+        if bounds is None:
+            return encoder.snapshot_truncate(upto, ts_us), [*states, *new]
+        rows = (EndedRows(bounds=each, upto=upto) for each in bounds)
+        events = [event for each in rows for event in encoder.ended(each, upto, ts_us)]
+        return events, [*states, *new]
 
     def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
         """Note that a table that was begun is whole at a position, with whatever was read of it."""

@@ -114,15 +114,15 @@ def _column(name: str, bound: Bound, end: RowsEnd, shape: TableShape) -> BoundCo
         compares = bound.values is not None or field.type.startswith(_ORDERED)
         if field.hashed or not compares or not holds(field.type, spark_type(column)):
             raise SinkError(
-                f"rows of a partition that was dropped go by {name}, whose values this table "
-                "doesn't have as the source has them",
+                f"rows of a partition go by {name}, whose values this table doesn't have as the "
+                "source has them",
                 where=f"table {shape.table}",
                 remedy=f"take {name} out of mask and types in [[lakehouse.tables]], and remove the "
                 "derived table, so that the next run rebuilds it",
             )
         return BoundColumn(field, column)
     raise SinkError(
-        f"rows of a partition that was dropped go by {name}, which isn't in the key",
+        f"rows of a partition go by {name}, which isn't in the key",
         where=f"table {shape.table}",
         remedy=f"millrace snapshot --reset {shape.table}; then remove the derived table, so that "
         "the next run rebuilds it",

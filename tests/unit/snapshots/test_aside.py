@@ -52,7 +52,7 @@ class SetAside:
         job = Job[Inspection]()
         job.future = Future()
         job.future.set_result(None)
-        catalog = {NAME: CatalogTable(SEEN, NAME, entry=9, bytes=0)}
+        catalog = {NAME: CatalogTable(SEEN, NAME, entry=9)}
         aside = {NAME: self.described}
         job.result = Inspection(Lsn(0), catalog, [], {NAME: SEEN}, set(), aside)
         return job

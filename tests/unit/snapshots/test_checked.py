@@ -31,7 +31,7 @@ class Source:
         job.future = Future()
         job.future.set_result(None)
         made = TableFingerprint(columns="", identity="", seen=self.seen)
-        table = CatalogTable(made, STATE.name, entry=9, bytes=0)
+        table = CatalogTable(made, STATE.name, entry=9)
         job.result = Inspection(Lsn(0), {STATE.name: table}, [], {STATE.name: made}, set(), {})
         return job
 

@@ -135,7 +135,7 @@ def test_an_event_ends_the_rows_and_nothing_of_the_partition_is_left(
     assert [event.partition for event in events] == [0, 1, 2]
     upto = str(Position(1, Lsn(3_099), INDEX_MAX)).encode()
     assert all(upto in (event.value or b"") for event in events), "the WAL's end, asked for second"
-    assert (source.state.ended, source.state.gone_partitions) == ((), 0)
+    assert (source.state.ended, source.state.gone_partitions) == ((), 1)
     assert source.state.fingerprint.gone_bounds == ("b0",)
     assert source.turns() == []
 
@@ -199,7 +199,7 @@ def test_rows_stay_where_there_are_others_or_that_is_wanted(
     source = Source(monkeypatch, policy)
     source.rows = rows
     assert source.turns() == []
-    assert (source.state.ended, source.state.gone_partitions) == ((), 1)
+    assert (source.state.ended, source.state.gone_partitions) == ((), 2)
     assert source.state.fingerprint.gone_bounds == ("b0", "b1")
 
 
@@ -226,7 +226,7 @@ def test_what_fails_is_asked_again_after_growing_pauses_and_then_stays(
     assert source.turns(2 * pauses_s) == []
     assert source.state.ended == (GONE,)
     assert len(source.turns(80)) == (3 if ends else 0)
-    assert (source.state.ended, source.state.gone_partitions) == ((), 0 if ends else 1)
+    assert (source.state.ended, source.state.gone_partitions) == ((), 1 if ends else 2)
 
 
 def test_others_dont_wait_for_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,8 @@ def test_a_state_has_so_many_and_the_rows_of_others_stay(monkeypatch: pytest.Mon
         for oid in range(30)
     ]
     before = FINGERPRINT.model_copy(update={"leaves": tuple(leaves)})
-    source.update(**source.tables.ended.note_gone(source.state, before, FINGERPRINT))
+    now = FINGERPRINT.carrying(before)
+    source.update(fingerprint=now, **source.tables.ended.note_gone(source.state, before, now))
     assert len(source.state.model_dump_json()) < 250_000
     assert len(source.state.ended) + source.state.gone_partitions == 31
     assert GONE in source.state.ended
@@ -291,6 +292,6 @@ def test_why_rows_stay_is_said_for_each_reason(monkeypatch: pytest.MonkeyPatch) 
     before = FINGERPRINT.model_copy(update={"leaves": (cut, hashed)})
     with capture_logs() as logs:
         update = source.tables.ended.note_gone(source.state, before, FINGERPRINT)
-    assert update == {"gone_partitions": 2, "ended": (GONE,)}
+    assert update == {"ended": (GONE,)}
     assert [line["partitions"] for line in logs] == [1, 1]
     assert sum("too long" in line["reason"] for line in logs) == 1

@@ -25,7 +25,7 @@ from tests.fixtures.made_tables import STATE, tables
 SETTINGS = CaptureSettings(**{"topic.prefix": "pre", "table.include.list": "public.t"})
 START = Position(1, Lsn(1_000), 0)
 MADE = TableFingerprint(columns="", identity="", seen="1:1:")
-THERE = CatalogTable(MADE, STATE.name, entry=9, bytes=0)
+THERE = CatalogTable(MADE, STATE.name, entry=9)
 
 
 class Daemon:

@@ -102,10 +102,12 @@ def test_the_size_is_that_of_what_holds_rows(database: Conninfo) -> None:
         "VACUUM ANALYZE wide, parted",
     )
     with session(database) as opened:
-        wide, parted = oids(opened, "wide", "parted")
+        wide, parted, parted_1 = oids(opened, "wide", "parted", "parted_1")
         tables = fingerprints(opened, [wide, parted], "p")
-    assert 1_000_000 < tables[wide].bytes < 1_200_000
-    assert tables[parted].bytes == 8192
+    assert 1_000_000 < tables[wide].bytes_of([]) < 1_200_000
+    assert tables[wide].bytes_of([wide]) == tables[wide].bytes_of([])
+    assert tables[parted].bytes_of([]) == tables[parted].bytes_of([parted_1]) == 8192
+    assert tables[parted].bytes_of([parted]) == 0, "it has no rows of its own"
 
 
 def test_a_row_of_a_subtransaction_that_ran_on_is_no_old_row(database: Conninfo) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from cdc.errors import ExitCode
 from cdc.records.bounds import Bound
+from cdc.records.state import Phase
 from sinks.changes.names import DELETED, END, OP, POSITION, VALID_TO
 from tests.fixtures.ended_rows import between, ended, listed
 from tests.fixtures.lakehouse import Lakehouse
@@ -117,4 +119,32 @@ def test_an_event_that_comes_late_ends_versions_where_their_rows_went(
     assert ids(lakehouse, "public.t") == [2, 3, 4, 5]
     assert [version for version in history(lakehouse) if version[0] != 3] == [
         version for version in expected if version[0] != 3
+    ]
+
+
+def test_a_partition_that_is_read_again_replaces_its_rows_alone(lakehouse: Lakehouse) -> None:
+    """The table isn't shown before it is whole; a version ends where the read began."""
+    log = begun(lakehouse)
+    log.table(400, phase=Phase.SNAPSHOT)
+    log.drop(at(399, 0), ended(at(399, 0), between("day", [10], [20])), DROPPED_US)
+    log.row("u", at(410), row(3, 20, a="meanwhile"))
+    log.row("r", at(420, 0), row(2, 19, "us"))
+    log.reached(at(430))
+    assert lakehouse.merge().exit_code is ExitCode.NOTHING_TO_DO
+    assert ids(lakehouse, "public.t") == [1, 2, 3, 4, 5]
+    log.row("r", at(440, 0), row(6, 12))
+    log.table(400)
+    log.reached(at(450))
+    assert lakehouse.merge().exit_code == 0
+    assert ids(lakehouse, "public.t") == [2, 3, 4, 6]
+    read, end = str(at(100, 0)), str(at(399, 0))
+    assert history(lakehouse) == [
+        (1, read, end, True),
+        (2, read, end, True),
+        (2, str(at(420, 0)), None, False),
+        (3, read, str(at(410)), False),
+        (3, str(at(410)), None, False),
+        (4, read, None, False),
+        (5, read, end, True),
+        (6, str(at(440, 0)), None, False),
     ]

@@ -10,6 +10,7 @@ from cdc.capture.start import begin_epoch, check_continuity, check_untouched
 from cdc.errors import GapError
 from cdc.postgres.connection import System
 from cdc.postgres.slot import SlotState
+from cdc.records.fingerprint import DoubtfulLeaf
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Progress, TableState, parse_state
@@ -99,7 +100,7 @@ def test_a_new_slot_for_tables_that_were_captured_is_a_gap() -> None:
 def test_a_new_epoch_waits_for_no_transaction_of_the_cluster_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    doubt = Doubt(reason="r", since_ms=1, leaves=(5,), behind_xid=800, set_aside=True)
+    doubt = Doubt(reason="r", since_ms=1, leaves=(DoubtfulLeaf(5),), behind_xid=800, set_aside=True)
     state = table_state(TableName("public", "t"), doubt=doubt, joined_xid=700, joined_lsn=Lsn(9))
     monkeypatch.setattr("cdc.capture.start.read_all", lambda *_: [state])
     servers = Mock()

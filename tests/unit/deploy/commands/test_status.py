@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.records.fingerprint import EndedPartition
+from cdc.records.fingerprint import EndedPartition, TableFingerprint
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from deploy.commands.drop_status import DropStatus, drop_lines
@@ -79,8 +79,10 @@ def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go(
     also: dict[str, object], waits: str
 ) -> None:
     ended = (EndedPartition((), ("b1", "b2")),)
-    state = _state(Phase.STREAMING).model_copy(update={"gone_partitions": 3, "ended": ended})
-    state = state.model_copy(update=also)
+    gone = ("b1", "b2", "b3", "b4", "b5")
+    fingerprint = TableFingerprint(columns="", identity="", gone_bounds=gone, seen="1:1:")
+    update = {"fingerprint": fingerprint, "ended": ended, **also}
+    state = _state(Phase.STREAMING).model_copy(update=update)
     lines = snapshot_text(table_status(state, NOW_MS)).split("\n")
     stay = f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go"
     assert f"{stay} of them" in lines
