@@ -24,7 +24,7 @@ from cdc.compiled import fast
 from cdc.errors import MillraceError
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.postgres.slot import size
-from cdc.records.fingerprint import LEAF_CHARS_MAX, DoubtfulLeaf, TableFingerprint
+from cdc.records.fingerprint import DoubtfulLeaf, TableFingerprint, within_limit
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -372,9 +372,11 @@ class CatalogCheck:
 
 def _doubtful_leaves(differences: Differences, finding: Finding) -> tuple[DoubtfulLeaf, ...]:
     """The partitions that are doubtful, with their bounds; empty: the table as a whole is."""
-    leaves = [DoubtfulLeaf(oid, finding.levels.get(oid, ())) for oid in differences.leaves]
-    chars = sum(len(level.bound) for leaf in leaves for level in leaf.levels)
-    return tuple(leaves) if chars <= LEAF_CHARS_MAX else ()
+    there = finding.now.fingerprint.leaves if finding.now else ()
+    attached = {leaf.oid: leaf.attached for leaf in there}
+    return within_limit(
+        DoubtfulLeaf(oid, attached[oid], finding.levels.get(oid, ())) for oid in differences.leaves
+    )
 
 
 def _left_out(state: TableState, leaves: Collection[int]) -> tuple[LeafRead, ...]:

@@ -206,6 +206,9 @@ class IncrementalSnapshots:
                 return [*records, *self._hindered(read, obstacle, now)]
             before = read.changes.key
             read.learn(described)
+            if read.lacks_partition(self._tables.states[read.captured.name]):
+                reason = "a partition that is to be replaced has gone, and others may have its rows"
+                return [*records, self._tables.reads.read_anew(read.captured.name, reason)]
             read.remember(reached.commit_lsn)
             if read.changes.key != before:
                 self._reset_tracking()
@@ -250,9 +253,14 @@ class IncrementalSnapshots:
             return SignalOutput([], self._finish(read, position, "it could never be captured"))
         requests = state.requests
         (now,) = (request for request in requests if request.is_same(read.request))
-        bounds = None
-        if now.read and state.doubt is not None:  # other partitions count as read
-            bounds = self._tables.ended.replaced(state.name, state.doubt)
+        # What the catalog check doesn't know yet is still to be found, and waited for.
+        known = state.fingerprint or read.described.table.fingerprint
+        table, bounds = replace(read.described.table, fingerprint=known), None
+        doubt = self._tables.states.to_settle(table)
+        if doubt is not None and not now.signal and self._tables.schemas.is_newest(table):
+            bounds = self._tables.ended.replaced(state.name, doubt)
+        if known is not None and bounds is None:
+            table = replace(table, fingerprint=known.without_bounds(known.gone_bounds))
         first = SnapshotRequest(
             kind="initial",
             signal=now.signal,
@@ -261,12 +269,8 @@ class IncrementalSnapshots:
             read=() if bounds is None else now.read,
             behind_xid=max(now.behind_xid, state.doubt.behind_xid if state.doubt else 0),
         )
-        # What the catalog check doesn't know yet is still to be found, and waited for.
-        known = state.fingerprint or read.described.table.fingerprint
-        if known is not None and bounds is None:
-            known = known.without_bounds(known.gone_bounds)
-        table = replace(read.described.table, fingerprint=known)
-        others = (each for each in requests if each is not now and each.kind != "initial")
+        left = (each for each in requests if each is not now and not each.is_own)
+        others = (each for each in left if each.kind != "initial")
         events, states = self._tables.begin_anew(table, position, (first, *others), bounds=bounds)
         return SignalOutput([*events], states)
 

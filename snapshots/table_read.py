@@ -286,6 +286,21 @@ class TableRead:
         leaves = self.described.table.leaves if self.described else None
         return leaves is not None and all(self._ranges(leaf.oid) == (ALL,) for leaf in leaves)
 
+    def lacks_partition(self, state: TableState) -> bool:
+        """Whether one is missing whose bounds were emptied to read it: another may have had rows.
+
+        What is there when the table is described for the first time behind that was there before.
+        """
+        doubtful = state.doubt.leaves if state.doubt else ()
+        table = self.described.table if self.described else None
+        read = {each.leaf for each in self.request.read}
+        if self.request.kind != "initial" or self.request.reset or not read or table is None:
+            return False
+        leaves = table.fingerprint.leaves if table.fingerprint else ()
+        there = {(leaf.oid, leaf.attached) for leaf in leaves}
+        is_first = read.isdisjoint(leaf.oid for leaf in doubtful)
+        return is_first and any((leaf.oid, leaf.attached) not in there for leaf in doubtful)
+
     @property
     def pages(self) -> tuple[int, int] | None:
         """How many pages the table has, and how many were read, as far as it is described."""

@@ -44,11 +44,12 @@ class EndedPartition(NamedTuple):
 class DoubtfulLeaf(NamedTuple):
     """A partition whose rows are to be read again, by its OID.
 
-    ``levels`` are its bounds, from the captured table down, where it may be the only one that a
-    read replaces.
+    ``attached`` is as in its fingerprint: it stays what it is as long as its bounds do. ``levels``
+    are these bounds, from the captured table down; without them a read can't replace it alone.
     """
 
     oid: int
+    attached: str = ""
     levels: tuple[PartitionLevel, ...] = ()
 
 
@@ -173,7 +174,7 @@ class TableFingerprint(BaseModel):
 
         What was read of the bounds of partitions is kept, too.
         """
-        bounds = {leaf.bound for leaf in self.leaves}
+        bounds = {leaf.bound for leaf in self.leaves if leaf.has_rows}
         earlier = {(leaf.oid, leaf.attached, leaf.bound): leaf for leaf in before.leaves}
         leaves = list[LeafFingerprint]()
         for leaf in self.leaves:
@@ -214,6 +215,14 @@ class TableFingerprint(BaseModel):
         ended = set(ended)
         left = tuple(bound for bound in self.gone_bounds if bound not in ended)
         return self.model_copy(update={"gone_bounds": left})
+
+
+def within_limit(leaves: Iterable[DoubtfulLeaf]) -> tuple[DoubtfulLeaf, ...]:
+    """These leaves; without their bounds, where those are too long for a state record."""
+    leaves = tuple(leaves)
+    if sum(_chars(leaf.levels) for leaf in leaves) <= LEAF_CHARS_MAX:
+        return leaves
+    return tuple(leaf._replace(levels=()) for leaf in leaves)
 
 
 def _chars(levels: Iterable[PartitionLevel]) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
-from cdc.records.fingerprint import DoubtfulLeaf, EndedPartition, TableFingerprint
+from cdc.records.fingerprint import DoubtfulLeaf, EndedPartition, TableFingerprint, within_limit
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
@@ -215,7 +215,7 @@ class Doubt(BaseModel):
                 "reason": reasons,
                 "since_ms": self.since_ms,
                 "replaces": self.replaces or later.replaces,
-                "leaves": tuple(leaves.values()),
+                "leaves": within_limit(leaves.values()),
                 "bytes": max(self.bytes, later.bytes),
                 "behind_xid": max(self.behind_xid, later.behind_xid),
                 "right_until": min(right_until, default=None),

@@ -145,3 +145,8 @@ class LakehouseSettings(DropSettings):
                 'a mask that hashes needs a salt ("${env:NAME}"), or anyone could guess values'
             )
         return self
+
+    def reshaped(self, source: str) -> set[str]:
+        """The columns of a captured table that a derived one has hashed, or of another type."""
+        derived = (table for table in self.tables if table.source == source)
+        return {column for table in derived for column in (*table.mask, *table.types)}

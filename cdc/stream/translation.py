@@ -187,7 +187,9 @@ class Translation:
             self._set_aside(oid, error)
         for table in self._reselection.failed_tables & self._being_read:
             if self._tables.states.is_taken(table):
-                self._encoders.state_records.append(self._tables.reads.read_anew(table))
+                # No chunk may have brought what the event leaves out, nor will.
+                anew = self._tables.reads.read_anew(table, "changed rows lack values")
+                self._encoders.state_records.append(anew)
         self._reselection.refused.clear()
         self._reselection.failed_tables.clear()
         self._being_read.clear()

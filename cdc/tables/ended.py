@@ -21,7 +21,7 @@ from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import Doubt, TableState
-from cdc.settings import CaptureSettings
+from cdc.settings import Settings
 from cdc.tables.schemas import EncoderRegistry, SchemaVersions
 from cdc.tables.states import TableStates
 
@@ -53,15 +53,11 @@ class EndedPartitions:
 
     def __init__(
         self,
-        settings: CaptureSettings,
+        settings: Settings,
         states: TableStates,
         schemas: SchemaVersions,
         encoders: EncoderRegistry,
-        *,
-        has_own_events: bool = True,
     ) -> None:
-        """``has_own_events``: no other form of events is asked for, which merges couldn't read."""
-        self._has_own_events = has_own_events
         self._settings = settings
         self._states = states
         self._schemas = schemas
@@ -71,7 +67,7 @@ class EndedPartitions:
         self, state: TableState, before: TableFingerprint, now: TableFingerprint
     ) -> dict[str, object]:
         """Whose rows are to end: an update of the table's state; the others' stay."""
-        ends = self._settings.partition_drop_policy == "delete"
+        ends = self._settings.capture.partition_drop_policy == "delete"
         cut = {leaf.bound for leaf in before.leaves if leaf.cut}
         ended, kept = list(state.ended), Counter[str]()
         chars = sum(map(_chars, ended))
@@ -130,10 +126,14 @@ class EndedPartitions:
     def _bounds(
         self, table: TableName, levels: Sequence[PartitionLevel]
     ) -> tuple[Bound, ...] | None:
-        schema = self._schemas.newest(table)
-        if schema is None or not self._has_own_events:
+        """What an event has of the bounds; None where it, or what is derived, can't have them."""
+        schema, lakehouse = self._schemas.newest(table), self._settings.lakehouse
+        if schema is None or self._settings.foreign_forms:
             return None
-        return json_bounds(schema, self._encoders.key_fields(schema), levels)
+        reshaped = lakehouse.reshaped(str(table)) if lakehouse else set()
+        key = self._encoders.key_fields(schema)
+        kept = (field for field in key if schema.columns[field.column].name not in reshaped)
+        return json_bounds(schema, kept, levels)
 
 
 def gone_partitions(before: TableFingerprint, now: TableFingerprint) -> list[EndedPartition]:

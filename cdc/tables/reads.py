@@ -153,8 +153,9 @@ class TableReads:
     def doubt(self, table: TableName, doubt: Doubt, **update: object) -> Record:
         """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.
 
-        A first read that is under way begins anew, and is what settles the doubt. Before the
-        table's very first one nothing was right: no change is missing.
+        A first read that is under way begins anew, and is what settles the doubt: if that is one of
+        some partitions, those that aren't doubtful count as read. Before the table's very first one
+        nothing was right: no change is missing.
         """
         state = self._states[table]
         others = [each for each in state.requests if not each.is_own and each.kind != "initial"]
@@ -162,9 +163,11 @@ class TableReads:
             doubt = state.doubt.and_also(doubt)
         if (first := state.initial) is None:
             return self._states.set_requests(table, others, None, doubt=doubt, **update)
+        doubtful = {leaf.oid for leaf in doubt.leaves}
+        is_part = bool(state.doubt and doubtful and not first.signal)
         anew = first.model_copy(
             update={
-                "read": (),
+                "read": tuple(each for each in first.read if is_part and each.leaf not in doubtful),
                 "rows": 0,
                 "begun_ms": max(time.time_ns() // 1_000_000, first.begun_ms + 1),
                 "reset": first.reset or doubt.replaces,
@@ -263,16 +266,13 @@ class TableReads:
             table, requests, rows_sent=rows, pages_total=pages, pages_done=pages_done
         )
 
-    def read_anew(self, table: TableName) -> Record:
-        """Begin a table's first read once more; returns its state record.
-
-        An event has left out values that no chunk may have brought, nor will.
-        """
+    def read_anew(self, table: TableName, reason: str) -> Record:
+        """Begin a table's first read once more, of all its rows; returns its state record."""
         state = self._states[table]
         others = [request for request in state.requests if request.kind != "initial"]
         before = state.initial or SnapshotRequest(kind="initial")
         if before.read:
-            log.warning("a table is read anew: changed rows lack values", table=str(table))
+            log.warning("a table is read anew", table=str(table), reason=reason)
         now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
         self._states.reset_tracking()

@@ -134,11 +134,16 @@ class SchemaVersions:
             self._rules,
         )
 
+    def is_newest(self, table: TableDescription) -> bool:
+        """Whether the newest version looks like the table as it is described."""
+        before = self.newest(table.name)
+        signature = key_signature(table.signature, table.name, self._rules)
+        return before is not None and (before.oid, before.signature) == (table.oid, signature)
+
     def made_again(self, table: TableDescription) -> list[str]:
         """The columns that have another number by now, though the table looks the same."""
         before = self.newest(table.name)
-        signature = key_signature(table.signature, table.name, self._rules)
-        if before is None or (before.oid, before.signature) != (table.oid, signature):
+        if before is None or not self.is_newest(table):
             return []
         numbers = {column.name: column.number for column in before.columns}
         return [

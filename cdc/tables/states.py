@@ -194,7 +194,7 @@ class TableStates(dict[TableName, TableState]):
                 block_bytes=table.block_bytes,
                 requests=requests,
                 fingerprint=table.fingerprint,
-                doubt=self._doubt(table),
+                doubt=_of_part(self.to_settle(table), table) if is_part else self.to_settle(table),
                 ended=before.ended if before and is_part else (),
                 gaps=before.gaps if before else (),
                 gaps_total=before.gaps_total if before else 0,
@@ -204,7 +204,7 @@ class TableStates(dict[TableName, TableState]):
         )
         return [*renamed, begun]
 
-    def _doubt(self, table: TableDescription) -> Doubt | None:
+    def to_settle(self, table: TableDescription) -> Doubt | None:
         """What the table's new read has to settle; of one that had all rows, changes may lack."""
         before = self.get(table.name)
         if before is None or not before.is_in_log:
@@ -322,6 +322,13 @@ def right_until(state: TableState, checked: Position | None) -> Position:
     if checked is not None and checked.epoch == state.epoch:
         return checked
     return Position(state.epoch, Lsn(0), 0)  # no check has come so far since the epoch began
+
+
+def _of_part(doubt: Doubt | None, table: TableDescription) -> Doubt | None:
+    """The doubt without partitions that have gone since: a read of the others begins."""
+    there = {leaf.oid for leaf in table.fingerprint.leaves} if table.fingerprint else set[int]()
+    left = tuple(leaf for leaf in doubt.leaves if leaf.oid in there) if doubt else ()
+    return doubt and doubt.model_copy(update={"leaves": left})
 
 
 def _missed(before: TableState, table: TableDescription) -> str:

@@ -125,13 +125,7 @@ class Tables:
             capture, database, self.states, rules, pipeline, dead_letters
         )
         self.notifications = Notifications(capture, pipeline)
-        self.ended = EndedPartitions(
-            capture,
-            self.states,
-            self.schemas,
-            self.encoders,
-            has_own_events=not settings.foreign_forms,
-        )
+        self.ended = EndedPartitions(settings, self.states, self.schemas, self.encoders)
 
     def arrive(self, relation: Relation, since: Position, xid: int | None = None) -> Arrival:
         """A relation whose changes arrive, the first of them at ``since``.
