@@ -1,19 +1,24 @@
 """Which partitions went as a whole, and of which an event can say whose rows they had."""
 
+from typing import Any
+
 import pytest
 
 from cdc.events.fields import plan
 from cdc.events.rules import EventRules
 from cdc.records.bounds import Bound, RangeEdge
 from cdc.records.fingerprint import (
+    DoubtfulLeaf,
     EndedPartition,
     LeafFingerprint,
     PartitionLevel,
     TableFingerprint,
 )
 from cdc.records.schema import TableSchema
+from cdc.records.state import Doubt
 from cdc.tables.ended import gone_partitions, json_bounds
 from tests.fixtures.made_changes import table
+from tests.fixtures.made_tables import STATE, tables
 
 DAY = PartitionLevel(10, (1,), "FOR VALUES FROM ('2024-01-01') TO ('2024-01-02')")
 NEXT = PartitionLevel(20, (1,), "FOR VALUES FROM ('2024-01-02') TO ('2024-01-03')")
@@ -164,3 +169,27 @@ def test_bounds_that_were_left_out_are_read_again_once_there_is_room() -> None:
     mended = later.with_levels({oid: levels(oid) for oid in later.without_levels})
     assert [each.oid for each in mended.leaves if each.cut] == [13]
     assert mended.without_levels == []
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [{}, {"mask": {"v": "hash"}}, {"mask": {"id": "hash"}}, {"types": {"id": "string"}}],
+    ids=["as it is", "another column hashed", "hashed", "of another type"],
+)
+def test_bounds_are_said_of_columns_that_derived_tables_have_as_they_are(
+    derived: dict[str, Any],
+) -> None:
+    made = tables(
+        schemas=[numbered("id int4!, v text", "id").model_copy(update={"table": "t"})],
+        lakehouse={
+            "path": "/lake",
+            "salt": "s",
+            "tables": [{"source": "public.t", "kind": "current", **derived}],
+        },
+    )
+    level = PartitionLevel(10, (1,), "FOR VALUES FROM (1) TO (9)")
+    there = fingerprint(leaf(10, level))
+    made.states.put(STATE.model_copy(update={"fingerprint": there}))
+    doubt = Doubt(reason="r", since_ms=1, leaves=(DoubtfulLeaf(10, "7", (level,)),))
+    said = made.ended.replaced(STATE.name, doubt)
+    assert (said is None) == ("id" in {*derived.get("mask", {}), *derived.get("types", {})})
