@@ -5,7 +5,7 @@ atomic step that records the position reached. docs/explanation/runs.md says wha
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cdc.errors import LogForgottenError, MillraceError
@@ -62,7 +62,7 @@ class Wanted(NamedTuple):
     """The derived tables that there are to be, and remarks about others for the user."""
 
     tables: dict[str, WantedTable]
-    remarks: list[str]
+    remarks: Sequence[str] = ()
 
 
 class Target(ABC):
@@ -106,10 +106,12 @@ class Target(ABC):
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """The plan of a table that the log has forgotten changes of; None: it is refused.
 
-        The error is the refusal's, and may be given another remedy.
+        It begins again where the log has every key. The error is the refusal's, and may be given
+        another remedy.
         """
-        del name, table, forgotten
-        return None
+        del name, table
+        again = forgotten.again
+        return again.begun_again(again.start) if forgotten.is_compacted else None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """What is to be known, and is known, of these tables' new records."""

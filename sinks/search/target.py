@@ -117,10 +117,10 @@ class TableIndexes(Target):
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """Where the log keeps every key, the table is loaded again; else it stays as it is."""
-        if not (table.base and forgotten.is_compacted):
-            return None
-        self._report(f"{name}: {forgotten.error.what}: loading it again from the log")
-        return forgotten.again.begun_again(forgotten.again.start)
+        again = super().behind_gap(name, table, forgotten)
+        if again is not None:
+            self._report(f"{name}: {forgotten.error.what}: loading it again from the log")
+        return again
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """First loads of a single step begin here: by one read of the log instead of two."""
