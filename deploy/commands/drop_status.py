@@ -1,10 +1,11 @@
 """Plans and states of tables → what ``millrace status`` says of those that are gone."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 
 from cdc.log.offsets import LogState
+from cdc.records.state import Progress, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropPolicy
 from deploy.commands.table_status import time_text
@@ -34,12 +35,14 @@ def drop_statuses(
     wanted: Mapping[str, WantedTable],
     plan: RunPlan | None,
     outcome: RunOutcome | None,
-    state: LogState,
+    progress: Progress | None,
+    states: Sequence[TableState],
     capture: CaptureSettings,
 ) -> list[DropStatus]:
     """What becomes of derived tables that the last plan has, and whose captured ones are gone."""
-    if plan is None:
+    if plan is None or progress is None:
         return []
+    state = LogState(progress, {str(each.name): each for each in states}, {}, {}, {})
     last = goes_on(plan, outcome) if outcome is not None else {}
     return [
         DropStatus(

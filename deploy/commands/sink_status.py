@@ -1,12 +1,11 @@
 """Configuration → how far the lakehouse and the search indexes are."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from cdc.log.offsets import LogState
 from cdc.log.state import read_all
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Progress, TableState
@@ -32,12 +31,12 @@ def table_states(settings: Settings) -> list[TableState]:
     return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
 
 
-def keyed_tables(settings: Settings) -> list[TableName]:
-    """The captured tables whose rows have keys, and so can be documents."""
+def keyed_tables(settings: Settings, states: Iterable[TableState]) -> list[TableName]:
+    """The tables of the log whose rows have keys, and so can be documents."""
     topic = schema_topic(settings.capture.topic_prefix)
     schemas = read_all(settings.kafka, topic, TableSchema)
     newest = {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
-    names = [state.name for state in table_states(settings)]
+    names = [state.name for state in states]
     return [name for name in names if name in newest and newest[name].key]
 
 
@@ -45,7 +44,7 @@ def all_aliases(settings: Settings) -> dict[str, str]:
     """The aliases of all indexes, by the names of tables and documents; ConfigError without any."""
     from sinks.search.documents import aliases
 
-    return aliases(settings.require_search(), keyed_tables(settings))
+    return aliases(settings.require_search(), keyed_tables(settings, table_states(settings)))
 
 
 class RunStatus(TableCounts):
@@ -142,15 +141,11 @@ def lakehouse_status(
     last = plans.last()
     outcome = plans.outcome(last) if last else None
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
-    drops = list[DropStatus]()
-    if progress is not None:
-        tables = {str(state.name): state for state in states}
-        wanted = {
-            name: WantedTable(table.source, table.kind, drop=lakehouse.drop_rule(table.options))
-            for name, table in derived_tables(lakehouse, tables).items()
-        }
-        log = LogState(progress, tables, {}, {}, {})
-        drops = drop_statuses(wanted, last, outcome, log, settings.capture)
+    wanted = {
+        name: WantedTable(table.source, table.kind, drop=lakehouse.drop_rule(table.options))
+        for name, table in derived_tables(lakehouse, (str(each.name) for each in states)).items()
+    }
+    drops = drop_statuses(wanted, last, outcome, progress, states, settings.capture)
     checked = plans.checked()
     gaps = _gaps(last, outcome) if last else {}
     shown = {"sink": "lakehouse", "runs": runs, "drops": drops, "gaps": gaps}
@@ -199,15 +194,12 @@ def search_status(
     record = ledger.run()
     indexes = _indexes(client, search, ledger, names)
     plan, outcome, checked = record.plan, record.outcome, record.checked
-    drops = list[DropStatus]()
-    if progress is not None:
-        wanted = {
-            str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
-            for name in names
-            if search.tables is None or str(name) in search.tables
-        }
-        log = LogState(progress, {str(state.name): state for state in states}, {}, {}, {})
-        drops = drop_statuses(wanted, plan, outcome, log, settings.capture)
+    wanted = {
+        str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
+        for name in names
+        if search.tables is None or str(name) in search.tables
+    }
+    drops = drop_statuses(wanted, plan, outcome, progress, states, settings.capture)
     shown = {"sink": "search", "indexes": indexes, "drops": drops}
     return _status(settings, progress, plan, outcome, checked, **shown)
 

@@ -109,7 +109,7 @@ def collect(settings: Settings) -> Status:
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask_log(lambda: table_states(settings)) or []
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
-    names = ask_log(lambda: keyed_tables(settings)) or []
+    names = ask_log(lambda: keyed_tables(settings, states)) or []
     sinks = [
         ask(lambda: lakehouse_status(settings, progress, states)),
         ask(lambda: search_status(settings, progress, names, states)),
