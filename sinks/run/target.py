@@ -37,12 +37,10 @@ class PlanStore(Protocol):
         """Record that nothing of the plan is under way any more."""
 
     def checked(self) -> LastCheck:
-        """When a run last found nothing to do; a store needn't know."""
-        return LastCheck()
+        """When a run last found nothing to do."""
 
     def check(self, tables: list[str], ts_ms: int) -> None:
-        """Record that there was nothing to do for these tables at a time; a store needn't."""
-        del tables, ts_ms
+        """Record that there was nothing to do for these tables at a time (ms since 1970)."""
 
 
 class Forgotten(NamedTuple):
