@@ -252,28 +252,18 @@ class Requests:
         records = []
         stopped = self._requested(collections, lambda request: request.kind == "incremental")
         for table in stopped:
+            reason = f"signal {signal} has stopped it"
             requests = self._states[table].requests
-            left = [request for request in requests if request.kind == "incremental"]
-            others = [request for request in requests if request.kind != "incremental"]
-            if any(request.is_own for request in left):
+            ended = [request for request in requests if request.kind == "incremental"]
+            if any(request.is_own for request in ended):
                 log.warning(
                     "a signal stops a read of rows that DDL had changed: the log keeps old values",
                     table=str(table),
                     signal=signal,
                     remedy="have the table read again: execute-snapshot",
                 )
-                reason = f"signal {signal} has stopped it"
                 records += self._tables.reads.refuse(table, reason, is_stopped=True)
-            while left:  # a record for each: whoever waits for one of them looks for its outcome
-                ended = left.pop(0)
-                outcome = SnapshotOutcome(
-                    signal=ended.signal,
-                    status="ABORTED",
-                    rows=ended.rows,
-                    reason=f"signal {signal} has stopped it",
-                )
-                reported = outcome if ended.signal else None
-                records.append(self._states.set_requests(table, [*left, *others], reported))
+            records += self._tables.reads.end(table, ended, "ABORTED", reason)
         if stopped:
             named = stopped if collections else ()
             records += self._tables.notifications.incremental("ABORTED", position, signal, named)

@@ -15,10 +15,10 @@ from cdc.capture.backfill import Backfill, SnapshotObserver, SnapshotWriter
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.errors import ConfigError, UnreadTableError
+from cdc.errors import UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres import risks, slot
-from cdc.postgres.captured import described_tables, ensure_publication
+from cdc.postgres.captured import described_tables, ensure_publication, require_captured
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -205,13 +205,7 @@ class Session:
         """Make or check the publication; returns the tables as they are published."""
         ensure_publication(self.servers.sql, self._capture, captured)
         described = self.servers.describe(captured)
-        missing = set(again) - {str(table.name) for table in described}
-        if missing:
-            raise ConfigError(
-                f"not captured: {', '.join(sorted(missing))}",
-                where="table.include.list and the publication",
-                remedy="name tables as schema.table, that the lists and the publication have",
-            )
+        require_captured(again, (table.name for table in described))
         return described
 
     def _describe_again(self) -> None:

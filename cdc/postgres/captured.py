@@ -12,7 +12,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.errors import PublicationError, SourcePrivilegeError
+from cdc.errors import ConfigError, PublicationError, SourcePrivilegeError
 from cdc.postgres import catalog
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -74,6 +74,16 @@ WHERE p.pubname = %s
 """
 _NAMES_MAX: Final = 20
 """A message names at most this many tables; the SQL line to run names them all."""
+
+
+def require_captured(names: Iterable[str], captured: Iterable[TableName]) -> None:
+    """Raise ConfigError for a name (``schema.table``) that no captured table has."""
+    if missing := set(names) - {str(table) for table in captured}:
+        raise ConfigError(
+            f"not captured: {', '.join(sorted(missing))}",
+            where="table.include.list and the publication",
+            remedy="name tables as schema.table, that the lists and the publication have",
+        )
 
 
 def keyed_tables(

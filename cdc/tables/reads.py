@@ -5,7 +5,7 @@ rows (the snapshots package) and what writes them (cdc.capture) exchange batches
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -200,18 +200,31 @@ class TableReads:
             doubt = state.doubt.model_copy(update={"reason": reason, "refused": refused})
         elif state.doubt is not None:
             doubt = state.doubt.and_also(doubt)
-        kept = [each for each in state.requests if _is_asked_reset(each)]
-        ended = [each for each in state.requests if each not in kept]
+        ended = [each for each in state.requests if not _is_asked_reset(each)]
         if doubt == state.doubt and not ended:
             return []
-        left = [each for each in ended if each.signal]
-        records = [self._states.set_requests(table, [*left, *kept], None, doubt=doubt)]
-        while left:  # a record for each: whoever waits for one of them looks for its outcome
-            each = left.pop(0)
-            outcome = SnapshotOutcome(
-                signal=each.signal, status="SQL_EXCEPTION", rows=each.rows, reason=reason
+        noted = self._states.set_requests(table, state.requests, doubt=doubt)
+        return [noted, *self.end(table, ended, "SQL_EXCEPTION", reason)]
+
+    def end(
+        self,
+        table: TableName,
+        requests: Iterable[SnapshotRequest],
+        status: Literal["ABORTED", "SQL_EXCEPTION"],
+        reason: str,
+    ) -> list[Record]:
+        """Note that reads of a table come to nothing; a record for each.
+
+        Whoever waits for one of them looks for its outcome.
+        """
+        records, left = list[Record](), list(self._states[table].requests)
+        for each in requests:
+            left.remove(each)
+            ended = SnapshotOutcome(
+                signal=each.signal, status=status, rows=each.rows, reason=reason
             )
-            records.append(self._states.set_requests(table, [*left, *kept], outcome))
+            outcome = ended if each.signal else None
+            records.append(self._states.set_requests(table, left, outcome))
         return records
 
     def refuse(self, table: TableName, reason: str, *, is_stopped: bool = False) -> list[Record]:

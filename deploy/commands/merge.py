@@ -178,7 +178,8 @@ def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
         return
     from compaction.indexes import compact as compact_indexes
 
-    for index in compact_indexes(settings.search, keyed_tables(settings), dry_run=dry_run):
+    names = keyed_tables(settings, table_states(settings))
+    for index in compact_indexes(settings.search, names, dry_run=dry_run):
         yield f"index {index}"
 
 

@@ -1,7 +1,7 @@
 """Configuration → how far the lakehouse and the search indexes are."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -11,9 +11,11 @@ from cdc.log.state import read_all
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Progress, TableState
 from cdc.records.topics import schema_topic, table_topic
-from cdc.settings import SearchSettings, Settings
-from deploy.commands.drop_status import DropStatus, drop_statuses
+from cdc.settings import CaptureSettings, SearchSettings, Settings
+from cdc.settings.drops import DropPolicy
+from deploy.commands.table_status import time_text
 from sinks.changes.derived import derived_tables
+from sinks.run.drops import find_drops, is_emptied
 from sinks.run.plan import RunPlan, WantedTable, goes_on
 from sinks.run.summary import LastCheck, RunOutcome, TableCounts
 
@@ -32,12 +34,12 @@ def table_states(settings: Settings) -> list[TableState]:
     return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
 
 
-def keyed_tables(settings: Settings) -> list[TableName]:
-    """The captured tables whose rows have keys, and so can be documents."""
+def keyed_tables(settings: Settings, states: Iterable[TableState]) -> list[TableName]:
+    """The tables of the log whose rows have keys, and so can be documents."""
     topic = schema_topic(settings.capture.topic_prefix)
     schemas = read_all(settings.kafka, topic, TableSchema)
     newest = {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
-    names = [state.name for state in table_states(settings)]
+    names = [state.name for state in states]
     return [name for name in names if name in newest and newest[name].key]
 
 
@@ -45,7 +47,7 @@ def all_aliases(settings: Settings) -> dict[str, str]:
     """The aliases of all indexes, by the names of tables and documents; ConfigError without any."""
     from sinks.search.documents import aliases
 
-    return aliases(settings.require_search(), keyed_tables(settings))
+    return aliases(settings.require_search(), keyed_tables(settings, table_states(settings)))
 
 
 class RunStatus(TableCounts):
@@ -73,6 +75,23 @@ class IndexStatus(BaseModel):
     refused: int = 0
 
 
+class DropStatus(BaseModel):
+    """A derived table whose captured ``table`` is gone at the source.
+
+    Its rows go from ``due_ms`` on, by the daemon's clock (None: they stay), unless something
+    ``held`` that up.
+    """
+
+    name: str
+    table: str
+    policy: DropPolicy
+    due_ms: int | None
+    held: str = ""
+    needs_word: bool = False
+    """Whether ``--accept-drop`` is what it takes: too many tables are missing."""
+    emptied: bool = False
+
+
 class SinkStatus(BaseModel):
     """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied."""
 
@@ -98,6 +117,22 @@ class SinkStatus(BaseModel):
             + (f" ({len(gaps) - 1} older gaps)" if gaps[1:] else "")
             for table, gaps in self.gaps.items()
         ]
+
+    def drop_texts(self) -> Iterator[str]:
+        """A line for each derived table of a dropped one: what becomes of its rows, what to do."""
+        for drop in self.drops:
+            text = f"{self.sink}, {drop.name}: {drop.table} is gone at the source; its rows "
+            if drop.emptied:
+                text += "were deleted"
+            elif drop.due_ms is None:
+                text += 'stay, and go with table.drop.policy = "delete"'
+            else:
+                text += f"go with the first merge after {time_text(drop.due_ms)} UTC"
+                if drop.needs_word:
+                    text += f" that you give --accept-drop {drop.table}: {drop.held}"
+                elif drop.held:
+                    text += f", but stay as long as this holds: {drop.held}"
+            yield text
 
 
 def _status(
@@ -142,19 +177,43 @@ def lakehouse_status(
     last = plans.last()
     outcome = plans.outcome(last) if last else None
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
-    drops = list[DropStatus]()
-    if progress is not None:
-        tables = {str(state.name): state for state in states}
-        wanted = {
-            name: WantedTable(table.source, table.kind, drop=lakehouse.drop_rule(table.options))
-            for name, table in derived_tables(lakehouse, tables).items()
-        }
-        log = LogState(progress, tables, {}, {}, {})
-        drops = drop_statuses(wanted, last, outcome, log, settings.capture)
+    wanted = {
+        name: WantedTable(table.source, table.kind, drop=lakehouse.drop_rule(table.options))
+        for name, table in derived_tables(lakehouse, (str(each.name) for each in states)).items()
+    }
+    drops = _drops(wanted, last, outcome, progress, states, settings.capture)
     checked = plans.checked()
     gaps = _gaps(last, outcome) if last else {}
     shown = {"sink": "lakehouse", "runs": runs, "drops": drops, "gaps": gaps}
     return _status(settings, progress, last, outcome, checked, **shown)
+
+
+def _drops(
+    wanted: Mapping[str, WantedTable],
+    plan: RunPlan | None,
+    outcome: RunOutcome | None,
+    progress: Progress | None,
+    states: Sequence[TableState],
+    capture: CaptureSettings,
+) -> list[DropStatus]:
+    """What becomes of derived tables that the last plan has, and whose captured ones are gone."""
+    if plan is None or progress is None:
+        return []
+    state = LogState(progress, {str(each.name): each for each in states}, {}, {}, {})
+    last = goes_on(plan, outcome) if outcome is not None else {}
+    return [
+        DropStatus(
+            name=name,
+            table=wanted[name].source,
+            policy=wanted[name].drop.policy,
+            due_ms=drop.due_ms,
+            held=drop.held,
+            needs_word=bool(drop.missing),
+            emptied=name in last and is_emptied(last[name], drop.gone_ms),
+        )
+        for name, drop in find_drops(wanted, last, state, capture).items()
+        if name in plan.all_tables
+    ]
 
 
 def _gaps(plan: RunPlan, outcome: RunOutcome | None) -> dict[str, list[Gap]]:
@@ -199,15 +258,12 @@ def search_status(
     record = ledger.run()
     indexes = _indexes(client, search, ledger, names)
     plan, outcome, checked = record.plan, record.outcome, record.checked
-    drops = list[DropStatus]()
-    if progress is not None:
-        wanted = {
-            str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
-            for name in names
-            if search.tables is None or str(name) in search.tables
-        }
-        log = LogState(progress, {str(state.name): state for state in states}, {}, {}, {})
-        drops = drop_statuses(wanted, plan, outcome, log, settings.capture)
+    wanted = {
+        str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
+        for name in names
+        if search.tables is None or str(name) in search.tables
+    }
+    drops = _drops(wanted, plan, outcome, progress, states, settings.capture)
     shown = {"sink": "search", "indexes": indexes, "drops": drops}
     return _status(settings, progress, plan, outcome, checked, **shown)
 

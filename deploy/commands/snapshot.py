@@ -21,7 +21,7 @@ from rich.table import Table
 from cdc.capture.daemon import Daemon
 from cdc.errors import ConfigError, ExitCode, SourceError, SourceUnreachableError
 from cdc.kafka.signal_topic import send
-from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.captured import captured_tables, described_tables, require_captured
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.records.state import Phase, SnapshotRequest
@@ -91,13 +91,7 @@ def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]
     """The captured tables of these names; raises ConfigError for one that there isn't."""
     with connect(settings.source, purpose="snapshot command") as connection:
         captured = captured_tables(connection, settings.capture)
-        missing = set(names) - {str(table.name) for table in captured}
-        if missing:
-            raise ConfigError(
-                f"not captured: {', '.join(sorted(missing))}",
-                where="table.include.list and the publication",
-                remedy="name tables as schema.table, that the lists and the publication have",
-            )
+        require_captured(names, (table.name for table in captured))
         wanted = [table for table in captured if not names or str(table.name) in names]
         return described_tables(connection, settings.capture, wanted)
 

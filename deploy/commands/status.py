@@ -22,7 +22,6 @@ from cdc.records.state import Phase, Progress
 from cdc.records.topics import dead_letter_topic, progress_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
-from deploy.commands.drop_status import drop_lines
 from deploy.commands.sink_status import (
     SinkStatus,
     keyed_tables,
@@ -109,7 +108,7 @@ def collect(settings: Settings) -> Status:
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask_log(lambda: table_states(settings)) or []
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
-    names = ask_log(lambda: keyed_tables(settings)) or []
+    names = ask_log(lambda: keyed_tables(settings, states)) or []
     sinks = [
         ask(lambda: lakehouse_status(settings, progress, states)),
         ask(lambda: search_status(settings, progress, names, states)),
@@ -189,7 +188,7 @@ def render(status: Status) -> Group:
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
     of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
     of_sinks += [Text(text) for sink in status.sinks for text in sink.gap_texts()]
-    of_sinks += [Text(line) for sink in status.sinks for line in drop_lines(sink.sink, sink.drops)]
+    of_sinks += [Text(text) for sink in status.sinks for text in sink.drop_texts()]
     return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 
 

@@ -1,5 +1,6 @@
 """The lakehouse, as a target of runs: its derived tables, each of which is a Delta table."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Final
@@ -9,16 +10,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.errors import ConfigError, MillraceError
+from cdc.errors import ConfigError, MillraceError, SinkError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
+from cdc.records.state import Gap
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
 from sinks.delta.commit import commit
-from sinks.delta.gaps import mark_gaps
+from sinks.delta.evolution import set_properties
 from sinks.delta.history import write_history
 from sinks.delta.keyed import write_rows
 from sinks.delta.keyless import write_copies
@@ -29,10 +31,12 @@ from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges
-from sinks.spark.session import tune
+from sinks.spark.session import first_line, tune
 
 _WRITERS: Final = {"changes": write_events, "history": write_history}
 """Kind → what makes the commit; tables of current rows go by their keys, if they have any."""
+GAPS_PROPERTY: Final = "millrace.gaps"
+"""What a history or an archive lacks for ever: the newest gaps, in JSON."""
 _ACCEPTED: Final[Mapping[bool, tuple[Lack, str]]] = {
     False: ("before", "begins with what the log has, which may lack rows"),
     True: (
@@ -106,7 +110,7 @@ class LakehouseTables(Target):
             if there is not None and there.run == plan.run:
                 versions[name] = there.at
                 try:
-                    mark_gaps(target, plan.gaps(name))  # that may be what failed
+                    _mark_gaps(target, plan.gaps(name))  # that may be what failed
                     register(target)
                 except MillraceError as error:
                     self._report(f"{name}: {error}")
@@ -206,7 +210,7 @@ class LakehouseTables(Target):
             writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
             write = partial(writer, target, plan, changes, shape)
             rows = commit(target, plan.run, table.base, shape, write)
-        mark_gaps(target, plan.gaps(name))
+        _mark_gaps(target, plan.gaps(name))
         register(target)
         return rows
 
@@ -254,6 +258,24 @@ class LakehouseTables(Target):
                 remedy="nothing to do: the next plan leaves it as it is",
             )
         return self._derived[name]
+
+
+def _mark_gaps(target: DeltaTarget, gaps: Sequence[Gap]) -> None:
+    """Have the table's property list the gaps, oldest first; raises SinkError.
+
+    Nothing is done where it does, so that it may be repeated after a crash.
+    """
+    text = json.dumps([gap.model_dump(mode="json") for gap in gaps], ensure_ascii=False)
+    if not gaps or target.properties().get(GAPS_PROPERTY) == text:
+        return
+    try:
+        set_properties(target, {GAPS_PROPERTY: text})
+    except PySparkException as error:
+        raise SinkError(
+            f"the table's gaps can't be marked: {first_line(error)}",
+            where=target.name,
+            remedy="its rows are up to date; the next run tries again",
+        ) from None
 
 
 def _require_no_key(derived: Derived) -> None:

@@ -20,7 +20,7 @@ from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
 from sinks.changes.ends import RowsEnd
-from sinks.run.plan import Emptied, TablePlan, WantedTable
+from sinks.run.plan import TablePlan, WantedTable
 
 MISSING_MIN: Final = 3
 MISSING_SHARE_MAX: Final = 0.2
@@ -122,7 +122,7 @@ def settled_tables(plans: Mapping[str, TablePlan], states: Mapping[str, TableSta
 
 def is_emptied(table: TablePlan, gone_ms: int) -> bool:
     """Whether a derived table was emptied since its captured table is gone."""
-    return bool(gone_ms) and table.emptied is not None and table.emptied.gone_ms == gone_ms
+    return bool(gone_ms) and table.emptied is not None and table.emptied.ts_us == gone_ms * 1_000
 
 
 def find_drops(
@@ -223,11 +223,8 @@ def with_emptied(
             continue
         if table.base:
             report(_announcement(name, state.tables[table.source], rows_of(name)))
-        update = {
-            "ends": (*table.ends, RowsEnd(position=cut, ts_us=drop.gone_ms * 1_000)),
-            "emptied": Emptied(gone_ms=drop.gone_ms, at=cut),
-        }
-        plans[name] = table.model_copy(update=update)
+        end = RowsEnd(position=cut, ts_us=drop.gone_ms * 1_000)
+        plans[name] = table.model_copy(update={"ends": (*table.ends, end), "emptied": end})
     return plans
 
 

@@ -38,18 +38,6 @@ class DebeziumTopic(BaseModel):
     """All forms that keys have had, in the order in which they came up."""
 
 
-class Emptied(BaseModel):
-    """That a derived table was emptied ``at`` a cut, as its captured table is gone.
-
-    ``gone_ms`` tells since when: another drop of the table is another one.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    gone_ms: int
-    at: PositionField
-
-
 class TablePlan(BaseModel):
     """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
 
@@ -90,8 +78,9 @@ class TablePlan(BaseModel):
 
     Only a history has them all; other tables have the last end of all rows, and what isn't older.
     """
-    emptied: Emptied | None = None
-    """If this plan, or one before it, empties the table for its captured table is gone."""
+    emptied: RowsEnd | None = None
+    """The end of all rows by which this plan, or one before it, empties the table: its captured
+    table is gone, since ``ts_us``. Another drop of that is another end."""
     claims_ms: int | None = None
     """The time of the first record whose value is among the claims."""
     fresh_ms: int

@@ -204,7 +204,7 @@ class CompactedTables(BaseModel):
 
 
 class Plans:
-    """The plans of a lakehouse."""
+    """The plans of a lakehouse, or of any target that may keep them in a folder."""
 
     def __init__(self, files: Files, where: str) -> None:
         self._files = files

@@ -5,7 +5,7 @@ atomic step that records the position reached. docs/explanation/runs.md says wha
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cdc.errors import LogForgottenError, MillraceError
@@ -37,12 +37,10 @@ class PlanStore(Protocol):
         """Record that nothing of the plan is under way any more."""
 
     def checked(self) -> LastCheck:
-        """When a run last found nothing to do; a store needn't know."""
-        return LastCheck()
+        """When a run last found nothing to do."""
 
     def check(self, tables: list[str], ts_ms: int) -> None:
-        """Record that there was nothing to do for these tables at a time; a store needn't."""
-        del tables, ts_ms
+        """Record that there was nothing to do for these tables at a time (ms since 1970)."""
 
 
 class Forgotten(NamedTuple):
@@ -62,7 +60,7 @@ class Wanted(NamedTuple):
     """The derived tables that there are to be, and remarks about others for the user."""
 
     tables: dict[str, WantedTable]
-    remarks: list[str]
+    remarks: Sequence[str] = ()
 
 
 class Target(ABC):
@@ -106,10 +104,12 @@ class Target(ABC):
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """The plan of a table that the log has forgotten changes of; None: it is refused.
 
-        The error is the refusal's, and may be given another remedy.
+        It begins again where the log has every key. The error is the refusal's, and may be given
+        another remedy.
         """
-        del name, table, forgotten
-        return None
+        del name, table
+        again = forgotten.again
+        return again.begun_again(again.start) if forgotten.is_compacted else None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """What is to be known, and is known, of these tables' new records."""

@@ -25,8 +25,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.settings.search import Document
+from sinks.changes.ends import RowsEnd
 from sinks.run.cut_run import CutRecord
-from sinks.run.plan import Emptied, RunPlan
+from sinks.run.plan import RunPlan
 from sinks.run.summary import LastCheck, RunOutcome
 from sinks.search.client import IF_THERE, PATIENT, Patience, create_own, fetch, insist
 from sinks.search.indexes import Generation
@@ -122,7 +123,7 @@ class TableRecord(BaseModel):
     cut: str
     offsets: dict[int, int]
     schema_version: int
-    emptied: Emptied | None = None
+    emptied: RowsEnd | None = None
 
     @property
     def newest(self) -> TableGeneration | None:

@@ -18,7 +18,6 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnr
 from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
-from sinks.changes.ends import RowsEnd
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
@@ -117,10 +116,10 @@ class TableIndexes(Target):
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """Where the log keeps every key, the table is loaded again; else it stays as it is."""
-        if not (table.base and forgotten.is_compacted):
-            return None
-        self._report(f"{name}: {forgotten.error.what}: loading it again from the log")
-        return forgotten.again.begun_again(forgotten.again.start)
+        again = super().behind_gap(name, table, forgotten)
+        if again is not None:
+            self._report(f"{name}: {forgotten.error.what}: loading it again from the log")
+        return again
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """First loads of a single step begin here: by one read of the log instead of two."""
@@ -287,9 +286,7 @@ class TableIndexes(Target):
         if step.emptied is None:
             return table
         # The log still has what the index was emptied of.
-        return table.model_copy(
-            update={"ends": (*table.ends, RowsEnd(position=step.emptied.at, ts_us=0))}
-        )
+        return table.model_copy(update={"ends": (*table.ends, step.emptied)})
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""

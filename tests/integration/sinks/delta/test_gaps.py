@@ -56,7 +56,7 @@ def test_gaps_are_marked_once_by_the_run_that_reaches_their_end(lakehouse: Lakeh
     log.row("r", at(20), {"id": 1, "a": "b"})
     log.table(10, gaps=(FIRST, SECOND))  # a state may be newer than the cut
     log.reached(at(20))
-    with patch.object(target, "mark_gaps", side_effect=SinkError("killed before that")):
+    with patch.object(target, "_mark_gaps", side_effect=SinkError("killed before that")):
         lakehouse.merge()
     assert rows_of(lakehouse) == as_rows(FIRST)
     assert [listed(lakehouse, name) for name in DERIVED] == [[], []]

@@ -29,7 +29,7 @@ class Writer:
         self.may_flush.wait(10)
         return self.is_flushed
 
-    def commit(self, while_waiting: Any) -> None:  # noqa: ARG002
+    def commit(self, while_waiting: Any) -> None:
         self.may_commit.wait(10)
         if self._failure is not None:
             raise self._failure

@@ -5,7 +5,7 @@ import pytest
 from cdc.records.fingerprint import EndedPartition, TableFingerprint
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
-from deploy.commands.drop_status import DropStatus, drop_lines
+from deploy.commands.sink_status import DropStatus, SinkStatus
 from deploy.commands.table_status import snapshot_text, table_status
 from tests.fixtures.made_states import table_state
 
@@ -61,7 +61,8 @@ def test_what_becomes_of_rows_whose_table_is_gone_is_said(
     drop: dict[str, object], says: str
 ) -> None:
     usual = {"name": "public.t_history", "table": "public.t", "policy": "delete", "due_ms": 60_000}
-    (line,) = drop_lines("lakehouse", [DropStatus.model_validate(usual | drop)])
+    drops = [DropStatus.model_validate(usual | drop)]
+    (line,) = SinkStatus(sink="lakehouse", drops=drops).drop_texts()
     assert line.startswith("lakehouse, public.t_history: public.t is gone at the source; its rows ")
     assert line.endswith(says)
 

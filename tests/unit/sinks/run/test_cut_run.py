@@ -139,19 +139,15 @@ class Toy(CutTarget[Stored]):
         return self._server.shown == generation.number
 
     def suits(self, generation: Stored, at: Instant) -> bool:
-        del generation, at
         return True
 
     def unfit(self, generation: Stored, at: Instant, newest: Instant) -> str | None:
-        del generation, at, newest
         return None
 
     def adapted(self, generation: Stored, newest: Instant) -> Stored | str:
-        del newest
         return generation if generation.other == self._other else "its definition is another one"
 
     def begin(self, at: Instant, after: Stored | None) -> CutLoad[Stored]:
-        del at
         self._server.acts()
         used = [*self._server.indexes, after.number if after is not None else 0]
         into = Stored(number=max(used) + 1, other=self._other)

@@ -11,6 +11,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
+from sinks.changes.ends import RowsEnd
 from sinks.run.drops import (
     Drop,
     any_to_empty,
@@ -19,7 +20,7 @@ from sinks.run.drops import (
     refusal,
     with_emptied,
 )
-from sinks.run.plan import Emptied, RunPlan, TablePlan, WantedTable, goes_on, proposed
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, goes_on, proposed
 from sinks.run.summary import RunOutcome
 from tests.fixtures.made_plans import table_plan as made_plan
 from tests.fixtures.made_states import streaming, table_state
@@ -28,6 +29,7 @@ GONE_MS, DELAY_MS = 1_000_000, 500
 WATCHED_MS = 70
 """How long the daemon had watched as it saw that a table was gone."""
 CUT = Position(1, Lsn(50), 0)
+EMPTIED = RowsEnd(position=CUT, ts_us=GONE_MS * 1_000)
 DELETE = DropRule("delete", DELAY_MS)
 CAPTURE = CaptureSettings.model_validate({"topic.prefix": "p"})
 
@@ -169,9 +171,8 @@ def test_the_users_word_is_for_the_tables_that_it_names() -> None:
 def test_what_was_emptied_is_no_sign_of_something_wrong() -> None:
     """Tables that are dropped one after the other take nobody's word."""
     state = log_state(gone("a"), gone("b"), gone("c"), *OTHERS[2:])
-    done = Emptied(gone_ms=GONE_MS, at=CUT)
     assert not found(state)["public.c"].acts
-    plans = table_plan("a", emptied=done), table_plan("b")
+    plans = table_plan("a", emptied=EMPTIED), table_plan("b")
     assert found(state, *plans)["public.c"].acts
 
 
@@ -191,8 +192,7 @@ def test_tables_whose_rows_stay_anyway_are_not_counted(other: dict[str, Any]) ->
 def test_nobody_is_asked_before_the_delay_has_passed_nor_afterwards() -> None:
     states = gone("a"), gone("b"), gone("c")
     assert refusal(found(log_state(*states, now_ms=GONE_MS)), {}, "search") == ""
-    done = Emptied(gone_ms=GONE_MS, at=CUT)
-    before = {f"public.{name}": table_plan(name, emptied=done) for name in "abc"}
+    before = {f"public.{name}": table_plan(name, emptied=EMPTIED) for name in "abc"}
     assert refusal(found(log_state(*states)), before, "search") == ""
 
 
@@ -236,7 +236,7 @@ def test_a_table_is_emptied_once_and_again_if_it_is_dropped_again() -> None:
 
 def test_what_brings_rows_back_from_the_log_is_emptied_again() -> None:
     state = log_state(gone("a"), *OTHERS)
-    done = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
+    done = table_plan(emptied=EMPTIED)
     rebuilt = done.model_copy(update={"start": {0: 0}, "lacks": "now"})
     for plan in (done.begun_again({0: 0}), rebuilt):
         assert any_to_empty({"public.a": plan}, found(state))
@@ -248,7 +248,7 @@ BACK = Doubt(reason="it was gone for a while", since_ms=1, replaces=True)
 
 def test_what_was_emptied_waits_until_its_table_is_back_and_was_read_again() -> None:
     """Meanwhile the log gets changes alone, of rows that aren't there."""
-    was = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
+    was = table_plan(emptied=EMPTIED)
     wanted = {"public.a": WantedTable("public.a", drop=DELETE)}
 
     def planned(captured: TableState) -> tuple[list[str], list[str]]:
@@ -274,7 +274,7 @@ def test_what_was_emptied_waits_until_its_table_is_back_and_was_read_again() -> 
 def test_what_was_emptied_and_read_again_is_like_any_other_table() -> None:
     state = log_state(table_state(TableName("public", "a")))
     state.schemas["public.a"], state.starts["pre.public.a"] = (), {0: 0}
-    was = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
+    was = table_plan(emptied=EMPTIED)
     (plan,) = proposed({"public.a": was}, state, {"public.a": WantedTable("public.a")}).values()
     assert plan.emptied is None
 
