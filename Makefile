@@ -7,6 +7,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Where it is set, every daemon and command that tests start would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 JARS := $(or $(MILLRACE_JARS),$(CURDIR)/.cache/jars)
@@ -14,7 +16,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -113,7 +115,8 @@ quick: environment lint
 	$(RUN) -m pytest -m "not server and not proof" -n 2
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14: on these releases
-test: setup $(if $(TESTS),,registry) lint
+test: setup
+	@$(MAKE) -j3 types rules $(if $(TESTS),,registry)
 	$(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
 
 ## proof [STAGES="a b"]  all that make test leaves out: hours; .cache/proof.json says what ran
@@ -159,10 +162,16 @@ heap: setup
 
 ## lint                 ruff, mypy and the import rules
 lint:
+	@$(MAKE) -j2 types rules
+
+types:
+	.venv/bin/mypy
+
+# All tests are collected, to run a few: mypy takes longer, and make test compiles them no more.
+rules:
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
-	.venv/bin/mypy
-	$(RUN) -m pytest tests/test_layout.py
+	$(RUN) -m pytest -k test_layout
 
 ## bench NAME=name      one of the benchmarks; ARGS="--rows 1000000" as it takes them
 bench: setup
