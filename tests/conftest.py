@@ -43,15 +43,20 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 SERVERS: Final = {"postgres", "kafka", "opensearch", "registry", "spark"}
 """Fixtures, and markers of tests that start such servers by themselves."""
 UNIT: Final = REPOSITORY / "tests" / "unit"
+SECOND: Final = tuple(
+    REPOSITORY / "tests" / folder
+    for folder in ("ddl_chaos", "integration/sinks/debezium", "integration/sinks/run")
+)
+"""Folders whose tests of Spark take about as long as all the other ones."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers, and xdist groups them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server, and let one worker have those that share a dear one.
 
-    All tests of a search server are one worker's, and those of Spark alone are; but for those that
-    name a group of their own (``jvms``: each starts its own Spark). These two groups take longest,
-    so they begin first.
+    All tests of a search server are one worker's. Those of Spark alone are two workers', each with
+    a JVM; but for those that name a group of their own (``jvms``: each starts its own Spark). These
+    three groups take longest, so they begin first.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -62,7 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and "opensearch" in fixtures:
             item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            second = any(folder in item.path.parents for folder in SECOND)
+            item.add_marker(pytest.mark.xdist_group("spark-second" if second else "spark"))
     items.sort(key=lambda item: not _is_of_a_large_group(item))
 
 
