@@ -117,7 +117,7 @@ quick: environment lint
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14: on these releases
 test: setup
 	@$(MAKE) -j3 types rules $(if $(TESTS),,registry)
-	$(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
+	$(RUN) -m pytest $(or $(TESTS),-n 4 --dist loadgroup)
 
 ## proof [STAGES="a b"]  all that make test leaves out: hours; .cache/proof.json says what ran
 proof: setup registry opensearch3 postgres
