@@ -34,6 +34,8 @@ _PINNED: Final = {
     "DateStyle": "ISO",
     "IntervalStyle": "iso_8601",
     "extra_float_digits": "1",
+    # Bounds of partitions are read as it writes constants: a backslash is one.
+    "standard_conforming_strings": "on",
     "bytea_output": "hex",
     "lc_monetary": "C",
     # Names inside regclass values, row filters and declared types are always qualified.

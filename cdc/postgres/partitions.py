@@ -51,7 +51,7 @@ JOIN pg_class c ON c.oid = w.member
 JOIN pg_partitioned_table p ON p.partrelid = w.parent
 ORDER BY w.leaf, w.height DESC
 """
-_CONSTANT: Final = r"'(?:[^'\\]|'')*'|[0-9]+(?:\.[0-9]+)?|true|false"
+_CONSTANT: Final = r"'(?:[^']|'')*'|[0-9]+(?:\.[0-9]+)?|true|false"
 _EDGE: Final = rf"{_CONSTANT}|MINVALUE|MAXVALUE"
 _VALUE: Final = rf"{_CONSTANT}|NULL"
 _RANGE: Final = re.compile(

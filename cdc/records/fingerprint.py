@@ -160,6 +160,12 @@ class TableFingerprint(BaseModel):
     seen: str
 
     @property
+    def key(self) -> str:
+        """The numbers of the columns by which rows are told apart; empty: there are none."""
+        primary, by_index = [*self.identity.split(" "), "", ""][1:3]
+        return primary or by_index
+
+    @property
     def truncates(self) -> bool:
         """Whether the publication publishes TRUNCATE."""
         return "t" in self.publication.options

@@ -127,7 +127,7 @@ def compare(
             *joined(causes),
             *_type_causes(before, now, is_rekeyed=is_rekeyed),
             *_generated_causes(before, now),
-            *_key_causes(before, now),
+            *_key_causes(before, now, is_rekeyed=is_rekeyed),
         ),
         unproven=unproven,
         altered=(before.columns, before.identity) != (now.columns, now.identity),
@@ -270,11 +270,16 @@ def _attribute_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
     return f"attributes of composite type {now.name} were changed"
 
 
-def _key_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
-    """In between, rows may have shared a key; no change shows that where old rows are whole.
+def _key_causes(
+    before: TableFingerprint, now: TableFingerprint, *, is_rekeyed: bool
+) -> Iterator[Cause]:
+    """Of another key the log has the rows under both: no change takes away what is under the old.
 
+    While there was none, rows may have shared a key; nothing shows that where old rows are whole.
     ALTER COLUMN … TYPE makes the key's constraint again, too.
     """
+    if before.key and now.key and before.key != now.key and not is_rekeyed:
+        yield Cause("the key has other columns", replaces=True, misses=False, locks=True)
     is_whole = "f" in {before.identity[:1], now.identity[:1]}
     is_other = before.key_constraint not in {0, now.key_constraint}
     if is_whole and is_other and now.key_constraint:

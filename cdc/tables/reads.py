@@ -140,15 +140,21 @@ class TableReads:
             made.append(self._states.set_requests(table, [*before, request]))
         return made
 
-    def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
-        """Note that a table is doubtful, since DDL has changed its rows' values."""
+    def read_altered(
+        self, table: TableName, columns: Sequence[str], *, replaces: bool
+    ) -> list[Record]:
+        """Note that a table is doubtful, since DDL has changed its rows' values.
+
+        ``replaces``: these are in the key, so the log has rows under keys that there aren't.
+        """
         log.info(
             "columns were altered: the rows are read again while streaming",
             table=str(table),
             columns=columns,
         )
         reason = f"columns were altered: {', '.join(columns)}"
-        return [self.doubt(table, Doubt(reason=reason, since_ms=time.time_ns() // 1_000_000))]
+        now_ms = time.time_ns() // 1_000_000
+        return [self.doubt(table, Doubt(reason=reason, since_ms=now_ms, replaces=replaces))]
 
     def doubt(self, table: TableName, doubt: Doubt, **update: object) -> Record:
         """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.

@@ -224,7 +224,9 @@ class SchemaVersions:
                 remedy=f"stop the daemon, and run millrace snapshot {name}",
             )
             return []
-        return self._reads.read_altered(schema.name, altered)
+        keys = {column.name for version in (before, schema) for column in version.key}
+        replaces = not keys.isdisjoint(altered)
+        return self._reads.read_altered(schema.name, altered, replaces=replaces)
 
 
 class EncoderRegistry:

@@ -88,6 +88,7 @@ BLINDNESSES: Final[Mapping[str, Blindness]] = {
     "empty partitions": Blindness(("empty partition",), function=(inspection, "is_empty", False)),
 }
 UNSHOWN: Final[Mapping[str, str]] = {
+    "the key has other columns": ("merges refuse such a table, exit code 30"),
     "attributes of composite type … were changed and changed back": (
         "a composite value's text has no names of attributes, and a type that a table uses doesn't"
         " let its attributes have another type"

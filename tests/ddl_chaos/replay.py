@@ -8,24 +8,28 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from cdc.records.bounds import EndedRows
 from cdc.records.schema import TableSchema
-from sinks.changes.names import ABSENT, FILLED, OP, POSITION, RECORD_OFFSET, VERSION
+from sinks.changes.names import ABSENT, FILLED, OP, POSITION, RAW_VALUE, RECORD_OFFSET, VERSION
 from sinks.changes.shape import plain_shape
 from sinks.delta.archive import GAP
+from tests.fixtures.ended_rows import is_within
 from tests.fixtures.pipeline import LogRecord
 
-OWN: Final = (POSITION, OP, ABSENT, FILLED, VERSION, RECORD_OFFSET)
+OWN: Final = (POSITION, OP, ABSENT, FILLED, VERSION, RECORD_OFFSET, RAW_VALUE)
 """Millrace's own columns that it takes."""
 _TRUNCATE: Final = "t"
+_ENDED: Final = "p"
 Event = Mapping[str, Any]
 Row = dict[str, Any]
 
 
 class _Kept(NamedTuple):
-    """A row as the events so far have it, and which of its values are only filled ones."""
+    """A row as the events up to a position have it, and which of its values are only filled."""
 
     row: Row
     filled: frozenset[str]
+    position: str
 
 
 class Versions:
@@ -46,7 +50,7 @@ class Versions:
     def archived(self, record: LogRecord) -> Row:
         """A record of the log, with the columns that an archive has it in."""
         op = "d" if record.value is None else record.op
-        row = {} if op == _TRUNCATE else json.loads(record.key or "{}")
+        row = {} if op in {_TRUNCATE, _ENDED} else json.loads(record.key or "{}")
         if record.value is not None:
             row |= record.value["after"] or {}
         names = self._names[record.schema_version]
@@ -58,6 +62,7 @@ class Versions:
             FILLED: ",".join(str(index + 1) for index in record.filled),
             VERSION: record.schema_version,
             RECORD_OFFSET: record.offset,
+            RAW_VALUE: json.dumps(record.value) if op == _ENDED else None,
         }
 
     def filled(self, event: Event) -> set[str]:
@@ -77,6 +82,8 @@ def replayed(
     for event in sorted(events, key=_order):
         if event[OP] == _TRUNCATE:
             rows.clear()
+        elif event[OP] == _ENDED:
+            _end(rows, EndedRows.model_validate(json.loads(event[RAW_VALUE])["ended"]))
         elif event[OP] != GAP:
             identity = tuple(event[name] for name in key)
             before = rows.pop(identity, None)
@@ -85,12 +92,19 @@ def replayed(
     return [kept.row for kept in rows.values()]
 
 
+def _end(rows: dict[tuple[Any, ...], _Kept], ended: EndedRows) -> None:
+    """Take away the rows within the bounds; no run gives another name to a column of those."""
+    for identity, kept in list(rows.items()):
+        if kept.position <= str(ended.upto) and is_within(ended.bounds, kept.row):
+            del rows[identity]
+
+
 def _order(event: Event) -> tuple[str, bool, int]:
-    """By position; of events at one position those that come later in the log, then a TRUNCATE.
+    """By position; of events at one position those that come later in the log, then what ends rows.
 
     A key's events are in one partition, and a TRUNCATE takes all that isn't newer.
     """
-    return event[POSITION], event[OP] == _TRUNCATE, event[RECORD_OFFSET] or 0
+    return event[POSITION], event[OP] in {_TRUNCATE, _ENDED}, event[RECORD_OFFSET] or 0
 
 
 def _after(event: Event, before: _Kept | None, columns: Sequence[str], filled: set[str]) -> _Kept:
@@ -106,4 +120,4 @@ def _after(event: Event, before: _Kept | None, columns: Sequence[str], filled: s
             is_filled = name in filled
         if is_filled:
             still_filled.add(name)
-    return _Kept(row, frozenset(still_filled))
+    return _Kept(row, frozenset(still_filled), event[POSITION])

@@ -1,8 +1,12 @@
 """Events of an archive → rows: what counts where an update has left values out."""
 
+import json
 from typing import Any
 
+from cdc.records.position import Lsn, Position
 from tests.ddl_chaos.replay import Versions, replayed
+from tests.fixtures.ended_rows import between
+from tests.fixtures.ended_rows import ended as ended_rows
 from tests.fixtures.spark import column, table_schema
 
 VERSIONS = Versions([table_schema("t", "t", column("id", "int4", 1), column("body", "text"))])
@@ -36,6 +40,19 @@ def test_a_truncate_takes_what_is_not_newer_and_a_delete_its_row() -> None:
         event("d", 5, {"id": 4}),
         event("gap", 6, {}, offset=None),
     ) == {3: "c"}
+
+
+def test_bounds_that_end_take_the_rows_within_up_to_a_position() -> None:
+    upto = Position(1, Lsn(20), 0)
+    ended = json.dumps({"ended": ended_rows(upto, between("id", [1], [3])).model_dump(mode="json")})
+    places = {number: str(Position(1, Lsn(number), 0)) for number in (10, 20, 30, 40)}
+    assert rows(
+        event("c", 1, {"id": 1, "body": "a"}, position=places[10]),
+        event("c", 2, {"id": 2, "body": "b"}, position=places[20]),
+        event("c", 3, {"id": 3, "body": "c"}, position=places[10]),
+        event("r", 4, {"id": 2, "body": "later"}, position=places[30]),
+        event("p", 5, {}, position=places[40], value=ended),
+    ) == {2: "later", 3: "c"}
 
 
 def test_an_absent_value_is_the_one_before() -> None:

@@ -64,7 +64,7 @@ def test_rows_are_found_where_bounds_say_they_are(database: Conninfo) -> None:
 
 LISTED: Final = (
     "CREATE TABLE parted (v text, id int, w int, UNIQUE (v, id)) PARTITION BY LIST (v)",
-    "CREATE TABLE empty PARTITION OF parted FOR VALUES IN (NULL, 'it''s', 'NULL', 'a, b')",
+    "CREATE TABLE empty PARTITION OF parted FOR VALUES IN (NULL, 'it''s', 'NULL', 'a, b', 'a\\b')",
     "ALTER TABLE parted DROP COLUMN w",
     "CREATE TABLE deep (id int, v text) PARTITION BY RANGE (id)",
     "ALTER TABLE parted ATTACH PARTITION deep FOR VALUES IN ('deep')",
@@ -84,7 +84,7 @@ def test_bounds_are_read_level_by_level_and_name_the_captured_tables_columns(
             deep = levels_of(opened, "deepest")
         assert level.oid == oid_of(opened, "empty")
         assert parse_bound(("v",), level.bound) == Bound(
-            columns=("v",), values=(None, "it's", "NULL", "a, b")
+            columns=("v",), values=(None, "it's", "NULL", "a, b", "a\\b")
         )
         assert [each.oid for each in deep] == [oid_of(opened, "deep"), oid_of(opened, "deepest")]
         assert [each.columns for each in deep] == [(1,), (2,)]

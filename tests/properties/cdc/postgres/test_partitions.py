@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from cdc.postgres.partitions import parse_bound
 from cdc.records.bounds import Bound, RangeEdge
 
-VALUES = st.text(st.sampled_from("ab', ()NULMXE-"), max_size=8) | st.sampled_from(["NULL", "true"])
+CHARACTERS = st.sampled_from("ab', ()NULMXE-\\")
+VALUES = st.text(CHARACTERS, max_size=8) | st.sampled_from(["NULL", "true"])
 EDGES = st.builds(RangeEdge, st.just("value"), VALUES) | st.sampled_from(
     [RangeEdge("min"), RangeEdge("max")]
 )

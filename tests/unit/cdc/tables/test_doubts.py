@@ -350,6 +350,26 @@ def test_any_type_can_be_part_of_a_key_that_the_settings_name(types: dict[str, A
         assert cause.replaces == is_rekeyed
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "is_other"),
+    [
+        ("d 1 ", "d 1 ", False),
+        ("d 1 ", "d 2 ", True),
+        ("d 1,2 ", "d 2,1 ", True),
+        ("i  1", "i  2", True),
+        ("i  1", "d 1 ", False),
+        ("d  ", "d 1 ", False),
+        ("d 1 ", "d  ", False),
+    ],
+)
+def test_rows_under_another_key_are_replaced(before: str, now: str, *, is_other: bool) -> None:
+    """One that there was none of is refused, or set aside."""
+    pair = [TABLE.model_copy(update={"identity": identity}) for identity in (before, now)]
+    reasons = [cause.reason for cause in compare(*pair).causes if cause.replaces]
+    assert reasons == (["the key has other columns"] if is_other else [])
+    assert compare(*pair, is_rekeyed=True).causes == ()
+
+
 def test_bounds_of_partitions_that_are_gone_are_carried_until_they_are_taken() -> None:
     both, one, other, none = (
         TABLE.model_copy(update=leaves(*each))
