@@ -96,3 +96,8 @@ def test_kinds_that_tell_on_blind_daemons_are_there() -> None:
     assert kinds <= {*KINDS, *HARMLESS}
     assert SINCE.keys() <= KINDS.keys()
     assert not KINDS.keys() & HARMLESS.keys()
+
+
+def test_functions_that_a_daemon_is_blind_without_are_there() -> None:
+    named = {blind.function[:2] for blind in BLINDNESSES.values() if blind.function}
+    assert [name for owner, name in named if not hasattr(owner, name)] == []
