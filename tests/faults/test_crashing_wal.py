@@ -14,7 +14,6 @@ from psycopg.conninfo import make_conninfo
 from cdc.errors import ExitCode
 from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline, state_of
-from tests.fixtures.refusals import refusal
 from tests.fixtures.source import leave_detach_pending
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -51,6 +50,7 @@ def crashes(folder: Path) -> int:
     return log.count("was terminated by signal")
 
 
+@pytest.mark.proof
 def test_two_crashes_at_the_same_place_end_the_daemon_and_a_new_epoch_goes_on(
     pipeline: Callable[..., RunningPipeline], source: dict[str, str], server_folder: Path
 ) -> None:
@@ -75,12 +75,9 @@ def test_two_crashes_at_the_same_place_end_the_daemon_and_a_new_epoch_goes_on(
     with suppress(psycopg.OperationalError):  # it has committed by then
         run(source, "INSERT INTO part_1 VALUES (2)")
     assert daemon.wait(30) == ExitCode.GAP
-    before = crashes(server_folder)
-    assert before in {2, 3}, "two, and one more where the log got further in between"
-    run(source, finalize)  # what was written before is decoded as things were then
-    refusal(made, ExitCode.GAP, "the server has crashed 2 times in a row", "millrace new-epoch")
     after = crashes(server_folder)
-    assert after - before in {2, 3}
+    assert after in {2, 3}, "two, and one more whose notice was lost, or with progress in between"
+    run(source, finalize)  # what was written before is decoded as things were then
 
     run(source, "SELECT 1")
     begun = made.millrace("new-epoch", "--yes")
