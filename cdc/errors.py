@@ -175,6 +175,12 @@ class GapError(SourceError):
     exit_code = ExitCode.GAP
 
 
+class DecodingCrashError(SourceError):
+    """The server crashes each time that it decodes what comes after the recorded position."""
+
+    exit_code = ExitCode.GAP
+
+
 class SlotLagError(SourceError):
     """The slot holds back more WAL than ``slot.max.lag.bytes`` lets it."""
 

@@ -12,6 +12,7 @@ import structlog
 
 from cdc.capture import start
 from cdc.capture.backfill import Backfill
+from cdc.capture.crash_guard import CrashGuard
 from cdc.capture.health import Health, Observer, Stage
 from cdc.capture.servers import Servers
 from cdc.capture.session import Session
@@ -26,10 +27,11 @@ from cdc.errors import (
     NotDoneError,
     RecordRefusedError,
     SlotInUseError,
+    SourceUnreachableError,
     SpillError,
     UnclearMessagesError,
 )
-from cdc.records.position import Position
+from cdc.records.position import Lsn, Position
 from cdc.records.state import Progress
 from cdc.settings import Settings
 from cdc.stream.in_progress import check_spill, spill_directory
@@ -68,6 +70,7 @@ class Daemon:
         self._has_waited = False
         self._may_begin_anew = settings.capture.snapshot_mode == "when_needed"
         self._refusals = Refusals()
+        self._crashes = CrashGuard()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
 
@@ -121,8 +124,10 @@ class Daemon:
     def _check_lasting(self, error: MillraceError) -> None:
         """Raise the error unless starting over may mend it."""
         # One that never had the slot gives up as slot.max.retries says.
-        lasting = self._was_capturing or (
-            self._has_waited and not isinstance(error, SlotInUseError)
+        lasting = (
+            self._was_capturing
+            or self._crashes.is_suspicious  # it has to be seen whether the next start crashes, too
+            or (self._has_waited and not isinstance(error, SlotInUseError))
         )
         if not (error.retry and lasting):
             raise error
@@ -141,29 +146,44 @@ class Daemon:
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
             session = self._session(stack, stop)
-            mode = self._settings.capture.snapshot_mode
-            if not self._was_capturing:  # raises before all else; later, once it is needed
-                check_spill(spill_directory(self._settings.capture.spill_directory))
             try:
-                session.open()
-            finally:
-                self._has_waited |= session.servers.has_waited
-            if session.servers.is_complete:
-                log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
-                return
-            again = session.snapshotted if mode == "always" and not self._was_capturing else ()
-            self._was_capturing = True
-            progress = session.catch_up(self._backfill, self.health, again)
-            if stop.is_set():
-                return
-            if mode != "initial_only":
-                self._stream(session, stack, progress, stop)
-                return
-            if not session.tables.reads.is_all_shown(progress.cut):
-                self._stream(session, stack, progress, stop, session.tables.reads.is_all_shown)
-            if not stop.is_set():
-                session.servers.end_slot()
-                log.info("done: snapshot.mode is initial_only")
+                self._capture_by(session, stack, stop)
+            except SourceUnreachableError as error:
+                self._look_for_crash(session.servers, error)
+                raise
+
+    def _look_for_crash(self, servers: Servers, error: SourceUnreachableError) -> None:
+        """Note whether the server has crashed; rows of a snapshot are no decoded WAL."""
+        if self.health.stage is Stage.SNAPSHOT or not servers.has_crashed:
+            return
+        state, progress = servers.slot, self.health.progress
+        slot_lsn = state.confirmed_flush_lsn if state else Lsn(0)
+        self._crashes.note_crash(error, progress.flush_lsn if progress else slot_lsn)
+
+    def _capture_by(self, session: Session, stack: ExitStack, stop: threading.Event) -> None:
+        mode = self._settings.capture.snapshot_mode
+        if not self._was_capturing:  # raises before all else; later, once it is needed
+            check_spill(spill_directory(self._settings.capture.spill_directory))
+        try:
+            session.open()
+        finally:
+            self._has_waited |= session.servers.has_waited
+        if session.servers.is_complete:
+            log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
+            return
+        again = session.snapshotted if mode == "always" and not self._was_capturing else ()
+        self._was_capturing = True
+        progress = session.catch_up(self._backfill, self.health, again)
+        if stop.is_set():
+            return
+        if mode != "initial_only":
+            self._stream(session, stack, progress, stop)
+            return
+        if not session.tables.reads.is_all_shown(progress.cut):
+            self._stream(session, stack, progress, stop, session.tables.reads.is_all_shown)
+        if not stop.is_set():
+            session.servers.end_slot()
+            log.info("done: snapshot.mode is initial_only")
 
     def _stream(
         self,
@@ -182,13 +202,18 @@ class Daemon:
             session.tables,
             session.actions,
             progress,
-            on_commit=self.health.streaming,
+            on_commit=self._committed,
             signals=signals,
             read_now=partial(session.read_again, self._backfill, self.health),
         )
         self.health.entered(Stage.STREAMING, progress.flush_lsn)
+        self._crashes.note_progress(progress)
         self._may_begin_anew = self._settings.capture.snapshot_mode == "when_needed"
         streaming.run(stop, until)
+
+    def _committed(self, progress: Progress) -> None:
+        self._crashes.note_progress(progress)
+        self.health.streaming(progress)
 
     def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
         servers = Servers(

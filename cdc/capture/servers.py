@@ -22,6 +22,7 @@ from cdc.log.state import last_progress, read_all
 from cdc.postgres import preflight, slot
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import System, connect, identify
+from cdc.postgres.crashes import CrashNotice
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -61,10 +62,12 @@ class Servers:
         self._in_progress = in_progress
         self.has_waited = False
         """Whether this start has stood by: then all that a start checks at first was right."""
+        self._crash: CrashNotice | None = None
 
     def connect(self) -> None:
         """Connect to the source, without taking anything."""
         self.sql = self.stack.enter_context(connect(self.settings.source, purpose="control"))
+        self._crash = CrashNotice(self.sql)
         self.lease = SlotLease(
             self.settings,
             self.sql,
@@ -164,6 +167,11 @@ class Servers:
             and self.progress is not None
             and self.progress.phase is Phase.STREAMING
         )
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the source has crashed while it streamed to us; waits for its word, a second."""
+        return self._crash is not None and self.lease.is_streaming and self._crash.has_come()
 
     def end_slot(self) -> None:
         """Take the slot away: nobody is going to stream from it."""

@@ -153,6 +153,16 @@ class SlotLease:
         assert self._stream is not None  # noqa: S101 (_patiently raises otherwise)
         return self._stream
 
+    @property
+    def is_streaming(self) -> bool:
+        """Whether this session has started replication."""
+        return self._stream is not None
+
+    def await_unread(self) -> None:
+        """Wait until nobody reads the slot, without reading it; waits as configured."""
+        name = self._capture.slot_name
+        self._patiently(lambda: self._in_use(slot.inspect(self._sql, name)))
+
     def release(self) -> None:
         """End the stream, where there is one; the right to the slot is kept."""
         if self._stream is not None:
@@ -202,11 +212,16 @@ class SlotLease:
             )
         return connection
 
+    def _in_use(self, state: slot.SlotState | None) -> SlotInUseError | None:
+        if state is None or not state.active:
+            return None
+        return slot.in_use(state.name, state.active_pid, server_address(self._sql.pgconn))
+
     def _start_stream(self) -> SlotInUseError | None:
         name = self._capture.slot_name
         state = slot.inspect(self._sql, name)
-        if state is not None and state.active:  # seen without a connection of its own
-            return slot.in_use(name, state.active_pid, server_address(self._sql.pgconn))
+        if (in_use := self._in_use(state)) is not None:  # seen without a connection of its own
+            return in_use
         connection = self.connect_replication()
         try:
             if state is not None and self._capture.slot_failover:

@@ -5,7 +5,6 @@ finds, in which order it checks, and what it does about it; 0009-epochs.md says 
 from another history.
 """
 
-import contextlib
 import time
 from collections.abc import Container, Iterable
 from uuid import uuid4
@@ -140,8 +139,9 @@ def begin_epoch(servers: Servers) -> int:
     is that one. Raises ConfigError where the log has nothing to go on from.
     """
     servers.take_lock()
-    with contextlib.suppress(GapError):  # what a lost slot says is why we are here
-        servers.stream_slot()
+    servers.find_slot()
+    # Nothing is read from it: what the slot gives may be what the server crashes of.
+    servers.lease.await_unread()
     servers.open_log(())
     before = servers.progress
     if before is None:
@@ -177,7 +177,7 @@ def find_gap(servers: Servers) -> str:
         return f"gap: {gap.what}"
     return (
         "no gap: `millrace run` goes on where the log ends, unless the stream shows it that "
-        "this server was restored from a copy"
+        "this server was restored from a copy, or the server crashes as it streams"
     )
 
 

@@ -68,6 +68,8 @@ class SlotWatch:
         self._connection: psycopg.Connection | None = None
         self._next_risks = 0.0
         self._risks: set[str] = set()
+        self._publishes_every_root = False
+        self._detaches: set[str] = set()
         self._warned: dict[str, tuple[int, float]] = {}
         self._failure: BaseException | None = None
         self._ended = threading.Event()
@@ -115,6 +117,7 @@ class SlotWatch:
                 self._warn(list(concerns(state, self._capture.slot_max_lag_bytes)))
                 self._limit(state)
                 self._find_risks(connection, now)
+                self._find_detaches(connection)
                 if self._health.stage is Stage.STREAMING:
                     self._write(connection, state, now)
         except SlotLagError:
@@ -142,11 +145,22 @@ class SlotWatch:
         self._next_risks = now + RISKS_S
         try:
             current = set(risks.find_risks(connection, self._source, self._capture))
+            publication = self._capture.publication_name
+            self._publishes_every_root = risks.publishes_every_root(connection, publication)
         except (PublicationError, TableLockedError):
             return  # PostgreSQL looks into each published table: another time
         for text in sorted(current - self._risks):
             log.warning(text)
         self._risks = current
+
+    def _find_detaches(self, connection: psycopg.Connection) -> None:
+        """Tell once of each partition whose next change would crash the server."""
+        if not self._publishes_every_root:
+            return
+        current = set(risks.pending_detaches(connection))
+        for text in sorted(current - self._detaches):
+            log.warning(text)
+        self._detaches = current
 
     def _disconnect(self) -> None:
         if self._connection is not None:

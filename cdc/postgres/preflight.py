@@ -361,5 +361,11 @@ def alter_identity(names: Iterable[TableName], identity: str) -> str:
     )
 
 
+def finish_detach(root: TableName, partition: TableName) -> str:
+    """SQL that ends a DETACH PARTITION CONCURRENTLY, on a line of its own."""
+    names = _sql_names([root]), _sql_names([partition])
+    return "\n      ALTER TABLE {} DETACH PARTITION {} FINALIZE;".format(*names)
+
+
 def _sql_names(names: Iterable[TableName]) -> str:
     return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)

@@ -10,7 +10,7 @@ import structlog
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
-from cdc.postgres.preflight import alter_identity
+from cdc.postgres.preflight import alter_identity, finish_detach
 from cdc.postgres.slot import has_failover
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -74,6 +74,20 @@ SELECT a.oid, string_agg(concat(n.nspname, '.', c.relname), ', ')
 FROM above a JOIN pg_class c ON c.oid = a.partition JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE a.oid <> a.partition GROUP BY a.oid
 """
+# pgoutput takes the last one of a partition's ancestors, and a partition that is being detached has
+# none. One below a partitioned table that is being detached has that table.
+_IS_ROOTED: Final = """
+SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND puballtables AND pubviaroot)
+"""
+_PENDING: Final = """
+SELECT n.nspname::text, c.relname::text, a.nspname::text, p.relname::text
+FROM pg_inherits i
+JOIN pg_class c ON c.oid = i.inhrelid AND c.relkind = 'r'
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class p ON p.oid = i.inhparent
+JOIN pg_namespace a ON a.oid = p.relnamespace
+WHERE i.inhdetachpending
+"""
 _NAMED_MAX: Final = 3
 
 
@@ -92,6 +106,26 @@ def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
             standbys=standbys,
             remedy=f"ALTER SYSTEM SET synchronized_standby_slots = '{', '.join(standbys)}';"
             " SELECT pg_reload_conf()",
+        )
+
+
+def publishes_every_root(connection: psycopg.Connection, publication: str) -> bool:
+    """Whether it publishes all tables, by the roots of partitions: see ``pending_detaches``."""
+    ((is_rooted,),) = query(connection, _IS_ROOTED, [publication])
+    return bool(is_rooted)
+
+
+def pending_detaches(connection: psycopg.Connection) -> Iterator[str]:
+    """Partitions whose next change crashes the server, where ``publishes_every_root``.
+
+    Captured or not: the change is decoded.
+    """
+    for *partition, namespace, name in query(connection, _PENDING):
+        detached, root = TableName(*partition), TableName(namespace, name)
+        yield (
+            f"the DETACH PARTITION CONCURRENTLY of {detached} isn't finished: with a publication of"
+            " all tables, via their roots, PostgreSQL crashes at the next change of that partition."
+            f" Let its owner run{finish_detach(root, detached)}"
         )
 
 

@@ -20,7 +20,7 @@ from cdc.postgres.slot import concerns
 from cdc.records.position import Lsn
 from cdc.settings import Settings
 from deploy.local.postgres import Postgres
-from tests.fixtures.source import Conninfo, capture, run, session, streaming
+from tests.fixtures.source import Conninfo, capture, leave_detach_pending, run, session, streaming
 from tests.unit.cdc.capture.test_start import SLOT
 
 pytestmark = pytest.mark.postgres
@@ -268,6 +268,32 @@ def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
         assert not any("without a replica identity" in entry["event"] for entry in logs)
         run(database, "ALTER TABLE t REPLICA IDENTITY NOTHING")
         until(lambda: any("ALTER TABLE public.t REPLICA" in entry["event"] for entry in logs))
+
+
+@pytest.mark.parametrize("is_rooted", [True, False])
+def test_a_partition_whose_next_change_would_crash_the_server_is_told_once(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch, *, is_rooted: bool
+) -> None:
+    monkeypatch.setattr("cdc.capture.watch.INSPECT_S", 0.1)
+    run(
+        database,
+        'CREATE TABLE "Split" (id int PRIMARY KEY) PARTITION BY RANGE (id)',
+        'CREATE TABLE part PARTITION OF "Split" FOR VALUES FROM (0) TO (9)',
+        'CREATE TABLE other PARTITION OF "Split" FOR VALUES FROM (9) TO (19)',
+        f"CREATE PUBLICATION own FOR ALL TABLES WITH (publish_via_partition_root = {is_rooted})",
+    )
+    own: dict[str, object] = {
+        "publication_name": "own",
+        "publication_autocreate_mode": "disabled",
+    }
+    made(database, **own)
+    with capture_logs() as logs, watched(database, **own) as health:
+        until(lambda: health._awaited)
+        leave_detach_pending(database, '"Split"', "part")
+        time.sleep(0.5)
+        told = [entry["event"] for entry in logs if "DETACH" in entry["event"]]
+    line = 'ALTER TABLE public."Split" DETACH PARTITION public.part FINALIZE;'
+    assert [line in text for text in told] == [True] * is_rooted
 
 
 def test_a_locked_table_keeps_nobody_from_looking_at_the_slot(
