@@ -19,7 +19,7 @@ from sinks.changes.derived import Derived, derived_tables, local_path, without_u
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
-from sinks.delta.commit import commit
+from sinks.delta.commit import commit, write_nothing
 from sinks.delta.evolution import set_properties
 from sinks.delta.history import write_history
 from sinks.delta.keyed import write_rows
@@ -96,7 +96,10 @@ class LakehouseTables(Target):
         folder = local_path(self._derived[name].path)
         if folder is not None:
             return (folder / "_delta_log").is_dir()
-        return table.start == state.ends.get(table.topic) or self._table(name).exists()
+        versions = state.schemas.get(table.source, ())
+        has_columns = not versions or versions[-1].version == table.applied_version
+        is_idle = has_columns and table.start == state.ends.get(table.topic)
+        return is_idle or self._table(name).exists()
 
     def settle(self, plan: RunPlan, outcome: RunOutcome) -> RunOutcome:
         """The outcome, where tables whose error came after their commit haven't failed."""
@@ -209,6 +212,8 @@ class LakehouseTables(Target):
             shape = self._shape(name, table, changes.versions)
             writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
             write = partial(writer, target, plan, changes, shape)
+            if not table.writes:  # its columns alone are others
+                write = partial(write_nothing, target)
             rows = commit(target, plan.run, table.base, shape, write)
         _mark_gaps(target, plan.gaps(name))
         register(target)

@@ -104,7 +104,7 @@ class MillraceTopics(Topics):
                 state.tables[table.source],
                 keyed=bool(state.schemas[table.source][-1].key),
                 archived=examination.archived.get(name, ()),
-            )
+            ).at_cut(state.schemas[table.source], cut)
             if table.pending or not table.base or table.rebuilds
             else table
             for name, table in tables.items()

@@ -29,7 +29,6 @@ from sinks.run.plan import (
     RunPlan,
     TablePlan,
     WantedTable,
-    changed,
     goes_on,
     has_work,
     require_same_log,
@@ -110,6 +109,25 @@ def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: Millra
     retained.refused[name] = error
     if table.base:
         retained.tables[name] = table.left_alone()
+
+
+def _changed(
+    before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
+) -> dict[str, ConfigError]:
+    """Tables that are wanted as something else than they are, and why that isn't possible."""
+    return {
+        name: ConfigError(
+            f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
+            f"{request.source}, kind {request.kind}",
+            where="[[lakehouse.tables]]",
+            remedy="give the other one another name, or remove this one's Delta table and run once "
+            "without it",
+        )
+        for name, request in wanted.items()
+        if (table := before.get(name)) is not None
+        and table.base
+        and (table.source, table.kind) != (request.source, request.kind)
+    }
 
 
 class Run:
@@ -226,7 +244,7 @@ class Run:
                 standing[name] = table.begun_again(starts)
         refused = {
             **self._topics.refused(standing, wanted, state),
-            **changed(standing, wanted),
+            **_changed(standing, wanted),
             **not_read_again(standing, state.tables, wanted),
             **{name: why for name, why in self._options.paused.items() if name in wanted},
         }
@@ -322,7 +340,8 @@ class Run:
             table = plan.tables[name]
             started = time.monotonic()
             if table.commits:
-                self._report(f"{name}: {table.events:,} events")
+                of = f", columns of schema version {table.schema_version}" * table.evolves
+                self._report(f"{name}: {table.events:,} events{of}")
             result = self._applied(spark.newSession(), name, plan, state)
             if result is None:
                 return None

@@ -5,12 +5,12 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cdc.errors import ConfigError, LogForgottenError, LogFormatError
+from cdc.errors import LogForgottenError, LogFormatError
 from cdc.log.offsets import LogState
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
@@ -70,7 +70,9 @@ class TablePlan(BaseModel):
     first_version: int = 0
     """The schema version that the derived table began with."""
     schema_version: int
-    """The newest schema version of its records."""
+    """The newest schema version of its records; of a table without any, that of the cut."""
+    applied_version: int = 0
+    """The schema version whose columns the derived table has; 0: there is no table yet."""
     events: int
     """How many records there are to apply."""
     ends: tuple[RowsEnd, ...] = ()
@@ -127,11 +129,24 @@ class TablePlan(BaseModel):
         return any(self.end[partition] > offset for partition, offset in self.start.items())
 
     @property
-    def commits(self) -> bool:
-        """Whether the run must commit to the table: it has events, or isn't there yet."""
+    def writes(self) -> bool:
+        """Whether there are rows to write or to take out, or the table isn't there yet."""
         news = self.events > 0 or bool(self.ends)
         is_marked = self.gap is not None or bool(self.marks)
         return self.base == 0 or news or self.rebuilds or is_marked
+
+    @property
+    def evolves(self) -> bool:
+        """Whether a table that is there gets the columns of another schema version.
+
+        The log tells of that also where nobody writes to the table; a real Debezium doesn't.
+        """
+        return bool(self.base and self.applied_version < self.schema_version and not self.debezium)
+
+    @property
+    def commits(self) -> bool:
+        """Whether the run must commit to the table."""
+        return self.writes or self.evolves
 
     def awaits_read(self, captured: TableState) -> bool:
         """Whether it was emptied, and its captured table is back, but wasn't read again by now.
@@ -144,9 +159,20 @@ class TablePlan(BaseModel):
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
+        nothing["schema_version"] = self.applied_version
         if self.ends:  # which may be what has emptied it
             nothing["emptied"] = None
         return self.model_copy(update=nothing)
+
+    def at_cut(self, versions: Sequence[TableSchema], cut: Position) -> "TablePlan":
+        """The plan in the columns of its cut, if the table is there and has no record to apply.
+
+        A record may be of the newest version, and needs it.
+        """
+        if self.events or not self.base:
+            return self
+        upto = [each.version for each in versions if Position.parse(each.since) <= cut]
+        return self.model_copy(update={"schema_version": max([self.applied_version, *upto])})
 
     def begun_again(self, start: dict[int, int]) -> "TablePlan":
         """The plan of a table that isn't there any more, from where the log starts."""
@@ -258,6 +284,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "end": table.next,
                 "after": plan.cut if table.pending or table.commits else table.after,
                 "base": plan.run if table.commits else table.base,
+                "applied_version": table.schema_version,
                 "events": 0,
                 "ends": (),
                 "gaps": plan.gaps(name),
@@ -304,13 +331,14 @@ def proposed(
         current = last is not None and start == ends
         versions = state.schemas[source]
         newest = versions[-1].version if versions else 0  # else the plan itself has the schemas
-        tables[name] = TablePlan(
+        plan = TablePlan(
             topic=table.topic,
             start=start,
             end=ends,
             next=ends,
             after=last.after if last else None,
             schema_version=newest,
+            applied_version=last.applied_version if last and last.base else 0,
             base=last.base if last else 0,
             events=0,
             fresh_ms=state.read_ms if current or last is None else last.fresh_ms,
@@ -323,6 +351,7 @@ def proposed(
             gaps=last.gaps if last else (),
             marks=_marks(table, last, state.progress.cut) if kind != "current" else (),
         )
+        tables[name] = plan if plan.pending else plan.at_cut(versions, state.progress.cut)
     return tables
 
 
@@ -346,25 +375,6 @@ def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
     """What a table lacks; records that an archive doesn't keep are missing, too."""
     lacks = last.lacks if last is not None else "nothing"
     return "before" if lacks == "nothing" and not is_whole else lacks
-
-
-def changed(
-    before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
-) -> dict[str, ConfigError]:
-    """Tables that are wanted as something else than they are, and why that isn't possible."""
-    return {
-        name: ConfigError(
-            f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
-            f"{request.source}, kind {request.kind}",
-            where="[[lakehouse.tables]]",
-            remedy="give the other one another name, or remove this one's Delta table and run once "
-            "without it",
-        )
-        for name, request in wanted.items()
-        if (table := before.get(name)) is not None
-        and table.base
-        and (table.source, table.kind) != (request.source, request.kind)
-    }
 
 
 def _made_anew(what: str, where: str) -> LogForgottenError:

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-COLUMNS = (column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+COLUMNS = (
+    column("id", "int4", 1, number=1),
+    column("a", "text", number=2),
+    column("n", "int8", number=3),
+)
 
 
 class Killed(BaseException):
@@ -67,6 +71,13 @@ def changed(lsn: int) -> RowsById:
         2: {"id": 2, "a": "a2", "n": 2},
         9: {"id": 9, "a": "newer", "n": lsn},
     }
+
+
+def renamed(log: HandLog, lsn: int) -> None:
+    """The daemon's check of the catalog has seen that ``n`` is ``q`` since; nobody writes."""
+    columns = (*COLUMNS[:2], column("q", "int8", number=3))
+    update = {"version": 2, "columns": columns, "signature": "2", "since": str(at(lsn))}
+    log.add_schema(log.schema.model_copy(update=update))
 
 
 def before(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,6 +114,14 @@ KILLS = [
 ]
 
 
+RENAME_KILLS = [
+    ("_apply", before),
+    ("_applied", after),
+    ("_finished", before),
+    ("_finished", after),
+]
+
+
 class Exactness:
     """Each change once, also by runs that are killed; a subclass has a fixture ``target``."""
 
@@ -132,6 +151,39 @@ class Exactness:
         log.reached(at(300))
         assert target.merge().exit_code == ExitCode.OK
         assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
+
+    def test_a_column_is_renamed_though_nobody_writes_to_the_table(
+        self, target: TargetInTest
+    ) -> None:
+        log = begun(target)
+        expected = target.rows()
+        renamed(log, 200)
+        log.reached(at(150))
+        assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
+        assert target.rows() == expected, "it is so behind the cut"
+        log.reached(at(200))
+        assert target.merge().exit_code == ExitCode.OK
+        expected = {key: {"id": key, "a": f"a{key}", "q": key} for key in expected}
+        assert target.rows() == expected
+        assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
+        log.row("u", at(300), {"id": 2, "a": "since", "q": 3})
+        log.reached(at(300))
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows() == expected | {2: {"id": 2, "a": "since", "q": 3}}
+
+    @pytest.mark.proof
+    @pytest.mark.parametrize(("step", "dying"), RENAME_KILLS)
+    def test_a_rename_that_is_interrupted_is_finished_by_the_next_run(
+        self, target: TargetInTest, step: str, dying: Callable[..., Any]
+    ) -> None:
+        log = begun(target)
+        renamed(log, 200)
+        log.reached(at(200))
+        with patch.object(Run, step, dying(getattr(Run, step))), pytest.raises(Killed):
+            target.merge()
+        target.merge()
+        assert target.rows() == {key: {"id": key, "a": f"a{key}", "q": key} for key in range(3)}
+        assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
 class Details:
@@ -184,7 +236,7 @@ class Details:
 
     def test_a_column_that_is_added_arrives(self, target: TargetInTest) -> None:
         log = begun(target)
-        added = (*COLUMNS, column("added", "int4"))
+        added = (*COLUMNS, column("added", "int4", number=4))
         version = log.schema.model_copy(update={"version": 2, "columns": added, "signature": "2"})
         log.add_schema(version)
         log.row("u", at(200), {"id": 0, "a": "a0", "n": 0, "added": 5})

@@ -310,6 +310,30 @@ def test_a_table_whose_columns_the_log_doesnt_know_yet_holds_nobody_up() -> None
     assert [*proposed({}, whole_table(made_table("id int4")), WANTED)] == ["s.a"]
 
 
+def test_a_table_that_is_not_written_to_has_the_columns_of_the_cut() -> None:
+    """The log has had another version since 25, and no record of it."""
+    first = made_table("id int4").model_copy(update={"version": 1, "since": str(position(1))})
+    second = first.model_copy(update={"version": 2, "since": str(position(25))})
+    state = whole_table(first, second)
+    idle = {"s.a": table_plan(start={0: 4}, end={0: 4}, next={0: 4}, events=0, applied_version=1)}
+    (waits,) = proposed(idle, state, WANTED).values()
+    assert (waits.schema_version, waits.commits) == (1, False)
+
+    above_the_cut = table_plan(schema_version=2, events=0, applied_version=1)
+    assert not above_the_cut.at_cut((first, second), position(20)).commits
+    with_records = above_the_cut.model_copy(update={"events": 1})
+    assert with_records.at_cut((first, second), position(20)) == with_records, "it may be theirs"
+
+    later = replace(state, progress=state.progress.model_copy(update={"cut": position(30)}))
+    (due,) = proposed(idle, later, WANTED).values()
+    assert (due.schema_version, due.evolves, due.commits, due.writes) == (2, True, True, False)
+    failed = goes_on(plan(4, **{"s.a": due}), RunOutcome(run=4, ts_ms=0, failed={"s.a": "why"}))
+    assert not failed["s.a"].commits
+    assert proposed(failed, later, WANTED) == {"s.a": due}
+    done = goes_on(plan(4, **{"s.a": due}), RunOutcome(run=4, ts_ms=0, failed={}))
+    assert not proposed(done, later, WANTED)["s.a"].commits
+
+
 def test_a_folder_that_cannot_be_used_is_no_other_run(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     files = LocalFiles(tmp_path / "runs")

@@ -1,0 +1,76 @@
+"""A table that nobody writes to: what DDL does to its columns reaches its derived tables, too."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from cdc.errors import ExitCode
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column, table_schema
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+DERIVED = ("public.t", "public.t_history", "public.t_changes")
+
+
+def described(log: HandLog, version: int, lsn: int, *columns: Any) -> None:
+    """The catalog check has found these columns, and the stream has come to the next cut."""
+    schema = table_schema(log.prefix, "t", *columns, version=version)
+    log.add_schema(schema.model_copy(update={"since": str(at(lsn, 0))}))
+    log.reached(at(lsn, 0))
+
+
+def begun(lakehouse: Lakehouse, *columns: Any, **row: Any) -> HandLog:
+    log = lakehouse.log(*columns)
+    log.row("r", at(10, 0), row)
+    log.table(10)
+    log.reached(at(10, 0))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    return log
+
+
+def columns_of(lakehouse: Lakehouse) -> list[list[str]]:
+    """The first three of each derived table."""
+    return [lakehouse.table(name).columns[:3] for name in DERIVED]
+
+
+def test_columns_are_renamed_and_dropped_without_an_event(lakehouse: Lakehouse) -> None:
+    lakehouse.configure(kinds=["current", "history", "changes"])
+    id_, a, n = (
+        column("id", "int4", 1, number=1),
+        column("a", "text", number=2),
+        column("n", "int8", number=3),
+    )
+    log = begun(lakehouse, id_, a, n, id=1, a="x", n=5)
+    key, q = column("key", "int4", 1, number=1), column("q", "int8", number=3)
+    described(log, 2, 20, key, a, q)
+    with (
+        patch("sinks.delta.target.write_nothing", side_effect=ZeroDivisionError),
+        pytest.raises(ZeroDivisionError),
+    ):
+        lakehouse.merge()  # it dies when the columns are renamed, and the run isn't noted
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert columns_of(lakehouse) == [["key", "a", "q"]] * 3
+    assert [lakehouse.read(name, "key", "a", "q") for name in DERIVED] == [[(1, "x", 5)]] * 3
+
+    described(log, 3, 30, key, q)
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    log.row("u", at(40), {"key": 1, "q": 6})
+    log.reached(at(40))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.read("public.t", "key", "a", "q") == [(1, None, 6)]
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_a_key_that_changes_without_an_event_fails_the_table(
+    lakehouse: Lakehouse,
+) -> None:
+    id_, n = column("id", "int4", 1, number=1), column("n", "int4", number=2)
+    log = begun(lakehouse, id_, n, id=1, n=5)
+    described(log, 2, 20, column("id", "int4", number=1), column("n", "int4", 1, number=2))
+    for _ in range(2):
+        summary = lakehouse.merge()
+        assert "the table's key was changed: id → n" in str(summary.tables[0].error)
+        assert summary.exit_code == ExitCode.SINK
+    assert lakehouse.read("public.t", "id", "n") == [(1, 5)]
