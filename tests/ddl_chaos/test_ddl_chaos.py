@@ -41,7 +41,7 @@ def test_derived_tables_are_the_sources_after_ddl_of_several_kinds(
     server_folder: Path, spark: "SparkSession"
 ) -> None:
     others = {*KINDS, *HARMLESS} - MERGED
-    outcome = run(Plan(1, SEED, others, forms=("log", "current", "changes")), server_folder, spark)
+    outcome = run(Plan(1, SEED, others, forms=("log", "current")), server_folder, spark)
     assert outcome.complaints == []
     assert outcome.ddl.keys() == MERGED
     assert outcome.merge_seconds

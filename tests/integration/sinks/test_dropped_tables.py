@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.opensearch,
     pytest.mark.usefixtures("opensearch"),  # the pipeline asks for it later than groups are made
     pytest.mark.spark,
+    pytest.mark.proof,
 ]
 AT_ONCE: dict[str, Any] = {"table.drop.policy": "delete", "table.drop.delay.ms": 0}
 TABLES = ("item", "second", "third", "fourth")

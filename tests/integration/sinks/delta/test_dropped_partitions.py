@@ -1,6 +1,7 @@
 """A partition is dropped at the source → its rows go from each kind of derived table, once."""
 
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,9 +33,20 @@ def row(number: int, day: int, region: str = "eu", a: str = "a") -> dict[str, An
     return {"id": number, "day": day, "region": region, "a": a}
 
 
-def begun(lakehouse: Lakehouse, *tables: dict[str, Any]) -> HandLog:
-    """A table whose snapshot is applied, to derived tables of each kind, and more of them."""
-    lakehouse.configure(kinds=["current", "history", "changes"], tables=tables)
+KINDS = ("current", "history", "changes")
+
+
+def begun(
+    lakehouse: Lakehouse,
+    *tables: dict[str, Any],
+    kinds: Sequence[str] = KINDS,
+    streamed: dict[str, Any] | None = None,
+) -> HandLog:
+    """A table whose snapshot is applied, to derived tables of these kinds, and more of them.
+
+    A row may have been ``streamed`` since then, at 300.
+    """
+    lakehouse.configure(kinds=kinds, tables=tables)
     log = lakehouse.log(
         column("id", "int4", 1),
         column("day", "date", 2),
@@ -45,7 +57,9 @@ def begun(lakehouse: Lakehouse, *tables: dict[str, Any]) -> HandLog:
     for each in rows:
         log.row("r", at(100, 0), each)
     log.table(100)
-    log.reached(at(100, 0))
+    if streamed is not None:
+        log.row("c", at(300), streamed)
+    log.reached(at(100, 0) if streamed is None else at(300))
     assert lakehouse.merge().exit_code == 0
     return log
 
@@ -96,10 +110,7 @@ def test_an_event_that_comes_late_ends_versions_where_their_rows_went(
     lakehouse: Lakehouse,
 ) -> None:
     """And a table that begins again, of the log or of an archive, is what it was."""
-    log = begun(lakehouse)
-    log.row("c", at(300), row(2, 19, "us", "in the next partition"))
-    log.reached(at(300))
-    assert lakehouse.merge().exit_code == 0
+    log = begun(lakehouse, streamed=row(2, 19, "us", "in the next partition"))
     log.drop(at(400, 0), ended(at(299), *BOUNDS), DROPPED_US)
     log.reached(at(400, 0))
     assert lakehouse.merge().exit_code == 0
@@ -124,7 +135,7 @@ def test_an_event_that_comes_late_ends_versions_where_their_rows_went(
 
 def test_a_partition_that_is_read_again_replaces_its_rows_alone(lakehouse: Lakehouse) -> None:
     """The table isn't shown before it is whole; a version ends where the read began."""
-    log = begun(lakehouse)
+    log = begun(lakehouse, kinds=("current", "history"))
     log.table(400, phase=Phase.SNAPSHOT)
     log.drop(at(399, 0), ended(at(399, 0), between("day", [10], [20])), DROPPED_US)
     log.row("u", at(410), row(3, 20, a="meanwhile"))

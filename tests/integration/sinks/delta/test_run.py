@@ -214,6 +214,7 @@ def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
     ]
 
 
+@pytest.mark.proof
 def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 1, "n": 1})

@@ -1,6 +1,7 @@
 """Joined documents are what the source's own SQL makes of its tables, document for document."""
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from cdc.errors import ExitCode
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.joined.target import JoinedDocuments
 from sinks.search.progress import Ledger
-from tests.fixtures.library import BOOKS, CHANGES, SQL, Library, Transaction
+from tests.fixtures.library import BOOKS, CHANGES, SQL, Library, Transaction, chosen
 from tests.fixtures.pipeline import RunningPipeline
 from tests.integration.snapshots.test_while_streaming import wait_for
 
@@ -31,6 +32,9 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 _RENAMED: Final = "ALTER TABLE author RENAME name TO alias; ALTER TABLE author ADD name text"
+WITHOUT_AUTHORS: Final = {
+    "table.include.list": "public.book,public.review,public.reader,public.tag,public.book_tag"
+}
 EXAMPLES: Final = int(os.environ.get("SEARCH_EXAMPLES", "1"))
 TRANSACTIONS_MIN: Final = 8
 NUMBERS: Final = st.fixed_dictionaries(
@@ -59,6 +63,32 @@ def library(
     return Library(pipeline(search=True), spark, database)
 
 
+def test_documents_are_what_the_sources_sql_says(
+    pipeline: Callable[..., RunningPipeline],
+    spark: "SparkSession",
+    database: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many rows, of one in them, and of many through a table: without authors, in one slice."""
+    monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
+    library = Library(pipeline(search=True, **WITHOUT_AUTHORS), spark, database)
+    library.define(BOOKS | {"embed": [one for one in BOOKS["embed"] if one["field"] != "writer"]})
+
+    def expected() -> dict[str, dict[str, Any]]:
+        rows = library.expected()
+        for row in rows.values():
+            row.pop("writer", None)
+        return rows
+
+    for transactions in ([], chosen(random.Random(1), 20)):  # noqa: S311 (repeatable)
+        library.live(transactions)
+        library.merge()
+        assert library.index().exit_code == ExitCode.OK, library.said
+        assert library.documents() == expected()
+    assert library.index().exit_code == ExitCode.NOTHING_TO_DO
+
+
+@pytest.mark.proof
 def test_documents_are_what_the_sources_sql_says_whatever_changes(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
