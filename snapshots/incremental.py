@@ -258,7 +258,8 @@ class IncrementalSnapshots:
         table, bounds = replace(read.described.table, fingerprint=known), None
         doubt = self._tables.states.to_settle(table)
         if doubt is not None and not now.signal and self._tables.schemas.is_newest(table):
-            bounds = self._tables.ended.replaced(state.name, doubt)
+            is_begun = now.kind == "initial"
+            bounds = self._tables.ended.replaced(state.name, doubt, is_begun=is_begun)
         if known is not None and bounds is None:
             table = replace(table, fingerprint=known.without_bounds(known.gone_bounds))
         first = SnapshotRequest(

@@ -294,10 +294,10 @@ class TableRead:
         doubtful = state.doubt.leaves if state.doubt else ()
         table = self.described.table if self.described else None
         read = {each.leaf for each in self.request.read}
-        if self.request.kind != "initial" or self.request.reset or not read or table is None:
+        fingerprint = table.fingerprint if table else None
+        if self.request.kind != "initial" or self.request.reset or not read or not fingerprint:
             return False
-        leaves = table.fingerprint.leaves if table.fingerprint else ()
-        there = {(leaf.oid, leaf.attached) for leaf in leaves}
+        there = {(leaf.oid, leaf.attached) for leaf in fingerprint.leaves}
         is_first = read.isdisjoint(leaf.oid for leaf in doubtful)
         return is_first and any((leaf.oid, leaf.attached) not in there for leaf in doubtful)
 

@@ -6,7 +6,7 @@ from cdc.errors import DecodingCrashError, SourceUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Progress
 
-_CRASHES_MAX: Final = 2
+_CRASHES_MAX: Final = 3
 
 
 class CrashGuard:
@@ -33,7 +33,7 @@ class CrashGuard:
         self._reached = reached
 
     def note_crash(self, error: SourceUnreachableError, behind: Lsn) -> None:
-        """Note that the stream has ended with a crash; raises DecodingCrashError for the second."""
+        """Note that the stream has ended with a crash; raises DecodingCrashError for the third."""
         self._crashes += 1
         if self._crashes < _CRASHES_MAX:
             return

@@ -72,7 +72,8 @@ SELECT indrelid, indisprimary, indisreplident,
        (indkey::int2[])[0:indnkeyatts - 1], k.oid
 FROM pg_index
 LEFT JOIN pg_constraint k ON indisprimary AND k.conrelid = indrelid AND k.contype = 'p'
-WHERE indrelid = ANY (%s) AND (indisprimary OR indisreplident) AND indimmediate AND indisvalid
+WHERE indrelid = ANY (%s) AND (indisprimary OR indisreplident) AND indimmediate
+  AND (indisprimary OR indisvalid)
 ORDER BY indrelid, indisprimary DESC, indexrelid
 """
 _EXPRESSIONS: Final = """

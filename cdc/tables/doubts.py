@@ -82,6 +82,7 @@ _PARTITION_UNKNOWN_FILE: Final = (
 _REATTACHED: Final = "a partition was detached and attached again"
 _EXCHANGED: Final = "a partition was exchanged"
 _NEW_FILE: Final = "a new partition was truncated or rewritten, before it was attached or since"
+OTHER_KEY: Final = "the key has other columns"
 RENAMED: Final = Cause("it was gone, or had another name, for a while", replaces=True, locks=True)
 LEFT: Final = Cause("it left the publication or the lists, and came back", replaces=True)
 
@@ -279,7 +280,7 @@ def _key_causes(
     ALTER COLUMN … TYPE makes the key's constraint again, too.
     """
     if before.key and now.key and before.key != now.key and not is_rekeyed:
-        yield Cause("the key has other columns", replaces=True, misses=False, locks=True)
+        yield Cause(OTHER_KEY, replaces=True, misses=False, locks=True)
     is_whole = "f" in {before.identity[:1], now.identity[:1]}
     is_other = before.key_constraint not in {0, now.key_constraint}
     if is_whole and is_other and now.key_constraint:

@@ -103,17 +103,22 @@ class EndedPartitions:
         update = {"ended": _without(state, partition), "fingerprint": fingerprint}
         return events, [self._states.put(state.model_copy(update=update))]
 
-    def replaced(self, table: TableName, doubt: Doubt) -> list[tuple[Bound, ...]] | None:
+    def replaced(
+        self, table: TableName, doubt: Doubt, *, is_begun: bool = False
+    ) -> list[tuple[Bound, ...]] | None:
         """The bounds within which a read that settles the doubt is to replace a table's rows.
 
-        Of those that have gone since the rows stay, or end, as those of all dropped partitions.
-        None: it has to replace all rows.
+        Of those that have gone since the rows stay, or end, as those of all dropped partitions; but
+        not where such a read is begun (``is_begun``), which has emptied their bounds: others may
+        have had rows there. None: it has to replace all rows.
         """
         fingerprint = self._states[table].fingerprint
         if not doubt.leaves or fingerprint is None:
             return None
-        there = {leaf.oid for leaf in fingerprint.leaves}
-        levels = [leaf.levels for leaf in doubt.leaves if leaf.oid in there]
+        attached = {leaf.oid: leaf.attached for leaf in fingerprint.leaves}
+        if is_begun and any(attached.get(leaf.oid) != leaf.attached for leaf in doubt.leaves):
+            return None
+        levels = [leaf.levels for leaf in doubt.leaves if leaf.oid in attached]
         said = [bounds for each in levels if (bounds := self._bounds(table, each)) is not None]
         return said if len(said) == len(levels) else None
 

@@ -24,6 +24,7 @@ from cdc.records.state import (
     SnapshotRequest,
     TableState,
 )
+from cdc.tables.doubts import OTHER_KEY
 from cdc.tables.states import TableStates
 
 log = structlog.get_logger()
@@ -145,14 +146,15 @@ class TableReads:
     ) -> list[Record]:
         """Note that a table is doubtful, since DDL has changed its rows' values.
 
-        ``replaces``: these are in the key, so the log has rows under keys that there aren't.
+        ``replaces``: these are in the key, or it has other columns, so the log has rows under keys
+        that there aren't.
         """
         log.info(
             "columns were altered: the rows are read again while streaming",
             table=str(table),
             columns=columns,
         )
-        reason = f"columns were altered: {', '.join(columns)}"
+        reason = f"columns were altered: {', '.join(columns)}" if columns else OTHER_KEY
         now_ms = time.time_ns() // 1_000_000
         return [self.doubt(table, Doubt(reason=reason, since_ms=now_ms, replaces=replaces))]
 
@@ -169,6 +171,8 @@ class TableReads:
             doubt = state.doubt.and_also(doubt)
         if (first := state.initial) is None:
             return self._states.set_requests(table, others, None, doubt=doubt, **update)
+        if state.doubt is None:  # it may not be noted below, and a later one is no part of it
+            doubt = doubt.model_copy(update={"leaves": ()})
         doubtful = {leaf.oid for leaf in doubt.leaves}
         is_part = bool(state.doubt and doubtful and not first.signal)
         anew = first.model_copy(
@@ -296,8 +300,9 @@ class TableReads:
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
         self._states.reset_tracking()
         was_whole, phase = self._states.had_all(table), Phase.SNAPSHOT
+        doubt = state.doubt and state.doubt.model_copy(update={"leaves": ()})
         return self._states.set_requests(
-            table, [anew, *others], rows_sent=0, phase=phase, was_whole=was_whole
+            table, [anew, *others], rows_sent=0, phase=phase, was_whole=was_whole, doubt=doubt
         )
 
     def finish(

@@ -66,6 +66,12 @@ def _keeps_values(before: Column, after: Column) -> bool:
     return False
 
 
+def _key(columns: Iterable[Column]) -> list[int | str]:
+    """The columns of the key in its order: by their numbers, where these are known."""
+    keyed = ((column.key, column.number or column.name) for column in columns)
+    return [column for ordinal, column in sorted(each for each in keyed if each[0] is not None)]
+
+
 class SchemaVersions:
     """Relations and descriptions → the table's schema now, and what the log gets if it is new.
 
@@ -114,7 +120,7 @@ class SchemaVersions:
             table.replica_identity,
             since,
             lambda: table.columns,
-            is_new=bool(self.made_again(table)),
+            is_new=not self.is_newest(table) or bool(self.made_again(table)),
         )
 
     def check(self, table: TableDescription) -> None:
@@ -135,10 +141,16 @@ class SchemaVersions:
         )
 
     def is_newest(self, table: TableDescription) -> bool:
-        """Whether the newest version looks like the table as it is described."""
+        """Whether the newest version looks like the table as it is described, and has its key.
+
+        A signature doesn't tell the key's order, nor under REPLICA IDENTITY FULL its columns.
+        """
         before = self.newest(table.name)
         signature = key_signature(table.signature, table.name, self._rules)
-        return before is not None and (before.oid, before.signature) == (table.oid, signature)
+        if before is None or (before.oid, before.signature) != (table.oid, signature):
+            return False
+        now = rekeyed(table.columns, table.name, table.replica_identity, self._rules)
+        return _key(before.columns) == _key(now)
 
     def made_again(self, table: TableDescription) -> list[str]:
         """The columns that have another number by now, though the table looks the same."""
@@ -213,7 +225,9 @@ class SchemaVersions:
             for column in altered_columns(before, schema, self._filled)
             if self._rules.columns.keeps(name, column)
         ]
-        if not altered:
+        keys = _key(before.columns), _key(schema.columns)
+        is_rekeyed = before.oid == schema.oid and all(keys) and keys[0] != keys[1]
+        if not (altered or is_rekeyed):
             return []
         if name in self._settings.snapshot_select_statements:
             log.warning(
@@ -224,8 +238,8 @@ class SchemaVersions:
                 remedy=f"stop the daemon, and run millrace snapshot {name}",
             )
             return []
-        keys = {column.name for version in (before, schema) for column in version.key}
-        replaces = not keys.isdisjoint(altered)
+        in_key = {column.name for version in (before, schema) for column in version.key}
+        replaces = is_rekeyed or not in_key.isdisjoint(altered)
         return self._reads.read_altered(schema.name, altered, replaces=replaces)
 
 

@@ -177,6 +177,7 @@ class TableStates(dict[TableName, TableState]):
             before = None
         renamed = self.renamed(table.oid, table.name, position.commit_lsn)
         keyed = self.is_keyed(table.columns, table.name, table.replica_identity)
+        doubt = self.to_settle(table)
         begun = self.put(
             TableState(
                 namespace=table.name.namespace,
@@ -194,7 +195,7 @@ class TableStates(dict[TableName, TableState]):
                 block_bytes=table.block_bytes,
                 requests=requests,
                 fingerprint=table.fingerprint,
-                doubt=_of_part(self.to_settle(table), table) if is_part else self.to_settle(table),
+                doubt=doubt and _of_part(doubt, table if is_part else None),
                 ended=before.ended if before and is_part else (),
                 gaps=before.gaps if before else (),
                 gaps_total=before.gaps_total if before else 0,
@@ -324,11 +325,12 @@ def right_until(state: TableState, checked: Position | None) -> Position:
     return Position(state.epoch, Lsn(0), 0)  # no check has come so far since the epoch began
 
 
-def _of_part(doubt: Doubt | None, table: TableDescription) -> Doubt | None:
-    """The doubt without partitions that have gone since: a read of the others begins."""
-    there = {leaf.oid for leaf in table.fingerprint.leaves} if table.fingerprint else set[int]()
-    left = tuple(leaf for leaf in doubt.leaves if leaf.oid in there) if doubt else ()
-    return doubt and doubt.model_copy(update={"leaves": left})
+def _of_part(doubt: Doubt, table: TableDescription | None) -> Doubt:
+    """The doubt as a read of its partitions begins, but for those that have gone; None: of all."""
+    fingerprint = table.fingerprint if table else None
+    there = {leaf.oid for leaf in fingerprint.leaves} if fingerprint else set[int]()
+    left = tuple(leaf for leaf in doubt.leaves if leaf.oid in there)
+    return doubt.model_copy(update={"leaves": left})
 
 
 def _missed(before: TableState, table: TableDescription) -> str:

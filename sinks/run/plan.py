@@ -72,7 +72,8 @@ class TablePlan(BaseModel):
     schema_version: int
     """The newest schema version of its records; of a table without any, that of the cut."""
     applied_version: int = 0
-    """The schema version whose columns the derived table has; 0: there is no table yet."""
+    """The schema version whose columns the derived table has; 0: there is none yet, or who wrote
+    the plan didn't know."""
     events: int
     """How many records there are to apply."""
     ends: tuple[RowsEnd, ...] = ()
@@ -141,7 +142,8 @@ class TablePlan(BaseModel):
 
         The log tells of that also where nobody writes to the table; a real Debezium doesn't.
         """
-        return bool(self.base and self.applied_version < self.schema_version and not self.debezium)
+        is_older = 0 < self.applied_version < self.schema_version
+        return bool(self.base and is_older and not self.debezium)
 
     @property
     def commits(self) -> bool:

@@ -76,7 +76,7 @@ CASES = {
         ("DELETE FROM {t} WHERE v = 'v3'", "ALTER TABLE {t} ALTER id TYPE oid")),
     "key_moved": Case("a int PRIMARY KEY, id int NOT NULL, v text",
         "SELECT i, 100 - i, 'v' || i FROM generate_series(1, 9) i",
-        ("ALTER TABLE {t} DROP CONSTRAINT {t}_pkey", "ALTER TABLE {t} ADD PRIMARY KEY (id)")),
+        ("ALTER TABLE {t} REPLICA IDENTITY FULL, DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (id)",)),
     "idle": Case(PLAIN, ROWS, ("ALTER TABLE {t} ADD COLUMN n int DEFAULT 7",)),
     "made_again": Case(
         PLAIN, ROWS, ("ALTER TABLE {t} DROP COLUMN v", "ALTER TABLE {t} ADD COLUMN v text")

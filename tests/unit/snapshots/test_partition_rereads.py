@@ -191,3 +191,41 @@ def test_many_partitions_keep_which_they_are_and_not_their_bounds() -> None:
     assert len(both.leaves) == 1_000
     assert not any(leaf.levels for leaf in both.leaves)
     assert len(both.model_dump_json()) < 40_000
+
+
+def test_a_read_that_has_become_one_of_all_rows_stays_so_and_is_not_begun_again() -> None:
+    for why, there in ((doubt(1), (2, 3)), (Doubt(reason="all", since_ms=1, replaces=True), (2,))):
+        rereads = Rereads(why, left_out=[2, 3] if why.leaves else [])
+        rereads.describe(1, 2, 3)
+        rereads.reset()
+        rereads.describe(*there)
+        begun = rereads.request.begun_ms
+        read = (LeafRead(leaf=2, file=2, ranges=(ALL,)),)
+        rereads.tables.states.set_requests(A, [rereads.request.model_copy(update={"read": read})])
+        rereads.turn()
+        rereads.describe(*there)
+        assert [each.begun_ms for each in rereads.state.requests] in ([], [begun])
+
+
+def test_bounds_that_were_emptied_for_one_that_has_gone_since_let_all_rows_be_replaced() -> None:
+    """What went into the default partition before was emptied with them."""
+    rereads = Rereads(doubt(1, 2), left_out=[3])
+    rereads.describe(1, 2, 3)
+    assert ops(rereads.reset()) == ["p", "p"]
+    update = {"fingerprint": fingerprint(1, 3, 6, gone=("b2",))}
+    rereads.tables.states.put(rereads.state.model_copy(update=update))
+    rereads.tables.reads.doubt(A, doubt(6, replaces=False))
+    rereads.turn()
+    rereads.describe(1, 3, 6)
+    assert ops(rereads.reset()) == ["t"]
+
+
+def test_a_doubt_that_isnt_noted_lets_no_later_one_be_of_a_part() -> None:
+    rereads = Rereads(doubt(1), left_out=[2, 3])
+    first = SnapshotRequest(kind="initial", order=1, begun_ms=1)
+    rereads.tables.states.set_requests(A, [first], doubt=None)
+    rereads.tables.reads.doubt(A, Doubt(reason="all of it", since_ms=1, replaces=True))
+    rereads.tables.reads.doubt(A, doubt(1))
+    rereads.turn()
+    rereads.describe(1, 2, 3)
+    assert ops(rereads.reset()) == ["t"]

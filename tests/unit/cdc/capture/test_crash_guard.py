@@ -15,14 +15,15 @@ def progress(lsn: int) -> Progress:
     return streaming(Position(1, Lsn(lsn), 0), flush_lsn=Lsn(lsn))
 
 
-def test_the_second_crash_without_a_step_forward_ends_the_daemon() -> None:
+def test_the_third_crash_without_a_step_forward_ends_the_daemon() -> None:
     guard = CrashGuard()
     guard.note_progress(progress(16))
+    guard.note_crash(LOST, Lsn(16))
     guard.note_crash(LOST, Lsn(16))
     assert guard.is_suspicious
     guard.note_progress(progress(16))
     guard.note_progress(progress(16).model_copy(update={"events": 5}))  # a heartbeat of ours, say
-    with pytest.raises(DecodingCrashError, match=r"2 times in a row .* behind 0/10") as ended:
+    with pytest.raises(DecodingCrashError, match=r"3 times in a row .* behind 0/10") as ended:
         guard.note_crash(LOST, Lsn(16))
     assert ended.value.exit_code == ExitCode.GAP
     assert ended.value.where == LOST.where
@@ -33,6 +34,7 @@ def test_the_second_crash_without_a_step_forward_ends_the_daemon() -> None:
 def test_so_does_one_that_comes_before_the_stream_has_begun() -> None:
     """PostgreSQL decodes as soon as the slot is taken, and the log is read after that."""
     guard = CrashGuard()
+    guard.note_crash(LOST, Lsn(16))
     guard.note_crash(LOST, Lsn(16))
     guard.note_progress(progress(16))
     with pytest.raises(DecodingCrashError):

@@ -9,6 +9,7 @@ from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.convert.pipeline import RecordPipeline
 from cdc.events.rules import EventRules
+from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
 from cdc.records.state import SnapshotRequest, parse_state
@@ -16,6 +17,7 @@ from cdc.settings.modes import ColumnModes, EventModes
 from tests.fixtures.made_changes import NATIVE, TRANSACTION, patterns, row
 from tests.fixtures.made_tables import (
     BY_EMAIL,
+    COLUMNS,
     RELATION,
     SINCE,
     STATE,
@@ -23,6 +25,18 @@ from tests.fixtures.made_tables import (
     tables,
 )
 from tests.fixtures.preset import DEBEZIUM
+from tests.unit.cdc.tables.test_tables import described
+
+
+def keyed(key: str) -> TableDescription:
+    """The table with another key, and nothing else that is other."""
+    ordinals = {name: ordinal for ordinal, name in enumerate(key.split(), 1)}
+    columns = (
+        column.model_copy(update={"key": ordinals.get(column.name), "number": number})
+        for number, column in enumerate(COLUMNS, 1)
+    )
+    return replace(described(*columns), name=STATE.name, oid=STATE.oid, replica_identity="f")
+
 
 NOT_LOSSLESS = {"topic.prefix": "pre", "table.include.list": "public.t", "lossless": False}
 
@@ -60,7 +74,29 @@ def test_another_key_is_another_schema_version() -> None:
     assert arrive(made)[1] == []
     stored = parse_state(TableSchema, record.value or b"", record.topic)
     assert arrive(tables(schemas=[stored]))[1] == []
-    assert len(arrive(tables(BY_EMAIL, schemas=[stored]))[1]) == 1
+    made = tables(BY_EMAIL, schemas=[stored])
+    version, _ = arrive(made)[1]
+    assert version.topic == record.topic
+    doubt = made.states[STATE.name].doubt
+    assert doubt is not None
+    assert (doubt.reason, doubt.replaces) == ("the key has other columns", True)
+
+
+@pytest.mark.parametrize("key", ["email", "email id", "id email"])
+def test_a_description_tells_another_key_where_its_signature_does_not(key: str) -> None:
+    """Under REPLICA IDENTITY FULL, or where the key has another order."""
+    made = tables()
+    before = "id" if key == "email" else "id email"
+    schema, _ = made.schemas.described(keyed(before), SINCE)
+    now, records = made.schemas.described(keyed(key), SINCE)
+    assert [column.name for column in now.key] == key.split()
+    doubt = made.states[STATE.name].doubt
+    if key == before:
+        assert (now, records, doubt) == (schema, [], None)
+        return
+    assert doubt is not None
+    assert (now.version, doubt.replaces) == (schema.version + 1, True)
+    assert not made.schemas.is_newest(keyed(before))
 
 
 def test_a_key_that_old_rows_would_not_tell_sets_the_table_aside() -> None:
