@@ -228,7 +228,7 @@ COLUMNS = {
         ),
         altered=True,
     ),
-    "key": Case((f"{REKEYED} (id, n)",), altered=True),
+    "key": Case((f"{REKEYED} (id, n)",), replaces("the key has other columns"), altered=True),
     "key made again": Case((f"{REKEYED} (id)",)),
     "key made again, whole rows": Case((FULL, f"{REKEYED} (id)"), NEW_KEY, altered=True),
 }

@@ -397,7 +397,13 @@ def test_no_index_that_would_lack_rows_takes_the_place_of_one_that_has_them(
     indexes: Indexes, kafka: Kafka
 ) -> None:
     """A topic that keeps no row for ever: the names of an idle table's columns are other ones."""
-    log = loaded(indexes)
+    n = column("n", "int8", number=3)
+    log = indexes.log(column("id", "int4", 1, number=1), column("a", "text", number=2), n)
+    for number in range(5):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+    log.table(100)
+    log.reached(at(100, 0))
+    assert indexes.merge().exit_code == ExitCode.OK
     old, documents = indexes.index(), indexes.documents()
     admin = AdminClient({**kafka.client_options()})
     ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
