@@ -3,11 +3,8 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from cdc.errors import ConfigError, ExitCode, SinkError
-from deploy.local.kafka import Kafka
 from sinks.run.plan import TablePlan
 from sinks.search.apply import TableIndexer
 from sinks.search.bulk import Counts
@@ -391,28 +388,3 @@ def test_a_table_whose_key_has_changed_stops_no_other(
     tables = {table.name: table.error for table in indexes.merge().tables}
     assert isinstance(tables["public.t"], SinkError)
     assert tables["public.other"] is None
-
-
-def test_no_index_that_would_lack_rows_takes_the_place_of_one_that_has_them(
-    indexes: Indexes, kafka: Kafka
-) -> None:
-    """A topic that keeps no row for ever: the names of an idle table's columns are other ones."""
-    n = column("n", "int8", number=3)
-    log = indexes.log(column("id", "int4", 1, number=1), column("a", "text", number=2), n)
-    for number in range(5):
-        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
-    log.table(100)
-    log.reached(at(100, 0))
-    assert indexes.merge().exit_code == ExitCode.OK
-    old, documents = indexes.index(), indexes.documents()
-    admin = AdminClient({**kafka.client_options()})
-    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
-    for future in admin.delete_records(ends).values():
-        future.result()
-    renamed = (*log.schema.columns[:2], column("q", "int8", number=3))
-    log.table(100, cleanup="delete")
-    log.add_schema(table_schema(indexes.prefix, "t", *renamed, version=2))
-    log.reached(at(200, 0))
-    for _ in range(2):
-        assert indexes.merge().exit_code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}
-    assert (indexes.index(), indexes.documents()) == (old, documents)
