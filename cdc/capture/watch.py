@@ -149,18 +149,13 @@ class SlotWatch:
             self._publishes_every_root = risks.publishes_every_root(connection, publication)
         except (PublicationError, TableLockedError):
             return  # PostgreSQL looks into each published table: another time
-        for text in sorted(current - self._risks):
-            log.warning(text)
-        self._risks = current
+        self._risks = _told(current, self._risks)
 
     def _find_detaches(self, connection: psycopg.Connection) -> None:
         """Tell once of each partition whose next change would crash the server."""
         if not self._publishes_every_root:
             return
-        current = set(risks.pending_detaches(connection))
-        for text in sorted(current - self._detaches):
-            log.warning(text)
-        self._detaches = current
+        self._detaches = _told(set(risks.pending_detaches(connection)), self._detaches)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -248,3 +243,10 @@ class SlotWatch:
             where=failure.where,
             remedy="drop it by hand, before the server's disk is full: millrace drop --yes",
         )
+
+
+def _told(current: set[str], before: set[str]) -> set[str]:
+    """Warn of what wasn't there before; returns what is there."""
+    for text in sorted(current - before):
+        log.warning(text)
+    return current

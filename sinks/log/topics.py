@@ -19,7 +19,7 @@ from sinks.log.counts import bounded, census, keep_counted, with_census
 from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, to_read
-from sinks.run.topics import Examination, ExaminedTables, Topics, require_retained
+from sinks.run.topics import Examination, ExaminedTables, Topics, require_all, require_retained
 from sinks.spark.jvm import release
 from sinks.spark.session import RECORDS_FEW, tune
 
@@ -74,8 +74,7 @@ class MillraceTopics(Topics):
         keep, start = self._settings.log.keep, {table.topic: table.start}
         is_deleted = state.tables[table.source].cleanup == "delete"
         if is_deleted and not table.base and table.replay is None:
-            from_zero = {table.topic: dict.fromkeys(table.start, 0)}
-            require_retained(from_zero, state.starts, name, keep)
+            require_all(table.topic, state.starts, name, keep)
         require_retained(start, state.starts, name, keep)
         if not fresh:
             require_retained(start, self._log.forgotten(start, keep), name, keep)

@@ -169,6 +169,12 @@ class Topics(Protocol):
         """Let records go that are kept for several tables; they are read again where needed."""
 
 
+def require_all(topic: str, kept_from: Offsets, what: str, keep: timedelta) -> None:
+    """Raise LogForgottenError if the log has lost any record that the topic ever had."""
+    from_zero = {topic: dict.fromkeys(kept_from.get(topic, {}), 0)}
+    require_retained(from_zero, kept_from, what, keep)
+
+
 def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
     """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
     for topic, partitions in start.items():

@@ -25,7 +25,7 @@ from sinks.log.topics import versions_of
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, ready
 from sinks.run.summary import Rows, TableResult, attempted
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, ReadChanges, Topics, require_retained
+from sinks.run.topics import Examination, ReadChanges, Topics, require_all
 from sinks.search.apply import (
     STEP_RECORDS,
     EarlyLoad,
@@ -263,9 +263,8 @@ class TableIndexes(Target):
         whole = self._plan(name, record)
         planned = whole.tables[name]
         if not loading.loaded and self._state.tables[name].cleanup == "delete":
-            from_zero = {planned.topic: dict.fromkeys(planned.start, 0)}
             keep = self._context.run.settings.log.keep
-            require_retained(from_zero, self._state.starts, name, keep)
+            require_all(planned.topic, self._state.starts, name, keep)
         step, events, counts = next_step(planned, loading.loaded), 0, Counts()
         if step is not None:
             step = self._examined(whole, step)
