@@ -66,9 +66,19 @@ class Case:
     @property
     def topics(self) -> re.Pattern[str]:
         """Which topics belong to the case."""
-        heartbeats = self.sections["capture"].get("topic.heartbeat.prefix", "__debezium-heartbeat")
-        own = (rf"{re.escape(self.prefix)}\..*", rf"{re.escape(f'{heartbeats}.{self.prefix}')}")
+        own = (rf"{re.escape(self.prefix)}\..*", self.heartbeats.pattern)
         return re.compile("|".join((*own, *self.meta.get("topics", ()))))
+
+    @property
+    def heartbeats(self) -> re.Pattern[str]:
+        """The topic of the case's heartbeats."""
+        start = self.sections["capture"].get("topic.heartbeat.prefix", "__debezium-heartbeat")
+        return re.compile(re.escape(self.meta.get("hb_topic", f"{start}.{self.prefix}")))
+
+    @property
+    def recorded_heartbeats(self) -> int:
+        """How many heartbeats are compared, which come by the clock and not by changes."""
+        return int(self.meta.get("heartbeats_max", 0))
 
 
 def find(folder: Path, names: str = "") -> list[Path]:

@@ -95,12 +95,22 @@ class Runner:
             daemon = pipeline.start()
             try:
                 _Run(case, pipeline, daemon, database).change(sql)
+                self._wait_for_heartbeats(case, daemon)
             finally:
                 daemon.stop()
         lines = _as_recorded(case, records.collect(self._kafka.client_options(), case.topics))
         actual = folder / "actual.jsonl"
         records.write(actual, lines)
         return compare(case.folder / EXPECTED, actual)
+
+    def _wait_for_heartbeats(self, case: Case, daemon: Process) -> None:
+        """Wait for as many as were recorded, which a script's pause may be too short for."""
+        expected = case.recorded_heartbeats
+        deadline = time.monotonic() + _TIMEOUT_S
+        while len(records.collect(self._kafka.client_options(), case.heartbeats)) < expected:
+            if not daemon.running or time.monotonic() > deadline:
+                raise ServerError(f"fewer than {expected} heartbeats. {daemon.command.log_end()}")
+            time.sleep(_POLL_S)
 
     @contextmanager
     def _database(self) -> Iterator[dict[str, str]]:
@@ -154,13 +164,9 @@ class _Run:
 
 def _as_recorded(case: Case, lines: list[records.Line]) -> list[records.Line]:
     """What was recorded of a case: some heartbeats, and nothing after Debezium stopped."""
-    if (most := case.meta.get("heartbeats_max")) is not None:
-        own = f"{case.prefix}."
-        topic = case.meta.get("hb_topic")
+    if most := case.recorded_heartbeats:
         lines = [
-            line
-            for line in lines
-            if line.order < most or (line.topic != topic if topic else line.topic.startswith(own))
+            line for line in lines if line.order < most or not case.heartbeats.fullmatch(line.topic)
         ]
     if case.debezium_stopped:
         recorded = Counter(
