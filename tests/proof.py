@@ -75,7 +75,7 @@ STAGES: Final = (
     Stage("rare", (*PYTEST, "-m", "proof", *WORKERS)),
     Stage("opensearch-3", (*PYTEST, "-m", "", *SEARCH), {"OPENSEARCH": "3"}),
     *(
-        Stage(f"postgres-{version}", (*PYTEST, *CORE, *WORKERS), {"POSTGRES": version})
+        Stage(f"postgres-{version}", (*PYTEST, "-m", "", *CORE, *WORKERS), {"POSTGRES": version})
         for version in ("14", "15", "16", "17")
     ),
     Stage("chaos", (sys.executable, "-m", "tests.chaos", "--duration", str(CHAOS_S))),

@@ -183,6 +183,7 @@ def forgetful(postgres: Postgres, database: dict[str, str]) -> Iterator[dict[str
     run(postgres.conninfo(), f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
 
 
+@pytest.mark.proof
 def test_a_slot_that_was_lost_is_refused_until_a_new_epoch_makes_the_log_right(
     configured: Configured, forgetful: dict[str, str], topic_prefix: str
 ) -> None:

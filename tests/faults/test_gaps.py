@@ -70,6 +70,19 @@ def await_ids(made: RunningPipeline, daemon: Process, *expected: int) -> None:
         time.sleep(0.2)
 
 
+def test_a_new_epoch_makes_the_log_right(
+    captured: RunningPipeline, database: dict[str, str]
+) -> None:
+    slot = captured.settings.capture.slot_name
+    run(database, f"SELECT pg_drop_replication_slot('{slot}')", "DELETE FROM item WHERE id = 1")
+    begun = captured.millrace("new-epoch", "--yes")
+    assert begun.returncode == 0, begun.stderr
+    assert "epoch 2 begins" in begun.stdout
+    daemon = captured.start()
+    await_ids(captured, daemon, 2)
+    assert captured.stop(daemon) == 0
+
+
 def test_a_table_that_left_the_publication_and_came_back_is_read_again(
     captured: RunningPipeline, database: dict[str, str]
 ) -> None:

@@ -214,6 +214,7 @@ def test_a_standby_takes_over_from_a_killed_daemon_in_seconds(
     finish(standby, waiting, database, topic_prefix)
 
 
+@pytest.mark.proof
 def test_a_daemon_that_slept_while_another_took_over_stands_by_until_that_one_dies(
     configured: Configured, database: dict[str, str], topic_prefix: str
 ) -> None:

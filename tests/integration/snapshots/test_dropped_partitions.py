@@ -210,6 +210,7 @@ def test_a_drop_is_found_by_the_next_start_and_ends_what_was_written_before(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_writer_may_still_be_in_a_partition_that_is_detached_concurrently(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -40,7 +40,7 @@ BACK = ("ALTER TABLE thing RENAME TO item", "DELETE FROM item WHERE id = 4")
     ("of_all", "is_streaming"),
     [
         pytest.param(True, True, id="all tables, while streaming"),
-        pytest.param(False, False, id="some tables, while it is down"),
+        pytest.param(False, False, id="some tables, while it is down", marks=pytest.mark.proof),
         pytest.param(True, False, id="all tables, while it is down", marks=pytest.mark.proof),
         pytest.param(False, True, id="some tables, while streaming", marks=pytest.mark.proof),
     ],
@@ -99,6 +99,7 @@ def test_a_table_goes_on_under_its_new_name_and_its_old_one_is_gone(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_table_that_is_dropped_while_it_is_read_is_gone(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_table_that_is_dropped_before_all_of_it_was_read_holds_nobody_up(
     assert "is gone before" in daemon.command.log.read_text()
 
 
+@pytest.mark.proof
 def test_a_table_that_is_renamed_before_all_of_it_was_read_never_gets_whole(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -151,6 +151,7 @@ def test_one_that_may_not_be_read_proves_nothing(database: Conninfo) -> None:
         assert has_old_row(opened, t, seen(opened)) is False
 
 
+@pytest.mark.proof
 def test_a_thousand_tables_take_a_moment(
     database: Conninfo, record_property: Callable[[str, object], None]
 ) -> None:

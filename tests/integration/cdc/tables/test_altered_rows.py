@@ -63,7 +63,7 @@ def is_read(made: RunningPipeline) -> bool:
 @pytest.mark.parametrize(
     ("table", "ddl"),
     [
-        (ITEM, [CONSTANT]),
+        rare(ITEM, [CONSTANT]),
         rare(ITEM, [CONSTANT, DROPPED]),
         rare(PARTITIONED, [CONSTANT, DROPPED]),
         rare(ITEM, [VOLATILE]),
@@ -170,6 +170,7 @@ def test_initial_only_ends_once_altered_rows_are_read(
     assert log_rows(made) == source_rows(database)
 
 
+@pytest.mark.proof
 def test_reading_again_goes_on_where_it_was_killed(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

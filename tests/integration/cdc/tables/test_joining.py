@@ -107,6 +107,7 @@ def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(
     assert logged(made, "item") == [(9999, "new")]
 
 
+@pytest.mark.proof
 def test_a_table_that_is_replaced_while_it_is_read_is_read_anew(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -298,6 +299,7 @@ def test_a_right_that_is_missing_gives_a_blocking_snapshot_up(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_table_that_left_the_publication_and_came_back_in_mid_read_has_no_ghosts(
     pipeline: MakePipeline, database: Conninfo, own: dict[str, object]
 ) -> None:

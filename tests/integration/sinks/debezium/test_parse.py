@@ -367,6 +367,7 @@ def test_a_message_tells_nothing_of_what_is_masked(spark: "SparkSession", name: 
     assert "214748" not in str(error.value).partition("JVM stacktrace")[0]
 
 
+@pytest.mark.proof
 def test_the_schema_of_an_earlier_run_reads_tombstones(spark: "SparkSession") -> None:
     types = {"id": "int", "v": "text"}
     first = described(

@@ -106,6 +106,7 @@ def test_rows_within_the_bounds_go_from_each_table_and_newer_ones_stay(
     ]
 
 
+@pytest.mark.proof
 def test_an_event_that_comes_late_ends_versions_where_their_rows_went(
     lakehouse: Lakehouse,
 ) -> None:
@@ -133,6 +134,7 @@ def test_an_event_that_comes_late_ends_versions_where_their_rows_went(
     ]
 
 
+@pytest.mark.proof
 def test_a_partition_that_is_read_again_replaces_its_rows_alone(lakehouse: Lakehouse) -> None:
     """The table isn't shown before it is whole; a version ends where the read began."""
     log = begun(lakehouse, kinds=("current", "history"))

@@ -152,6 +152,7 @@ def test_a_commit_that_another_got_in_the_way_of_is_tried_again(
     assert lakehouse.rows(log.schema) == sorted_by_key(expected)
 
 
+@pytest.mark.proof
 def test_changes_as_old_as_what_is_stored_are_compared_with_it(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

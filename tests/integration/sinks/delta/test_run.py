@@ -332,6 +332,7 @@ def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
     assert lakehouse.rows(log.schema) == [{"id": 1}, {"id": 2}]
 
 
+@pytest.mark.proof
 def test_a_table_without_key_keeps_as_many_copies_as_the_source(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("a", "text"), column("n", "float8"))
     one, two = {"a": "x", "n": 1.5}, {"a": "x", "n": None}

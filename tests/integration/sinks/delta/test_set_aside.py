@@ -10,6 +10,7 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+@pytest.mark.proof
 def test_a_table_that_is_set_aside_keeps_its_rows_and_holds_up_no_other(
     lakehouse: Lakehouse,
 ) -> None:
