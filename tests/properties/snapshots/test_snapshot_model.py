@@ -24,7 +24,7 @@ from snapshots.table_read import Changes
 from tests.fixtures.heap_model import Values
 from tests.fixtures.snapshot_model import World, by_position, in_order
 
-EXAMPLES = int(os.environ.get("MILLRACE_SNAPSHOT_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("MILLRACE_SNAPSHOT_EXAMPLES", "100"))
 STEPS = 200
 FEW_KEYS = 3
 

@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column, TableName
 from cdc.values import codec
+from tests.fixtures.examples import examples
 from tests.fixtures.json_values import decoded, written
 
 pytestmark = pytest.mark.postgres
 
 SERVER = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -25,6 +25,7 @@ from cdc.stream.translation import Limits
 from snapshots import copied_rows
 from snapshots.copied_rows import CopiedRow, copier, parse
 from tests.fixtures import stream_model
+from tests.fixtures.examples import examples
 from tests.fixtures.preset import DEBEZIUM
 from tests.properties.cdc.compiled.test_forms import FORMS, RULES
 from tests.properties.cdc.compiled.test_stream import timeless
@@ -129,7 +130,7 @@ def outcome(
     return made, stops, copied.copier.row_count, None
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(75))
 @given(st.data())
 def test_it_writes_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())

@@ -18,6 +18,7 @@ from cdc.records.schema import Column, TableSchema
 from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, Patterns, ValueModes
 from cdc.stream.translation import Limits
 from tests.fixtures import wal_bytes as wal
+from tests.fixtures.examples import examples
 from tests.fixtures.preset import DEBEZIUM
 from tests.properties.cdc.compiled.test_stream import (
     OID,
@@ -76,7 +77,7 @@ FORMS = [
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(75))
 @given(st.data())
 def test_each_form_is_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())
@@ -114,7 +115,7 @@ REALS = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(DIGITS, REALS, st.integers(0, 6), st.booleans())
 def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: bool) -> None:
     columns = [

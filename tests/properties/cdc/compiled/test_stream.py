@@ -26,6 +26,7 @@ from cdc.stream.translation import Limits, Translation
 from cdc.tables.tables import Arrival, Tables
 from cdc.wal.messages import ABSENT, Row
 from tests.fixtures import wal_bytes as wal
+from tests.fixtures.examples import examples
 from tests.fixtures.position_headers import parse_filled, parse_header
 from tests.fixtures.stream_model import ModelTranslation
 from tests.properties.cdc.events.test_reference import rows, tables
@@ -217,7 +218,7 @@ def timeless(records: list[Record], read: Callable[[bytes], Any]) -> list[Any]:
     ]
 
 
-@settings(max_examples=75)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_the_extension_writes_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())
@@ -234,7 +235,7 @@ def test_the_extension_writes_what_the_reference_writes(data: st.DataObject) -> 
     assert fast_place == plain_place
 
 
-@settings(max_examples=75)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_a_start_in_the_middle_goes_on_where_the_model_does(data: st.DataObject) -> None:
     schema = data.draw(tables())
@@ -254,7 +255,7 @@ def test_a_start_in_the_middle_goes_on_where_the_model_does(data: st.DataObject)
     assert timeless(made, bytes) == timeless(left, bytes)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_bytes_that_are_wrong_are_the_same_error_to_both(data: st.DataObject) -> None:
     schema = data.draw(tables())

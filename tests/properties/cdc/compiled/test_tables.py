@@ -19,6 +19,7 @@ from cdc.stream.translation import Limits
 from cdc.tables.tables import Arrival
 from cdc.wal.messages import ABSENT, Row, Value
 from tests.fixtures import wal_bytes as wal
+from tests.fixtures.examples import examples
 from tests.fixtures.preset import DEBEZIUM
 from tests.properties.cdc.compiled.test_forms import FORMS, RULES, FormedTable
 from tests.properties.cdc.compiled.test_stream import (
@@ -272,7 +273,7 @@ ALL_FORMS = [
 ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_table_is_what_the_reference_writes(data: st.DataObject) -> None:
     native = data.draw(st.booleans())

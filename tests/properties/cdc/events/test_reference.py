@@ -15,9 +15,10 @@ from cdc.records.position import HEADER, Lsn, Origin, Position, Transaction, hea
 from cdc.records.record import Record, to_json
 from cdc.records.schema import Column, TableSchema
 from cdc.wal.messages import ABSENT, Row, Value
+from tests.fixtures.examples import examples
 
 CLOCK_NS = 1_795_254_064_438_971_317
-EVENTS = settings(max_examples=250)
+EVENTS = settings(max_examples=examples(120))
 
 # type: PostgreSQL's text of some values, malformed ones among them now and then
 TEXTS: dict[str, st.SearchStrategy[str]] = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import Codec, ValueKind, codec
+from tests.fixtures.examples import examples
 from tests.fixtures.json_values import json_text, written
 
 NATIVE = ValueModes()
@@ -136,7 +137,7 @@ def cases(draw: st.DrawFn) -> tuple[Column, bytes]:
     return column, text.encode()
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(200))
 @given(cases(), MODES)
 def test_its_json_is_that_of_the_value(case: tuple[Column, bytes], modes: ValueModes) -> None:
     column, text = case
@@ -251,7 +252,7 @@ PROMISES: dict[ValueKind, Callable[[str, Codec], str | None]] = {
 """What each kind says of the texts that it names, written as a compiled path would."""
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(200))
 @given(cases(), MODES)
 @example((Column(name="c", type="float8", type_oid=1, declared="f"), b"0.00001"), NATIVE)
 def test_a_kind_keeps_its_promise(case: tuple[Column, bytes], modes: ValueModes) -> None:
