@@ -184,6 +184,7 @@ def test_the_rows_of_dropped_partitions_end_by_an_event_each(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_drop_is_found_by_the_next_start_and_ends_what_was_written_before(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

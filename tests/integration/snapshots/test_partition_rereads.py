@@ -93,6 +93,7 @@ def test_a_partition_alone_is_read_and_replaced(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_one_that_was_dropped_before_is_as_it_was(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -141,6 +142,7 @@ def test_bounds_that_no_event_can_say_let_all_be_read(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_daemon_that_dies_within_such_a_read_goes_on_with_it(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

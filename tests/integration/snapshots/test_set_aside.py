@@ -234,6 +234,7 @@ def turn_back(database: Conninfo, tables: list[str]) -> None:
         )
 
 
+@pytest.mark.proof
 def test_a_death_behind_it_and_one_in_the_read_lose_nothing(
     pipeline: MakePipeline, database: Conninfo, pair: list[str]
 ) -> None:

@@ -166,6 +166,7 @@ def test_chunk_rows_have_the_position_of_their_high_watermark(
     assert {record.position for record in read} <= set(closed)
 
 
+@pytest.mark.proof
 def test_a_killed_daemon_goes_on_behind_the_last_chunk(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:

@@ -91,6 +91,7 @@ def test_initial_only_goes_on_where_it_was_killed_and_ends_where_all_fits(
         assert left.fetchall() == []
 
 
+@pytest.mark.proof
 def test_initial_only_ends_where_derived_tables_show_all(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -22,7 +22,7 @@ from deploy.local.processes import reserve_port
 from tests.fixtures.recorded import RECORDED, record_of
 from tests.fixtures.registry import Guard, SchemaRegistry
 
-pytestmark = pytest.mark.registry
+pytestmark = [pytest.mark.registry, pytest.mark.xdist_group("registry")]
 
 INT = Schema(Type.INT32)
 TEXT = Schema(Type.STRING, optional=True)

@@ -166,6 +166,7 @@ def test_another_databases_slot_is_left_alone(postgres: Postgres, database: Conn
             slot.verify_ours(elsewhere, state)
 
 
+@pytest.mark.proof
 def test_no_free_slot_is_a_setting_to_raise(server_folder: Path) -> None:
     server = Postgres(server_folder, {"max_replication_slots": "1"}).start()
     try:
