@@ -171,6 +171,7 @@ def test_a_record_passes_the_files_that_the_page_draws(lakehouse: Lakehouse) -> 
     assert_drawn("Record → Delta row", tracer.functions())
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.opensearch

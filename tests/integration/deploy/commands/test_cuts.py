@@ -43,13 +43,10 @@ def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
     assert newest.stdout.splitlines() == ["id,a,n", '1,"one, ""two""",5', "2,,7"]
     assert newest.stderr == "as of run 2, 0/20, before any commit was seen\n"
 
-    for instant in ("1", "0/1F"):
-        earlier = typed(config, "query", "--at", instant, "--format", "json", SUM)
-        assert json.loads(earlier.stdout) == {"rows": 1, "n": 1}
-        assert earlier.stderr.startswith("as of run 1, 0/10")
-    table = typed(config, "query", SUM)
-    assert table.stdout.splitlines()[1].split() == ["┃", "rows", "┃", "n", "┃"]
-    assert table.stdout.splitlines()[3].split() == ["│", "2", "│", "12", "│"]
+    earlier = typed(config, "query", "--at", "0/1F", SUM)
+    assert earlier.stderr.startswith("as of run 1, 0/10")
+    assert earlier.stdout.splitlines()[1].split() == ["┃", "rows", "┃", "n", "┃"]
+    assert earlier.stdout.splitlines()[3].split() == ["│", "1", "│", "1", "│"]
 
     refusals = {
         ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "isn't reached yet"),

@@ -36,27 +36,22 @@ def test_a_query_sees_all_tables_at_one_cut(lakehouse: Lakehouse) -> None:
     odd.table(10)
     log.reached(at(10, 0))
     lakehouse.merge()
-    log.row("u", at(20), {"id": 1, "n": 2})  # the other table is idle
-    log.reached(at(20))
-    lakehouse.merge()
     log.row("u", at(30), {"id": 1, "n": 3})
     odd.row("c", at(30, 2), {"id": 2})
     log.reached(at(30, 2))
     lakehouse.merge()
-    lakehouse.spark.sql(f"OPTIMIZE delta.`{lakehouse.folder}/public/t`")
 
-    first, second, third = found = all_cuts(lakehouse)
-    assert [cut.position for cut in found] == [at(10, 0), at(20), at(30, 2)]
-    assert [cut.missing for cut in found] == [[], [], []]
+    first, second = found = all_cuts(lakehouse)
+    assert [cut.position for cut in found] == [at(10, 0), at(30, 2)]
+    assert [cut.missing for cut in found] == [[], []]
     both = "SELECT max(n), (SELECT count(*) FROM public.odd_name) FROM T"
     assert answer(lakehouse, first, both) == [(1, 1)]
-    assert answer(lakehouse, second, both) == [(2, 1)]
-    assert answer(lakehouse, third, both) == [(3, 2)]
+    assert answer(lakehouse, second, both) == [(3, 2)]
 
-    assert cut_at(found, "latest") == third
-    assert cut_at(found, "2") == second
-    assert cut_at(found, "0/1D") == second, "the newest that isn't later"
-    assert cut_at(found, str(at(30, 2))) == third
+    assert cut_at(found, "latest") == second
+    assert cut_at(found, "1") == first
+    assert cut_at(found, "0/1D") == first, "the newest that isn't later"
+    assert cut_at(found, str(at(30, 2))) == second
     with pytest.raises(SinkError, match="isn't reached yet"):
         cut_at(found, "0/2000")
     with pytest.raises(SinkError, match="no cut is as old"):
@@ -65,7 +60,26 @@ def test_a_query_sees_all_tables_at_one_cut(lakehouse: Lakehouse) -> None:
         cut_at(found, "yesterday")
     for change in ("DROP TABLE t", "INSERT INTO t SELECT 1, 2"):
         with pytest.raises(ConfigError, match="only queries"):
-            answer(lakehouse, third, change)
+            answer(lakehouse, second, change)
+
+
+@pytest.mark.proof
+def test_a_cut_keeps_its_rows_though_a_table_is_idle_or_compacted_by_others(
+    lakehouse: Lakehouse,
+) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    odd = log.beside(table_schema(lakehouse.prefix, "Odd-name", column("id", "int4", 1)))
+    odd.row("r", at(10, 0), {"id": 1})
+    for each in (log, odd):
+        each.table(10)
+    for lsn in (10, 20, 30):
+        log.row("c", at(lsn), {"id": lsn, "n": lsn})
+        log.reached(at(lsn))
+        lakehouse.merge()
+    lakehouse.spark.sql(f"OPTIMIZE delta.`{lakehouse.folder}/public/t`")
+    both = "SELECT max(n), (SELECT count(*) FROM public.odd_name) FROM T"
+    answers = [answer(lakehouse, cut, both) for cut in all_cuts(lakehouse)]
+    assert answers == [[(10, 1)], [(20, 1)], [(30, 1)]]
 
 
 def test_a_partition_whose_marker_comes_late_is_waited_for(lakehouse: Lakehouse) -> None:

@@ -38,6 +38,7 @@ def test_columns_of_many_types_are_soon_planned(lakehouse: Lakehouse) -> None:
     assert sorted(map(tuple, found)) == [(1, False), (2, True)]
 
 
+@pytest.mark.proof
 def test_an_empty_text_does_not_become_null_by_partitioning(lakehouse: Lakehouse) -> None:
     table = {"source": "public.t", "partition": ["p"]}
     lakehouse.configure(tables=[table])

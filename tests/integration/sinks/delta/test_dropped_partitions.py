@@ -12,6 +12,7 @@ from cdc.records.bounds import Bound
 from cdc.records.state import Phase
 from sinks.changes.names import DELETED, END, OP, POSITION, VALID_TO
 from tests.fixtures.ended_rows import between, ended, listed
+from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -74,17 +75,18 @@ def history(lakehouse: Lakehouse) -> list[tuple[Any, ...]]:
     return sorted(((*version, valid_to == DROPPED) for *version, valid_to in rows), key=str)
 
 
+@pytest.mark.parametrize("more", few([(), (RENAMED,)], ()), ids=["usual", "renamed"])
 def test_rows_within_the_bounds_go_from_each_table_and_newer_ones_stay(
-    lakehouse: Lakehouse,
+    lakehouse: Lakehouse, more: tuple[dict[str, Any], ...]
 ) -> None:
-    log = begun(lakehouse, MARKED, RENAMED)
+    log = begun(lakehouse, MARKED, *more)
     log.row("u", at(200), row(1, 10, a="in vain"))
     log.row("c", at(300), row(2, 19, "us", "in the next partition"))
     log.drop(at(400, 0), ended(at(299), *BOUNDS), DROPPED_US)
     log.drop(at(400, 0), ended(at(299), between("day", ["min"], [0])), DROPPED_US)
     log.reached(at(400, 0))
     assert lakehouse.merge().exit_code == 0
-    for name in ("public.t", "public.renamed"):
+    for name in ("public.t", *(table["name"] for table in more)):
         assert ids(lakehouse, name) == [2, 3, 4, 5]
     marked = lakehouse.read("public.marked", "id", DELETED, POSITION)
     assert sorted(marked)[:2] == [(1, True, str(at(299))), (2, False, str(at(300)))]

@@ -13,6 +13,7 @@ from sinks.delta.cuts import Cut, cuts
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.faults.test_lakehouse_under_fire import SCHEMA, TABLES, WRITERS, replayed, writing
+from tests.fixtures.few import few
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
 from tests.fixtures.spark import run_once
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.spark]
-RUNS = 2
 
 
+@pytest.mark.parametrize("runs", few([1, 3], 1))
 def test_foreign_keys_hold_at_each_cut(
-    pipeline: Callable[..., RunningPipeline], spark: "SparkSession", database: dict[str, str]
+    pipeline: Callable[..., RunningPipeline],
+    spark: "SparkSession",
+    database: dict[str, str],
+    runs: int,
 ) -> None:
     made = pipeline()
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
@@ -36,14 +40,14 @@ def test_foreign_keys_hold_at_each_cut(
     assert lakehouse is not None
     made.wait_until_logged(made.wal_end(), made.start())
     with writing(database):
-        for _ in range(RUNS):
+        for _ in range(runs):
             time.sleep(0.5)
             summary = run_once(run_lakehouse, made.settings, spark)
             assert [table.error for table in summary.tables] == [None] * len(TABLES)
 
     derived = derived_tables(lakehouse, TABLES)
     stood = cuts(lakehouse_plans(lakehouse.path, lambda: spark))
-    assert len(stood) == RUNS
+    assert len(stood) == runs
     for cut in stood:
 
         def rows(table: str, *columns: str, cut: Cut = cut) -> set[tuple[Any, ...]]:

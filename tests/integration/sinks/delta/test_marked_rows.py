@@ -11,6 +11,7 @@ from sinks.delta.keyed import mark
 from sinks.run.summary import Rows
 from sinks.spark import session
 from tests.fixtures.ended_rows import between, ended
+from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -96,7 +97,7 @@ def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are
     assert sorted(after[name] for name in before) == [0, 3]
 
 
-@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("others", few([True, False], True))
 def test_rows_of_a_dropped_partition_are_marked_in_the_files_that_may_have_them(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, others: bool
 ) -> None:
@@ -129,7 +130,8 @@ def test_rows_of_files_that_have_marks_are_marked_once_more(
     assert lakehouse.rows(log.schema) == sorted_by_key(expected)
 
 
-@pytest.mark.parametrize("small", [0, pytest.param(1 << 30, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("small", [0, 1 << 30])
 def test_a_commit_that_another_got_in_the_way_of_is_tried_again(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:

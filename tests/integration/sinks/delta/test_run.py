@@ -16,6 +16,7 @@ from sinks.changes.names import POSITION
 from sinks.delta import commit, target
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunOutcome
+from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 
@@ -71,7 +72,8 @@ def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None
     assert lakehouse.version(log.schema) == version
 
 
-def test_values_get_true_types(lakehouse: Lakehouse) -> None:
+@pytest.mark.parametrize("are_updated", few([False, True], False), ids=["read", "updated"])
+def test_values_get_true_types(lakehouse: Lakehouse, are_updated: bool) -> None:
     columns: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
         "id": ("uuid", {}, "x", "x"),
         "b": ("bool", {}, True, True),
@@ -114,10 +116,11 @@ def test_values_get_true_types(lakehouse: Lakehouse) -> None:
     log.reached(at(10, 0))
     assert [str(table) for table in lakehouse.merge().tables if table.error] == []
     assert by_spark(lakehouse) == [read]
-    log.row("u", at(20), value | {"case": None, "i8": 1})
-    log.reached(at(20))
-    assert [str(table) for table in lakehouse.merge().tables if table.error] == []
-    assert by_spark(lakehouse) == [read | {"case__2": None, "i8": 1}]
+    if are_updated:
+        log.row("u", at(20), value | {"case": None, "i8": 1})
+        log.reached(at(20))
+        assert [str(table) for table in lakehouse.merge().tables if table.error] == []
+        assert by_spark(lakehouse) == [read | {"case__2": None, "i8": 1}]
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -127,7 +130,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehouse) -> None:
+@pytest.mark.parametrize("kinds", few([("nan",), tuple(BAD)], ("nan",)), ids=",".join)
+def test_a_bad_value_stops_its_table_only_and_changes_nothing(
+    lakehouse: Lakehouse, kinds: tuple[str, ...]
+) -> None:
     columns = (
         column("id", "int4", 1),
         column("dec", "numeric", modifier=(10 << 16 | 2) + 4),
@@ -137,7 +143,7 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
     good = lakehouse.log(*columns, table="good")
     bad = {
         name: good.beside(table_schema(lakehouse.prefix, name, *columns))
-        for name in (*BAD, "garbage")
+        for name in (*kinds, "garbage")
     }
     for log in (good, *bad.values()):
         log.row("r", at(10, 0), {"id": 1, "dec": "1.00", "d": 1, "arr": [1]})
@@ -146,11 +152,11 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
     lakehouse.merge()
     value = {"id": 1, "dec": "2.00", "d": 2, "arr": [2]}
     good.row("u", at(20), value)
-    for name, (wrong, _) in BAD.items():
-        bad[name].row("u", at(20), value | wrong)
+    for name in kinds:
+        bad[name].row("u", at(20), value | BAD[name][0])
     bad["garbage"].raw(b'{"id":1}', b"not json", b"garbage")
     good.reached(at(20))
-    says = {name: said for name, (_, said) in BAD.items()} | {"garbage": "is not one of Millrace's"}
+    says = {name: BAD[name][1] for name in kinds} | {"garbage": "is not one of Millrace's"}
     summary = lakehouse.merge()
     assert summary.exit_code == ExitCode.SINK
     errors = {table.name: str(table.error) for table in summary.tables if table.error}
@@ -161,9 +167,11 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
     assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
 
 
-def test_interrupted_runs_are_finished_by_the_next_ones(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_committed", few([True, False], True), ids=["behind", "before"])
+def test_an_interrupted_run_is_finished_by_the_next_one(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
+    """It dies before its commit, or right behind it."""
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 1, "n": 1})
     log.table(10)
@@ -171,27 +179,24 @@ def test_interrupted_runs_are_finished_by_the_next_ones(
     lakehouse.merge()
     real: Callable[..., Any] = commit.commit
 
-    def dies_before(*_arguments: Any) -> Any:
+    def dies(*arguments: Any) -> Any:
+        if is_committed:
+            real(*arguments)
         raise KeyboardInterrupt
 
-    def dies_behind(*arguments: Any) -> Any:
-        real(*arguments)
-        raise KeyboardInterrupt
-
-    for lsn, dies, commits in (20, dies_before, 2), (40, dies_behind, 1):
-        log.row("u", at(lsn), {"id": 1, "n": lsn})
-        log.reached(at(lsn))
-        with monkeypatch.context() as patched:
-            patched.setattr(target, "commit", dies)
-            with pytest.raises(KeyboardInterrupt):
-                lakehouse.merge()
-        log.row("u", at(lsn + 10), {"id": 1, "n": lsn + 10})
-        log.row("u", at(lsn + 10, 2), {"id": 2, "n": lsn + 10})
-        log.reached(at(lsn + 10, 2))
-        version = lakehouse.version(log.schema)
-        lakehouse.merge()
-        assert lakehouse.rows(log.schema) == [{"id": id_, "n": lsn + 10} for id_ in (1, 2)]
-        assert lakehouse.version(log.schema) == version + commits
+    log.row("u", at(20), {"id": 1, "n": 20})
+    log.reached(at(20))
+    with monkeypatch.context() as patched:
+        patched.setattr(target, "commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            lakehouse.merge()
+    log.row("u", at(30), {"id": 1, "n": 30})
+    log.row("u", at(30, 2), {"id": 2, "n": 30})
+    log.reached(at(30, 2))
+    version = lakehouse.version(log.schema)
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [{"id": id_, "n": 30} for id_ in (1, 2)]
+    assert lakehouse.version(log.schema) == version + (1 if is_committed else 2)
 
 
 def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:

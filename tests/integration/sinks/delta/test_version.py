@@ -43,13 +43,13 @@ def version(spark: "SparkSession", path: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("values", "columns", "files"),
     [
-        ("(5L)", {"id": "v"}, 1),
-        rare("(5L), (6L), (null)", {"id": "v"}, 1),
+        rare("(5L)", {"id": "v"}, 1),
+        ("(5L), (6L), (null)", {"id": "v"}, 1),
         # Integers of another size, by the name in the files.
         rare("(5), (399)", {"hole": "v"}, 2),
         rare("(3L)", {"hole": "v"}, 1),
         rare("(5L), (1000L)", {"id": "v"}, 1),
-        ("('5')", {"id": "v"}, 8),  # text isn't in the order of numbers
+        rare("('5')", {"id": "v"}, 8),  # text isn't in the order of numbers
         rare("(5L)", {"text": "v"}, 8),
         rare("(1L)", {"other": "v"}, 8),  # in every file
         rare("(5L), (null)", {"id": "v", "hole": "v"}, 1),

@@ -125,6 +125,7 @@ RENAME_KILLS = [
 class Exactness:
     """Each change once, also by runs that are killed; a subclass has a fixture ``target``."""
 
+    @pytest.mark.proof
     def test_changes_are_applied_once(self, target: TargetInTest) -> None:
         log = begun(target)
         change(log, 200)
@@ -152,6 +153,7 @@ class Exactness:
         assert target.merge().exit_code == ExitCode.OK
         assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
 
+    @pytest.mark.proof
     def test_a_column_is_renamed_though_nobody_writes_to_the_table(
         self, target: TargetInTest
     ) -> None:
@@ -292,8 +294,9 @@ class Details:
         }
 
 
+@pytest.mark.proof
 class TestLakehouse(Exactness):
-    """A Delta table."""
+    """A Delta table; `make test` has most of it in tests/integration/sinks/delta/test_run.py."""
 
     @pytest.fixture
     def target(self, lakehouse: Lakehouse) -> TargetInTest:
@@ -310,7 +313,7 @@ class TestIndexes(Exactness):
 
 @pytest.mark.proof
 class TestDetailsOfLakehouse(Details):
-    """A Delta table; `make test` has most of it in tests/integration/sinks/delta/test_run.py."""
+    """A Delta table."""
 
     @pytest.fixture
     def target(self, lakehouse: Lakehouse) -> TargetInTest:

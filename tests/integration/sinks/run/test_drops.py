@@ -28,7 +28,7 @@ def drop(log: HandLog, *, gone_ms: int, now_ms: int, lsn: int) -> None:
     log.reached(at(lsn, 0))
 
 
-def test_derived_tables_of_a_dropped_table_are_emptied_once_and_filled_by_the_next(
+def test_derived_tables_of_a_dropped_table_are_emptied_once(
     lakehouse: Lakehouse,
 ) -> None:
     said = list[str]()
@@ -63,6 +63,24 @@ def test_derived_tables_of_a_dropped_table_are_emptied_once_and_filled_by_the_ne
     version = lakehouse.version(log.schema)
     assert merge().exit_code == ExitCode.NOTHING_TO_DO
     assert lakehouse.version(log.schema) == version
+
+
+@pytest.mark.proof
+def test_what_was_emptied_is_filled_by_the_next_table_of_the_name(lakehouse: Lakehouse) -> None:
+    said = list[str]()
+
+    def merge() -> RunSummary:
+        said.clear()
+        return run_once(run_lakehouse, lakehouse.settings, lakehouse.spark, said.append)
+
+    lakehouse.configure(kinds=["current", "history"], **DELETE)
+    log = lakehouse.log(*COLUMNS)
+    for number in range(3):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}"})
+    for now_ms, lsn in (1_499, 100), (1_500, 200):
+        drop(log, gone_ms=1_000, now_ms=now_ms, lsn=lsn)
+        assert merge().exit_code == ExitCode.OK
+    assert lakehouse.read("public.t", "id") == []
 
     log.row("u", at(350, 0), {"id": 1, "a": "of the table that is back"})
     doubt = Doubt(reason="it was gone", since_ms=1, replaces=True, refused="it is too large")
