@@ -9,7 +9,7 @@ from cdc.errors import ExitCode
 from tests.fixtures.command_line import CommandLine
 from tests.fixtures.indexes import ALIAS, Indexes
 from tests.fixtures.pipeline import RunningPipeline
-from tests.fixtures.spark import SPARK, at, column
+from tests.fixtures.spark import SPARK, HandLog, at, column
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 NUMBERS_ONLY = {"table": ALIAS, "mapping": {"a": {"type": "integer"}}}
@@ -30,10 +30,8 @@ def configured(indexes: Indexes, folder: Path) -> Path:
     ).config
 
 
-def test_documents_are_searched_an_index_is_rebuilt_and_refusals_are_dealt_with(
-    indexes: Indexes, typed: CommandLine, tmp_path: Path
-) -> None:
-    config = configured(indexes, tmp_path)
+def loaded(indexes: Indexes) -> HandLog:
+    """Four rows, of which the index refuses two."""
     indexes.define(indexes=[NUMBERS_ONLY])
     log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "text"))
     for number, text in enumerate(["10", "20", "no number", "neither"]):
@@ -41,7 +39,14 @@ def test_documents_are_searched_an_index_is_rebuilt_and_refusals_are_dealt_with(
     log.table(100)
     log.reached(at(100, 0))
     indexes.merge()
+    return log
 
+
+def test_documents_are_searched_and_refusals_are_listed(
+    indexes: Indexes, typed: CommandLine, tmp_path: Path
+) -> None:
+    config = configured(indexes, tmp_path)
+    loaded(indexes)
     best = typed(config, "search", ALIAS, "name AND a:>10", "--json")
     assert best.returncode == ExitCode.OK
     (document,) = map(json.loads, best.stdout.splitlines())
@@ -52,7 +57,15 @@ def test_documents_are_searched_an_index_is_rebuilt_and_refusals_are_dealt_with(
     strange = typed(config, "search", "public.nope", "name")
     assert (strange.returncode, strange.stdout) == (ExitCode.CONFIG, "")
     assert "there is no index" in strange.stderr
+    assert refused(config, typed) == {"2", "3"}
 
+
+@pytest.mark.proof
+def test_an_index_is_rebuilt_and_refusals_are_dealt_with(
+    indexes: Indexes, typed: CommandLine, tmp_path: Path
+) -> None:
+    config = configured(indexes, tmp_path)
+    log = loaded(indexes)
     old, documents = indexes.index(), indexes.documents()
     rebuilt = typed(config, "rebuild", "search", ALIAS)
     assert rebuilt.returncode == ExitCode.OK, rebuilt.stderr

@@ -130,6 +130,7 @@ def at(lsn: int, minute: int, key: int | None = 1, op: str = "c", *, keyed: bool
     )
 
 
+@pytest.mark.proof
 def test_a_truncate_among_several_partitions_is_refused_but_in_an_archive(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.proof
 def test_a_history_has_each_event_once(spark: "SparkSession") -> None:
     def parsed(which: str) -> "DataFrame":
         events = [one.of(key) for key, case in CASES.items() for one in getattr(case, which)]

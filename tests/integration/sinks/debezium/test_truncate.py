@@ -22,7 +22,6 @@ from tests.fixtures.debezium_topics import (
     made_record,
     recorded,
 )
-from tests.fixtures.few import few
 from tests.fixtures.made_plans import NAME, table_plan
 
 if TYPE_CHECKING:
@@ -73,7 +72,8 @@ RECORDED: dict[str, tuple[dict[str, str], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("table", few(RECORDED, "tr_b"))
+@pytest.mark.proof
+@pytest.mark.parametrize("table", RECORDED)
 def test_recorded_truncates(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:

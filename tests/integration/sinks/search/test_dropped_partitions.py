@@ -7,6 +7,7 @@ import pytest
 from cdc.records.bounds import Bound
 from sinks.search import ended as ended_documents
 from tests.fixtures.ended_rows import between, ended, listed
+from tests.fixtures.few import few
 from tests.fixtures.indexes import Indexes
 from tests.fixtures.spark import HandLog, at, column, table_schema
 
@@ -62,8 +63,9 @@ def kept(indexes: Indexes) -> dict[str, str]:
     return {key: document["a"] for key, document in indexes.documents().items()}
 
 
+@pytest.mark.parametrize("is_rebuilt", few([False, True], False), ids=["applied", "rebuilt"])
 def test_exactly_the_documents_within_the_bounds_go(
-    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, is_rebuilt: bool
 ) -> None:
     monkeypatch.setattr(ended_documents, "_PAGE", 4)
     indexes.define(indexes=[{"table": "public.t", "mapping": {"n": {"type": "keyword"}}}])
@@ -93,7 +95,8 @@ def test_exactly_the_documents_within_the_bounds_go(
     assert sorted(documents.values()) == ["in the next partition"] * 2 + ["stays"] * (
         len(rows) - gone - 2
     )
-
+    if not is_rebuilt:
+        return
     monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 10)
     indexes.merge(rebuilt=frozenset({"public.t"}))
     assert indexes.index() != old, "it was loaded in several steps"

@@ -269,13 +269,8 @@ def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
     assert indexes.documents() == before
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "before there is a plan",
-        *(pytest.param(s, marks=pytest.mark.proof) for s in ("after the census", "one by one")),
-    ],
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("steps", ["before there is a plan", "after the census", "one by one"])
 def test_rows_of_a_snapshot_are_what_became_of_them(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
@@ -371,6 +366,7 @@ def test_rows_that_were_mended_or_are_gone_by_now_are_not_refused(
     assert indexes.documents() == {str(n): {"id": n, "a": str(n)} for n in (0, 2, 3, 4, 5)}
 
 
+@pytest.mark.proof
 def test_a_table_whose_key_has_changed_stops_no_other(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
