@@ -32,6 +32,12 @@ CORE: Final = (
 )
 """What is run on each PostgreSQL: sessions, types, snapshots, the whole way, and deaths."""
 SEARCH: Final = ("tests/integration/sinks/search", "tests/integration/compaction/test_indexes.py")
+PROPERTIES: Final = (
+    "tests/properties/cdc",
+    "tests/integration/cdc/values/test_values_against_postgres.py",
+)
+EXAMPLES: Final = 10
+"""So many times as many examples as in `make test`."""
 CHAOS_S: Final = 600
 DDL_CHAOS: Final = (sys.executable, "-m", "tests.ddl_chaos")
 DDL_CHAOS_S: Final = 300
@@ -74,6 +80,7 @@ class Stage:
 STAGES: Final = (
     Stage("rare", (*PYTEST, "-m", "proof", *WORKERS)),
     Stage("opensearch-3", (*PYTEST, "-m", "", *SEARCH), {"OPENSEARCH": "3"}),
+    Stage("examples", (*PYTEST, *PROPERTIES, *WORKERS), {"EXAMPLES": str(EXAMPLES)}),
     *(
         Stage(f"postgres-{version}", (*PYTEST, "-m", "", *CORE, *WORKERS), {"POSTGRES": version})
         for version in ("14", "15", "16", "17")
