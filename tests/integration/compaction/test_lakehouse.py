@@ -30,7 +30,7 @@ def forget_all_cuts(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> No
 def test_compaction_makes_fewer_files_and_keeps_every_cut(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 2)
+    monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 1)
     monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)  # which would be written anew
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 0, "n": 0})

@@ -69,9 +69,9 @@ def test_a_cut_keeps_its_rows_though_a_table_is_idle_or_compacted_by_others(
 ) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     odd = log.beside(table_schema(lakehouse.prefix, "Odd-name", column("id", "int4", 1)))
-    odd.row("r", at(10, 0), {"id": 1})
+    odd.row("r", at(5, 0), {"id": 1})
     for each in (log, odd):
-        each.table(10)
+        each.table(5)
     for lsn in (10, 20, 30):
         log.row("c", at(lsn), {"id": lsn, "n": lsn})
         log.reached(at(lsn))

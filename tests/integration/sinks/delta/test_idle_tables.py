@@ -11,6 +11,12 @@ from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 DERIVED = ("public.t", "public.t_history", "public.t_changes")
+ID, A, N = (
+    column("id", "int4", 1, number=1),
+    column("a", "text", number=2),
+    column("n", "int8", number=3),
+)
+KEY, Q = column("key", "int4", 1, number=1), column("q", "int8", number=3)
 
 
 def described(log: HandLog, version: int, lsn: int, *columns: Any) -> None:
@@ -44,14 +50,6 @@ def merge_dies_and_is_repeated(lakehouse: Lakehouse) -> None:
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert columns_of(lakehouse) == [["key", "a", "q"]] * 3
     assert [lakehouse.read(name, "key", "a", "q") for name in DERIVED] == [[(1, "x", 5)]] * 3
-
-
-ID, A, N = (
-    column("id", "int4", 1, number=1),
-    column("a", "text", number=2),
-    column("n", "int8", number=3),
-)
-KEY, Q = column("key", "int4", 1, number=1), column("q", "int8", number=3)
 
 
 def test_columns_are_renamed_and_dropped_without_an_event(lakehouse: Lakehouse) -> None:
