@@ -218,6 +218,7 @@ def fire(made: RunningPipeline, database: Conninfo, seed: int) -> Iterator[list[
     print([dict(one.tally) for one in fires])  # noqa: T201 (shown where it fails)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", seeds())
 def test_the_log_adds_up_to_the_source(
     seed: int, pipeline: MakePipeline, database: Conninfo

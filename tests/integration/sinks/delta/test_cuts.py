@@ -82,6 +82,7 @@ def test_a_cut_keeps_its_rows_though_a_table_is_idle_or_compacted_by_others(
     assert answers == [[(10, 1)], [(20, 1)], [(30, 1)]]
 
 
+@pytest.mark.proof
 def test_a_partition_whose_marker_comes_late_is_waited_for(lakehouse: Lakehouse) -> None:
     """As with several brokers, where a transaction is shown partition by partition.
 

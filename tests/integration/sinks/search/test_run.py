@@ -376,6 +376,7 @@ def test_a_key_of_zero_is_one_key_whatever_its_sign(indexes: Indexes) -> None:
     assert indexes.documents() == {"0.0": {"f": 0.0, "v": "plus"}}
 
 
+@pytest.mark.proof
 def test_a_value_that_no_date_can_be_fails_its_index_or_is_left_out(indexes: Indexes) -> None:
     log = indexes.log(column("id", "int4", 1), column("until", "date"))
     log.row("r", at(100, 0), {"id": 1, "until": 2**31 - 1})
