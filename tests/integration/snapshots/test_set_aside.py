@@ -326,26 +326,32 @@ def test_a_new_table_that_cannot_be_captured_ends_nothing_and_joins_when_it_can(
         'CREATE TABLE "dotted.name".t (id int PRIMARY KEY)',
         "CREATE SCHEMA app_user",
         "CREATE TABLE app_user.roles (id int PRIMARY KEY)",
+        "BEGIN; CREATE TABLE by_index (id int PRIMARY KEY, k int NOT NULL UNIQUE);"
+        " ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_k_key; COMMIT",
         'INSERT INTO "a b" VALUES (1)',
         'INSERT INTO "dotted.name".t VALUES (1)',
     )
-    wait_for(lambda: aside(made) == {"copied", "a b", "t", "roles"} or not daemon.running)
+    refused = {"copied", "a b", "t", "roles", "by_index"}
+    wait_for(lambda: aside(made) == refused or not daemon.running)
     run(database, "INSERT INTO a_b VALUES (1)")
     wait_for(lambda: not differing(made, database, ["a_b"]))
     assert made.stop(daemon) == 0
     run(database, "CREATE TABLE late AS SELECT 1 AS id")
+    run(database, *(f'CREATE TABLE "{name}" (id int PRIMARY KEY)' for name in ("x y", "x_y")))
     daemon = made.catch_up()
-    assert aside(made) == {"copied", "a b", "t", "roles", "late"}
+    assert aside(made) == {*refused, "late", "x_y"}
     run(
         database,
         "ALTER TABLE copied ADD PRIMARY KEY (id)",
         'ALTER TABLE "a b" RENAME TO a_c',
         'DROP TABLE "dotted.name".t, late',
         "ALTER TABLE app_user.roles RENAME TO role",
+        "ALTER TABLE by_index REPLICA IDENTITY DEFAULT",
+        "DROP TABLE x_y",
         "INSERT INTO copied VALUES (6)",
     )
-    wait_until_equal(made, database, ["a_b", "a_c", "copied"])
-    there = {"a_b", "a_c", "copied", "user_roles", "role"}
+    wait_until_equal(made, database, ["a_b", "a_c", "copied", "by_index"])
+    there = {"a_b", "a_c", "copied", "by_index", "user_roles", "role", "x y"}
     wait_for(lambda: {each.table for each in made.tables()} == there)
     assert made.stop(daemon) == 0
 
