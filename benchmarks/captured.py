@@ -77,6 +77,7 @@ class Captured:
             description=lambda _oid, _name: None,
             instant=lambda: (Lsn(0), 0),
             check=lambda _table: None,
+            check_readable=lambda _table: None,
             await_visible=lambda _xid: None,
             filled=lambda _oid, _names: (),
         )

@@ -146,10 +146,26 @@ class PublicationError(SourceError):
     exit_code = ExitCode.PUBLICATION
 
 
+class UndecodableError(PublicationError):
+    """The WAL has changes of a time at which the publication didn't exist."""
+
+
 class TableRefusedError(SourceError):
     """A table can't be captured as configured (no key, no replica identity)."""
 
     exit_code = ExitCode.TABLE_REFUSED
+
+
+class TablePublicationError(TableRefusedError):
+    """A table isn't published, or only in part, and the configuration asks for all of it."""
+
+    exit_code = ExitCode.PUBLICATION
+
+
+class TablePrivilegeError(TableRefusedError):
+    """The role may not read a table's rows."""
+
+    exit_code = ExitCode.SOURCE_PRIVILEGE
 
 
 class TableChangedError(TableRefusedError):

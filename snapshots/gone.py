@@ -76,11 +76,11 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
         if not settings.captures(new_name):
             told |= {"reason": "the lists leave the new name out: it isn't captured any more"}
             if renamed.entry and settings.publication_autocreate_mode == "filtered":
-                # As long as it is published, no start finds what the lists ask for.
+                # As long as it is published, its changes are decoded in vain.
                 publication = quote(settings.publication_name)
                 table = ".".join(map(quote, renamed.name))
                 alter = f"ALTER PUBLICATION {publication} DROP TABLE ONLY {table};"
-                told |= {"before_the_next_start": alter}
+                told |= {"remedy": alter}
         elif not renamed.entry:
             told |= {"reason": "it isn't published under its new name: add it"}
         else:

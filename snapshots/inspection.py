@@ -199,7 +199,7 @@ def _compared(
     replaces_all = any(cause.replaces_all for cause in causes)
     if not replaces_all and now.entry and state.entry not in {0, now.entry}:
         causes.append(LEFT)
-    if differences.altered:
+    if differences.altered or _is_published_otherwise(settings, before, now):
         captured = [CapturedTable(state.oid, state.name)]
         described = next(iter(_described(connection, settings, captured)), None)
     attached = tuple(leaf for leaf in differences.attached if _has_rows(connection, state, leaf))
@@ -209,6 +209,16 @@ def _compared(
         return None
     levels = read_levels(connection, [(leaf, state.oid) for leaf in proven.leaves])
     return Finding(table, now, proven, levels, described)
+
+
+def _is_published_otherwise(
+    settings: CaptureSettings, before: TableFingerprint, now: CatalogTable
+) -> bool:
+    """Whether a publication that is to have all of a table may have a part of it by now."""
+    was, published = before.publication, now.fingerprint.publication
+    is_other = (was.options, was.entries) != (published.options, published.entries)
+    is_managed = settings.publication_autocreate_mode == "filtered"
+    return is_managed and bool(now.entry) and is_other
 
 
 def _with_levels(

@@ -11,9 +11,9 @@ import psycopg
 import structlog
 
 from cdc.errors import MillraceError
-from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres import publishing
+from cdc.postgres.captured import captured_tables, described_tables, unpublished
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import quote
 from cdc.postgres.running import Running
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -149,7 +149,7 @@ class NewTables:
         self._next = time.monotonic() + NEW_TABLES_S
         self._job: Job[list[TableDescription]] | None = None
         self._described: deque[TableDescription] = deque()
-        self._warned: set[TableName] = set()
+        self._warned = set[TableName]()
         self._refused: list[TableName] = []
         """The tables that could never be captured, when new ones were looked for."""
 
@@ -175,7 +175,8 @@ class NewTables:
             states = self._tables.states.values()
             self._refused = [state.name for state in states if not state.is_in_log]
             others_than = frozenset([*followed, *self._tables.states.waiting])
-            others = partial(_others, settings=self._settings, than=others_than)
+            in_log = frozenset(state.oid for state in states if state.is_in_log)
+            others = partial(_others, settings=self._settings, than=others_than, in_log=in_log)
             self._job = self._reader.ask(others)
         return Joined([])
 
@@ -189,23 +190,37 @@ class NewTables:
         name, states = table.name, self._tables.states
         if states.is_followed(name) or name in states.waiting:  # by its first change
             return Joined([])
-        if not table.entry:
-            if name not in self._warned:
-                self._warned.add(name)
-                log.warning(
-                    "a table passes the lists, but isn't published",
-                    table=str(name),
-                    remedy=f"ALTER PUBLICATION {quote(self._settings.publication_name)} ADD TABLE"
-                    f" ONLY {quote(name.namespace)}.{quote(name.name)};",
-                )
-            return Joined([])
-        return self._tables.join(table, reached)
+        return self._tables.join(table, reached) if table.entry else self._lacks(table, reached)
+
+    def _lacks(self, table: TableDescription, reached: Position) -> Joined:
+        """Tell of a table that isn't published, and that Millrace can't add.
+
+        It is set aside if the log has nothing of it.
+        """
+        obstacles, state = self._tables.obstacles, self._tables.states.get(table.name)
+        publication = self._settings.publication_name
+        error = obstacles.of(table) or unpublished(publication, table.name)
+        if state is None or not state.is_in_log:
+            return Joined(obstacles.refuse(table, error, reached))
+        if table.name not in self._warned:
+            self._warned.add(table.name)
+            log.warning(error.what, remedy=error.remedy)
+        return Joined([])
 
 
 def _others(
-    connection: psycopg.Connection, settings: CaptureSettings, than: frozenset[TableName]
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    than: frozenset[TableName],
+    in_log: frozenset[int],
 ) -> list[TableDescription]:
-    """Describe tables that are captured, and aren't among these."""
+    """Describe tables that are captured, and aren't among these.
+
+    What is new is added to the publication, where Millrace has made that; what the log has
+    ``in_log``, by its OID, was taken out by somebody.
+    """
     captured = captured_tables(connection, settings)
+    new = [table for table in captured if table.oid not in in_log]
+    publishing.add(connection, settings, publishing.addable(connection, settings, new))
     others = [table for table in captured if table.name not in than]
     return described_tables(connection, settings, others) if others else []

@@ -30,6 +30,7 @@ from cdc.errors import (
     SourceUnreachableError,
     SpillError,
     UnclearMessagesError,
+    UndecodableError,
 )
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Progress
@@ -151,6 +152,8 @@ class Daemon:
             except SourceUnreachableError as error:
                 self._look_for_crash(session.servers, error)
                 raise
+            except UndecodableError as error:
+                raise session.servers.explained(error) from error
 
     def _look_for_crash(self, servers: Servers, error: SourceUnreachableError) -> None:
         """Note whether the server has crashed; rows of a snapshot are no decoded WAL."""

@@ -5,7 +5,7 @@ docs/decisions/0002-start-and-acknowledge.md has their order.
 """
 
 import threading
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,13 +14,19 @@ import psycopg
 from cdc.capture.health import Health
 from cdc.capture.slot_lease import SlotLease
 from cdc.dead_letters.guard import Refusals
-from cdc.errors import LogError
+from cdc.errors import GapError, LogError, PublicationError, UndecodableError
 from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress, read_all
-from cdc.postgres import preflight, slot
-from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres import publishing, slot
+from cdc.postgres.captured import (
+    captured_tables,
+    described_tables,
+    ensure_publication,
+    publication_exists,
+)
+from cdc.postgres.checks import preflight
 from cdc.postgres.connection import System, connect, identify
 from cdc.postgres.crashes import CrashNotice
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -89,36 +95,58 @@ class Servers:
         # A standby has waited long: the server may go by another timeline now.
         self.system = self._identify()
 
-    def check_tables(self) -> list[CapturedTable]:
+    def check_tables(self) -> list[TableDescription]:
         """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
-        captured = captured_tables(self.sql, self._capture)
-        described = self.describe(captured)
+        described = self.describe(captured_tables(self.sql, self._capture))
         source, capture = self.settings.source, self._capture
         preflight.check(self.sql, source, capture, described, partial(self._spared, described))
-        return captured
+        return described
 
     def _spared(self, described: Sequence[TableDescription]) -> list[TableName]:
-        """The tables that are set aside where they can't be captured: the log goes on without."""
+        """The tables whose own trouble ends nothing: the log goes on without."""
+        has_begun = self.has_begun()
+        return [table.name for table in described if has_begun and self.is_spared(table)]
+
+    def has_begun(self) -> bool:
+        """Whether there was a start before: tables are no more all that there is to this one."""
         try:
             self.read_progress()
-            topic, keep_alive = table_topic(self._capture.topic_prefix), self.lease.keep_alive
-            states = read_all(self.settings.kafka, topic, TableState, keep_alive)
         except LogError:
-            return []  # what is wrong with the log isn't said yet
-        names = {state.name for state in states}
-        return [table.name for table in described if self.is_spared(table, names)]
+            return False  # what is wrong with the log isn't said yet
+        return self.progress is not None and not self.progress.is_first_start
 
-    def is_spared(self, table: TableDescription, captured_before: Container[TableName]) -> bool:
-        """Whether a table that can't be captured is set aside, and doesn't end this start.
+    def is_spared(self, table: TableDescription) -> bool:
+        """Whether a table that can't be captured ends no start but the first one.
 
-        A first start refuses it, and one whose publication of ours doesn't publish the table yet,
-        be it another one of its name: once published, the user's UPDATEs of it might fail.
+        It is set aside; or left out, where the publication lacks it.
         """
-        is_begun = self.progress is not None and not self.progress.is_first_start
-        is_own = self._capture.publication_autocreate_mode == "filtered"
-        is_told = self._capture.lossless and is_begun
-        is_published = table.entry != 0 and table.name in captured_before
-        return is_told and (is_published or not is_own)
+        return self._capture.lossless or self.is_left_out(table)
+
+    def is_left_out(self, table: TableDescription) -> bool:
+        """Whether the publication that Millrace looks after doesn't publish the table (yet)."""
+        return self._capture.publication_autocreate_mode == "filtered" and not table.entry
+
+    def publish(self, checked: Sequence[TableDescription]) -> list[TableDescription]:
+        """Make, extend or check the publication; returns the tables as they are by now.
+
+        Where Millrace has made it, it gets the tables that are new. One that the log has, and that
+        isn't published any more, was taken out by somebody.
+        """
+        captured = [CapturedTable(table.oid, table.name) for table in checked]
+        new = publishing.addable(self.sql, self._capture, captured)
+        if new:
+            in_log = self._oids_in_log()
+            new = [table for table in new if table.oid not in in_log]
+            publishing.add(self.sql, self._capture, new)
+        ensure_publication(self.sql, self._capture, captured, self.has_begun)
+        return self.describe(captured)
+
+    def _oids_in_log(self) -> set[int]:
+        if not self.has_begun():
+            return set()
+        topic, keep_alive = table_topic(self._capture.topic_prefix), self.lease.keep_alive
+        states = read_all(self.settings.kafka, topic, TableState, keep_alive)
+        return {state.oid for state in states if state.is_in_log}
 
     def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
         """The tables in the order in which they are read."""
@@ -172,6 +200,21 @@ class Servers:
     def has_crashed(self) -> bool:
         """Whether the source has crashed while it streamed to us; waits for its word, a second."""
         return self._crash is not None and self.lease.is_streaming and self._crash.has_come()
+
+    def explained(self, error: UndecodableError) -> PublicationError | GapError:
+        """What it means that WAL can't be decoded: create the publication, or a gap.
+
+        A slot decodes with the publications of the change's time.
+        """
+        name = self._capture.publication_name
+        if not publication_exists(self.sql, name):
+            return error
+        return GapError(
+            f"publication {name} was dropped for a while, and is another one now: what was written"
+            " in between can't be decoded",
+            where=error.where,
+            remedy=slot.NEW_EPOCH,
+        )
 
     def end_slot(self) -> None:
         """Take the slot away: nobody is going to stream from it."""

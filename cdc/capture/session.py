@@ -15,10 +15,11 @@ from cdc.capture.backfill import Backfill, SnapshotObserver, SnapshotWriter
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.errors import UnreadTableError
+from cdc.errors import TableRefusedError, UnreadTableError
 from cdc.faults import FaultPoint, reach
-from cdc.postgres import risks, slot
-from cdc.postgres.captured import described_tables, ensure_publication, require_captured
+from cdc.postgres import slot
+from cdc.postgres.captured import described_tables, require_captured, unpublished
+from cdc.postgres.checks import preflight, risks
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -42,12 +43,14 @@ class Session:
         self.servers = servers
         self._capture = servers.settings.capture
         self._described: list[TableDescription] = []
+        self._left_out: list[TableDescription] = []
+        """What passes the lists, and the publication lacks it."""
 
     def open(self, again: Sequence[str] = ()) -> None:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""
         servers = self.servers
         servers.take_lock()
-        self._described = self._publish(servers.check_tables(), again)
+        self._publish(servers.check_tables(), again)
         risks.warn_of_failover(servers.sql, self._capture.slot_failover)
         servers.stream_slot()
         servers.open_log(self._described)
@@ -72,21 +75,45 @@ class Session:
         TableRefusedError where that isn't to be.
         """
         states, obstacles, servers = self.tables.states, self.tables.obstacles, self.servers
-        aside, records = list[TableDescription](), list[Record]()
-        found = [(table, obstacles.of(table)) for table in self._described]
+        aside, records = list[TableDescription](), self._tell_left_out()
+        found = obstacles.of_all(self._described)
         for table, error in found:
             if error is None:
                 continue
-            if str(table.name) in again or not servers.is_spared(table, states):
+            progress, is_spared = servers.progress, servers.is_spared(table)
+            if str(table.name) in again or not is_spared or _is_first(progress):
                 raise error
-            assert servers.progress is not None  # noqa: S101 (spared: the log has begun)
+            assert progress is not None  # noqa: S101 (the log has begun)
             if not obstacles.is_ahead(table):
-                records += obstacles.refuse(table, error, servers.progress.position)
+                records += obstacles.refuse(table, error, progress.position)
             aside += [table] if states[table.name].is_in_log else []
         if records:
             servers.record(records)
         self._described = [table for table, error in found if error is None]
         return aside
+
+    def _tell_left_out(self) -> list[Record]:
+        """Set aside what the publication lacks, if the log has nothing of it; else warn of it."""
+        progress, records = self.servers.progress, list[Record]()
+        for table in self._left_out:
+            error = self._why_left_out(table)
+            if progress is None or _is_first(progress):
+                raise error
+            state = self.tables.states.get(table.name)
+            if self._capture.lossless and (state is None or not state.is_in_log):
+                records += self.tables.obstacles.refuse(table, error, progress.position)
+            else:  # of one that the log has, the catalog check tells that it isn't published
+                log.warning(error.what, remedy=error.remedy)
+        return records
+
+    def _why_left_out(self, table: TableDescription) -> TableRefusedError:
+        """What has to be mended before the table is published, or that it isn't."""
+        try:
+            preflight.check_joining(self.servers.sql, self._capture, table)
+        except TableRefusedError as error:
+            return error
+        obstacle = self.tables.obstacles.of(table)
+        return obstacle or unpublished(self._capture.publication_name, table.name)
 
     def _check_progress(self) -> None:
         """Make sure that the stream goes on where the log ends."""
@@ -199,14 +226,16 @@ class Session:
             observer=observer,
         )
 
-    def _publish(
-        self, captured: Sequence[CapturedTable], again: Sequence[str]
-    ) -> list[TableDescription]:
-        """Make or check the publication; returns the tables as they are published."""
-        ensure_publication(self.servers.sql, self._capture, captured)
-        described = self.servers.describe(captured)
-        require_captured(again, (table.name for table in described))
-        return described
+    def _publish(self, checked: Sequence[TableDescription], again: Sequence[str]) -> None:
+        """Make, extend or check the publication; find the tables that it publishes."""
+        described, is_left_out = self.servers.publish(checked), self.servers.is_left_out
+        self._left_out = [table for table in described if is_left_out(table)]
+        self._described = [table for table in described if not is_left_out(table)]
+        require_captured(again, (table.name for table in self._described))
+        parts = [str(table.name) for table in self._described if table.row_filter or table.left_out]
+        if parts:
+            what = "the publication has only a part of tables: row filters, or column lists"
+            log.info(what, tables=parts[: start.SHOWN_MAX])
 
     def _describe_again(self) -> None:
         """Look tables up once more: what changed before the snapshot is in it, and only there."""
@@ -273,6 +302,10 @@ class Session:
                 records += joined.records
                 self.servers.lease.keep_alive()
         return records
+
+
+def _is_first(progress: Progress | None) -> bool:
+    return progress is None or progress.is_first_start
 
 
 def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:

@@ -23,7 +23,8 @@ from cdc.errors import (
     TableLockedError,
 )
 from cdc.events.metadata import SOURCE_HEARTBEAT
-from cdc.postgres import risks, slot
+from cdc.postgres import slot
+from cdc.postgres.checks import risks
 from cdc.postgres.connection import bounded, connect, query, target
 from cdc.postgres.slot import HELD, Concern, SlotState, concerns, size
 from cdc.records.position import Lsn

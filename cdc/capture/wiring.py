@@ -16,8 +16,10 @@ from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import StateReader, read_all
-from cdc.postgres import catalog, preflight
+from cdc.postgres import catalog
 from cdc.postgres.captured import captured_tables, described_tables, keyed_columns
+from cdc.postgres.checks import preflight
+from cdc.postgres.checks.rights import check_readable
 from cdc.postgres.columns import filled_columns
 from cdc.postgres.connection import current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -106,8 +108,9 @@ def lookups(
             )
 
     check = partial(preflight.check_joining, connection, settings)
+    readable = partial(check_readable, connection)
     filled = partial(filled_columns, connection)
-    return Lookups(columns, entry, description, instant, check, visible, filled)
+    return Lookups(columns, entry, description, instant, check, readable, visible, filled)
 
 
 def open_tables(servers: Servers) -> Tables:

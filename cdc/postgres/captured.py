@@ -5,22 +5,30 @@ publication made later is missing for every change written before it.
 https://www.postgresql.org/docs/current/sql-createpublication.html
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import psycopg
+import structlog
 from psycopg import sql
 
-from cdc.errors import ConfigError, PublicationError, SourcePrivilegeError
+from cdc.errors import (
+    ConfigError,
+    PublicationError,
+    SourcePrivilegeError,
+    TablePublicationError,
+)
 from cdc.postgres import catalog
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import quote, server_address
 from cdc.postgres.fingerprints import fingerprints
+from cdc.postgres.ownership import comment_statement
 from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
 
+log = structlog.get_logger()
 _KEYS: Final = """
 SELECT DISTINCT ON (i.indrelid) i.indrelid, array(
     SELECT a.attname::text
@@ -157,21 +165,26 @@ def described_tables(
 
 
 def ensure_publication(
-    connection: psycopg.Connection, settings: CaptureSettings, tables: Sequence[CapturedTable]
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    tables: Sequence[CapturedTable],
+    has_begun: Callable[[], bool] = bool,
 ) -> bool:
     """Create the publication, or check the existing one; returns whether it was created.
 
     Mode ``filtered``: it publishes exactly these tables, every operation, through partition roots,
-    else PublicationError. Mode ``disabled``: it exists; it is used as it is.
+    else PublicationError. Once the log ``has_begun``, tables that it lacks are trouble of these
+    tables alone, and those that it has beside them are warned of. Mode ``disabled``: it exists; it
+    is used as it is.
     """
     name = settings.publication_name
     if settings.publication_autocreate_mode == "disabled":
         _require_publication(connection, name)
         return False
     if publication_exists(connection, name):
-        _compare(connection, name, {table.name for table in tables})
+        _compare(connection, name, {table.name for table in tables}, has_begun)
         return False
-    _create(connection, name, [table.name for table in tables])
+    _create(connection, settings, [table.name for table in tables])
     return True
 
 
@@ -202,10 +215,15 @@ def create_statement(name: str, tables: Iterable[TableName]) -> str:
     return f"CREATE PUBLICATION {quote(name)} FOR TABLE {_only(tables)} WITH ({_OPERATIONS});"
 
 
-def _create(connection: psycopg.Connection, name: str, tables: list[TableName]) -> None:
+def _create(
+    connection: psycopg.Connection, settings: CaptureSettings, tables: list[TableName]
+) -> None:
+    name = settings.publication_name
     statement = create_statement(name, tables)
     try:
-        query(connection, statement)
+        with connection.transaction():
+            query(connection, statement)
+            query(connection, comment_statement(settings))
     except SourcePrivilegeError as error:
         raise SourcePrivilegeError(
             f"the role may not create publication {name}: {error.what}",
@@ -215,12 +233,50 @@ def _create(connection: psycopg.Connection, name: str, tables: list[TableName]) 
         ) from error
 
 
-def _compare(connection: psycopg.Connection, name: str, wanted: set[TableName]) -> None:
+def unpublished(publication: str, table: TableName) -> TablePublicationError:
+    """What is wrong with a table that passes the lists, and that Millrace can't add."""
+    return TablePublicationError(
+        f"table {table} passes the lists, but isn't published",
+        remedy=f"let its owner run\n      {add_statement(publication, [table])}\n    or add it to"
+        " table.exclude.list",
+    )
+
+
+def publish_whole(publication: str, table: TableName) -> str:
+    """SQL that publishes all rows and columns of a table, a line each."""
+    steps = (_alter(publication, step, [table]) for step in ("DROP", "ADD"))
+    return "".join(f"\n      {step}" for step in steps)
+
+
+def add_statement(publication: str, tables: Iterable[TableName]) -> str:
+    """SQL that adds tables to the publication."""
+    return _alter(publication, "ADD", tables)
+
+
+def _alter(publication: str, step: str, tables: Iterable[TableName]) -> str:
+    return f"ALTER PUBLICATION {quote(publication)} {step} TABLE {_only(tables)};"
+
+
+def _compare(
+    connection: psycopg.Connection,
+    name: str,
+    wanted: set[TableName],
+    has_begun: Callable[[], bool],
+) -> None:
     ((all_tables, complete),) = query(connection, _PUBLICATION, [name])
     published = {TableName(*row) for row in query(connection, _PUBLISHED_NAMES, [name])}
     if complete and published == wanted:
         return
     missing, extra = wanted - published, published - wanted
+    if complete and has_begun():
+        if extra:
+            log.warning(
+                "the publication has tables that the lists leave out: their changes are decoded,"
+                " and go by",
+                tables=_names(extra),
+                remedy=_alter(name, "DROP", extra),
+            )
+        return
     problems = []
     if missing:
         problems.append(f"it lacks {_names(missing)}")
@@ -254,11 +310,11 @@ def _remedy(
         lines.append(f"{alter} SET TABLE {_only(wanted)};")
     else:
         if wanted - published:
-            lines.append(f"{alter} ADD TABLE {_only(wanted - published)};")
+            lines.append(add_statement(name, wanted - published))
             names = " ".join(str(name) for name in sorted(wanted - published))
             lines.append(f"-- if captured before: millrace snapshot {names}")
         if published - wanted:
-            lines.append(f"{alter} DROP TABLE {_only(published - wanted)};")
+            lines.append(_alter(name, "DROP", published - wanted))
     sql_lines = "".join(f"\n      {line}" for line in lines)
     return (
         f"let its owner run{sql_lines}\n    or change table.include.list and table.exclude.list,"

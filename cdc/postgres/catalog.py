@@ -294,6 +294,11 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
         entry=facts.entries.get(root.oid, 0),
         all_changes=facts.all_changes,
         unpublished=frozenset(unpublished),
+        left_out=tuple(
+            raw.name
+            for raw in facts.attributes.get(root.oid, [])
+            if names is not None and not raw.generated and raw.name not in names
+        ),
     )
 
 

@@ -39,7 +39,8 @@ class TableDescription:
     published or not: without one, those of the replica identity's index. ``rows_estimated`` is the
     planner's guess. ``row_filter`` is SQL. ``entry`` is the OID of what makes the publication
     publish the table: 0 where it doesn't. ``all_changes``: it publishes INSERT, UPDATE and DELETE.
-    ``unpublished`` names columns that the stream doesn't have. ``fingerprint`` is of the same
+    ``unpublished`` names columns that the stream doesn't have, ``left_out`` those that the
+    publication's list of columns leaves out. ``fingerprint`` is of the same
     instant, or of an earlier one; None: nobody compares it.
     """
 
@@ -58,6 +59,7 @@ class TableDescription:
     entry: int
     all_changes: bool = True
     unpublished: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
     fingerprint: TableFingerprint | None = None
 
     @property

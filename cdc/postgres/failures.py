@@ -6,7 +6,7 @@ https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
@@ -26,6 +26,7 @@ from cdc.errors import (
     TableLockedError,
     TableRefusedError,
 )
+from cdc.records.schema import TableName
 
 _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
     (
@@ -231,3 +232,8 @@ def quote(name: str) -> str:
     if re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         return name
     return '"' + name.replace('"', '""') + '"'
+
+
+def sql_names(names: Iterable[TableName]) -> str:
+    """Tables' names as SQL wants them in such a line."""
+    return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)

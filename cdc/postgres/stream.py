@@ -20,7 +20,7 @@ from typing import Final, Self
 
 from psycopg.pq.abc import PGconn
 
-from cdc.errors import MillraceError, PublicationError, SourceUnreachableError
+from cdc.errors import MillraceError, SourceUnreachableError, UndecodableError
 from cdc.postgres import slot as slots
 from cdc.postgres.failures import RefusedError, server_address
 from cdc.postgres.wire import PlainWire, Wire, wire
@@ -214,12 +214,11 @@ class ReplicationStream:
         if sqlstate == _NOT_IN_PREREQUISITE_STATE:
             self._warning = text
 
-    def _unpublished(self, text: str) -> PublicationError:
-        return PublicationError(
+    def _unpublished(self, text: str) -> UndecodableError:
+        return UndecodableError(
             text,
             where=self._where,
-            remedy="the slot decodes with the publications of the change's time: if"
-            f" {self._publication} was dropped, create it again as it was; {slots.NEW_EPOCH}",
+            remedy=f"create publication {self._publication} as it was, and start again",
         )
 
     def _disconnected(self, text: str) -> SourceUnreachableError:

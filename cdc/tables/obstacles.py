@@ -6,13 +6,13 @@ table's trouble ends nothing else. It is read again, replacing all rows, when th
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
 from cdc.errors import TableRefusedError
+from cdc.postgres.checks.preflight import alter_identity, shared_topic
 from cdc.postgres.described import TableDescription
-from cdc.postgres.preflight import alter_identity, shared_topic
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName
@@ -37,13 +37,15 @@ class Obstacles:
         reads: TableReads,
         schemas: SchemaVersions,
         check: Callable[[TableDescription], None],
+        check_readable: Callable[[TableDescription], None],
     ) -> None:
-        """``check`` is that of Lookups."""
+        """The checks are those of Lookups."""
         self._settings = settings
         self._states = states
         self._reads = reads
         self._schemas = schemas
         self._check = check
+        self._check_readable = check_readable
 
     def of(self, table: TableDescription) -> TableRefusedError | None:
         """Why a table can't be captured as it is described; None: it can."""
@@ -54,6 +56,8 @@ class Obstacles:
             key = self._states.key(table.columns, table.name, table.replica_identity)
             self._check_cleanup(table.name, key)
             self._check(table)
+            if self._is_to_read(table):
+                self._check_readable(table)
             if self._states.is_set_aside(table.name):  # else that is seen when events are made
                 self._schemas.check(table)
         except TableRefusedError as error:
@@ -61,6 +65,21 @@ class Obstacles:
                 raise
             return error
         return None
+
+    def of_all(
+        self, tables: Iterable[TableDescription]
+    ) -> list[tuple[TableDescription, TableRefusedError | None]]:
+        """The same of each; of new ones that would share a topic, the first one can have it."""
+        prefix, first = self._settings.topic_prefix, dict[str, TableName]()
+        obstacles = list[tuple[TableDescription, TableRefusedError | None]]()
+        for table in tables:
+            error = self.of(table)
+            topic = data_topic(prefix, table.name)
+            if error is None and self._settings.lossless:
+                owner = first.setdefault(kafka_name(topic), table.name)
+                error = shared_topic(topic, [owner, table.name]) if owner != table.name else None
+            obstacles.append((table, error))
+        return obstacles
 
     def is_ahead(self, table: TableDescription) -> bool:
         """Whether a followed table got its obstacle behind what the log has of it.
@@ -125,6 +144,16 @@ class Obstacles:
         now_ms = time.time_ns() // 1_000_000
         doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
         return [self._states.refused(table, reached, doubt)]
+
+    def _is_to_read(self, table: TableDescription) -> bool:
+        """Whether the table is of no use without its rows; its changes alone need no right.
+
+        A read that is under way while it is streamed is tried again by itself.
+        """
+        state = self._states.get(table.name)
+        if state is None or not state.is_in_log or state.is_set_aside:
+            return True
+        return not (self._states.is_whole(table.name) or table.is_chunked)
 
     def _check_topic_name(self, table: TableName) -> None:
         """Raise TableRefusedError where the log would mix the table's rows up with another's."""

@@ -43,9 +43,9 @@ class Lookups(NamedTuple):
     ``description`` of a table, by its OID and name, if a start now would find it among those to
     capture. ``instant``: how far the WAL is, and then a transaction ID (64 bits) that is younger
     than whatever is open. ``check`` raises TableRefusedError for a table that a first start would
-    refuse. ``await_visible``: waits until what a transaction (32 bits) has done is seen, or raises
-    UnreadTableError. ``filled``: in which of these columns of a table, by its OID, rows have values
-    that nothing wrote.
+    refuse, ``check_readable`` for one whose rows the role may not read. ``await_visible``: waits
+    until what a transaction (32 bits) has done is seen, or raises UnreadTableError. ``filled``: in
+    which of these columns of a table, by its OID, rows have values that nothing wrote.
     """
 
     columns: Callable[[Relation], tuple[Column, ...]]
@@ -53,6 +53,7 @@ class Lookups(NamedTuple):
     description: Callable[[int, TableName], TableDescription | None]
     instant: Callable[[], tuple[Lsn, int]]
     check: Callable[[TableDescription], None]
+    check_readable: Callable[[TableDescription], None]
     await_visible: Callable[[int], None]
     filled: Filled
 
@@ -120,7 +121,8 @@ class Tables:
         self.states = TableStates(settings, states, rules)
         self.reads = TableReads(self.states)
         self.schemas = SchemaVersions(capture, schemas, rules, self.reads, lookups.filled)
-        self.obstacles = Obstacles(capture, self.states, self.reads, self.schemas, lookups.check)
+        checks = lookups.check, lookups.check_readable
+        self.obstacles = Obstacles(capture, self.states, self.reads, self.schemas, *checks)
         self.encoders = EncoderRegistry(
             capture, database, self.states, rules, pipeline, dead_letters
         )

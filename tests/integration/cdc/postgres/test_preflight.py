@@ -12,8 +12,8 @@ from cdc.errors import (
     SourceSettingError,
     TableRefusedError,
 )
-from cdc.postgres import preflight
-from cdc.postgres.preflight import PreflightError
+from cdc.postgres.checks import preflight
+from cdc.postgres.checks.preflight import PreflightError
 from deploy.local.postgres import Postgres
 from tests.fixtures.source import Conninfo, capture, described, run, session
 
@@ -130,7 +130,8 @@ def test_missing_rights_are_listed_as_grants(database: Conninfo) -> None:
         error = refusal(reader)
         assert isinstance(error, SourcePrivilegeError)
         assert "GRANT USAGE ON SCHEMA hidden TO reader;" in error.remedy
-        assert "GRANT SELECT ON hidden.t, public.p1 TO reader;" in error.remedy
+        assert "GRANT SELECT ON hidden.t, public.by_column, public.p1 TO reader;" in error.remedy
+        assert "SELECT on columns isn't enough, as public.by_column has it" in error.what
         mend(database, error)
         check(reader)
         run(database, "ALTER TABLE hidden.t ENABLE ROW LEVEL SECURITY")

@@ -9,8 +9,9 @@ import structlog
 
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
+from cdc.postgres.checks.preflight import alter_identity, finish_detach
+from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.connection import query
-from cdc.postgres.preflight import alter_identity, finish_detach
 from cdc.postgres.slot import has_failover
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -73,6 +74,15 @@ WITH RECURSIVE above (partition, oid) AS (
 SELECT a.oid, string_agg(concat(n.nspname, '.', c.relname), ', ')
 FROM above a JOIN pg_class c ON c.oid = a.partition JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE a.oid <> a.partition GROUP BY a.oid
+"""
+_LEAVES: Final = """
+SELECT c.oid, n.nspname::text, c.relname::text
+FROM unnest(%s::oid[]) AS root (oid)
+CROSS JOIN LATERAL (
+    SELECT root.oid AS member UNION SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf
+) AS tree
+JOIN pg_class c ON c.oid = tree.member AND c.relkind = 'r'
+JOIN pg_namespace n ON n.oid = c.relnamespace
 """
 # pgoutput takes the last one of a partition's ancestors, and a partition that is being detached has
 # none. One below a partitioned table that is being detached has that table.
@@ -163,9 +173,13 @@ def find_risks(
 
 
 def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
-    """Captured tables whose rows may change while nothing can tell that."""
+    """Captured tables whose rows can't be read, or may change while nothing can tell that."""
     naming, foreign = dict(query(connection, _NAMING)), dict(query(connection, _FOREIGN))
-    captured = captured_tables(connection, settings) if naming or foreign else []
+    captured = captured_tables(connection, settings)
+    rows = query(connection, _LEAVES, [[table.oid for table in captured]])
+    leaves = {oid: TableName(namespace, name) for oid, namespace, name in rows}
+    for error in unreadable(connection, leaves, ""):
+        yield f"{error.what}: changes go on, and rows can't be read (again); {error.remedy}"
     for table in captured:
         if table.oid in naming:
             yield (

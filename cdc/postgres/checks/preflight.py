@@ -6,25 +6,27 @@ own way.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from cdc.errors import (
     ConfigError,
     MillraceError,
     SourceError,
-    SourcePrivilegeError,
     SourceSettingError,
     StandbyError,
+    TablePublicationError,
     TableRefusedError,
 )
 from cdc.postgres import connection as connections
 from cdc.postgres import slot as slots
+from cdc.postgres.captured import publish_whole
+from cdc.postgres.checks.rights import leaves, unreadable
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
-from cdc.postgres.failures import quote, server_address
+from cdc.postgres.failures import server_address, sql_names
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -34,17 +36,6 @@ _SETTINGS: Final = """
 SELECT current_setting('wal_level'), pg_is_in_recovery(),
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)
-"""
-_UNREADABLE: Final = """
-SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'),
-       has_table_privilege(c.oid, 'SELECT') OR NOT EXISTS (
-           SELECT FROM pg_attribute a
-           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-             AND a.attname = ANY (asked.columns)
-             AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')),
-       row_security_active(c.oid)
-FROM jsonb_to_recordset(%s::jsonb) AS asked (oid oid, columns text[])
-JOIN pg_class c ON c.oid = asked.oid
 """
 _UNIQUE: Final = """
 SELECT i.indrelid, array_agg(a.attname::text)
@@ -78,7 +69,7 @@ def check(
 ) -> None:
     """Raise what is wrong: the problem itself if there is one, PreflightError if there are more.
 
-    ``spared`` gives the tables that are set aside where they can't be captured.
+    ``spared`` gives the tables whose own trouble ends nothing.
     """
     problems = list(find_problems(connection, source, settings, tables, spared))
     if len(problems) > 1:
@@ -99,9 +90,12 @@ def find_problems(
     yield from _server(connection, settings.slot_name, where)
     yield from _role(source)
     yield from _some_tables(tables, where)
-    yield from _readable(connection, tables, where)
+    barred = list(unreadable(connection, leaves(tables), where))
     refused = list(_refused_tables(connection, settings, tables, where))
-    left = spared() if refused else ()
+    left = spared() if barred or refused else ()
+    if barred:
+        needed = (table for table in tables if table.name not in left)
+        yield from unreadable(connection, leaves(needed), where)
     yield from (error for names, error in refused if not all(name in left for name in names))
 
 
@@ -168,38 +162,6 @@ def _some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[Mil
             where=where,
             remedy="check dbname in [source], table.include.list and table.exclude.list: they match"
             " whole names such as public.orders",
-        )
-
-
-def _readable(
-    connection: psycopg.Connection, tables: Sequence[TableDescription], where: str
-) -> Iterator[MillraceError]:
-    """The snapshot reads every leaf by itself, so it needs SELECT on each partition, too."""
-    names = {leaf.oid: leaf.name for table in tables for leaf in table.leaves}
-    leaves = [
-        {"oid": leaf.oid, "columns": [column.name for column in table.columns]}
-        for table in tables
-        for leaf in table.leaves
-    ]
-    rows = query(connection, _UNREADABLE, [Jsonb(leaves)])
-    role = quote(connection.info.user)
-    unusable = sorted({names[oid].namespace for oid, usage, _, _ in rows if not usage})
-    unreadable = sorted(names[oid] for oid, _, select, _ in rows if not select)
-    hidden = sorted(names[oid] for oid, _, _, secured in rows if secured)
-    if unusable or unreadable:
-        grants = [f"GRANT USAGE ON SCHEMA {quote(name)} TO {role};" for name in unusable]
-        if unreadable:
-            grants.append(f"GRANT SELECT ON {_sql_names(unreadable)} TO {role};")
-        yield SourcePrivilegeError(
-            f"the role {role} may not read {len({*unreadable}) or 'the'} captured tables",
-            where=where,
-            remedy="let their owner run" + "".join(f"\n      {grant}" for grant in grants),
-        )
-    if hidden:
-        yield SourcePrivilegeError(
-            f"row-level security hides rows of {', '.join(map(str, hidden))} from the role {role}",
-            where=where,
-            remedy=f"let a superuser run ALTER ROLE {role} BYPASSRLS;",
         )
 
 
@@ -272,6 +234,30 @@ def _identified(
         )
 
 
+def _whole(
+    table: TableDescription, settings: CaptureSettings, where: str
+) -> Iterator[TablePublicationError]:
+    """Whether the publication gives what the configuration asks for: all rows, and its columns."""
+    if settings.publication_autocreate_mode == "disabled":
+        return  # it is the user's own, and used as it is
+    keeps = settings.column_modes.keeps
+    lacking = [name for name in table.left_out if keeps(str(table.name), name)]
+    parts = [f"rows WHERE {table.row_filter} only"] if table.row_filter else []
+    parts += [f"without {', '.join(lacking)}"] if lacking else []
+    if not parts:
+        return
+    lines = publish_whole(settings.publication_name, table.name)
+    names = "|".join(lacking)
+    by_columns = f"\n    or leave the columns out (column.exclude.list: {table.name}.({names}))"
+    yield TablePublicationError(
+        f"table {table.name} is published in part: {', '.join(parts)}",
+        where=where,
+        remedy=f"let its owner run{lines}{by_columns if lacking else ''}\n    or use the"
+        " publication as it is: publication.autocreate.mode = disabled\n    or add the table to"
+        " table.exclude.list",
+    )
+
+
 def _refused(table: TableDescription, where: str, what: str, remedy: str) -> TableRefusedError:
     return TableRefusedError(
         f"table {table.name} {what}",
@@ -288,7 +274,8 @@ def _refused_tables(
 ) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
     """The tables that can't be captured, or not together, and why."""
     for table in tables:
-        for error in (*_named(table, where), *_identified(table, settings, where)):
+        identified = _identified(table, settings, where)
+        for error in chain(_named(table, where), _whole(table, settings, where), identified):
             yield [table.name], error
     if settings.lossless:
         yield from _topics(settings.topic_prefix, tables)
@@ -357,15 +344,11 @@ def _keyed_apart(
 def alter_identity(names: Iterable[TableName], identity: str) -> str:
     """SQL that gives tables a replica identity, a line each."""
     return "".join(
-        f"\n      ALTER TABLE {_sql_names([name])} REPLICA IDENTITY {identity};" for name in names
+        f"\n      ALTER TABLE {sql_names([name])} REPLICA IDENTITY {identity};" for name in names
     )
 
 
 def finish_detach(root: TableName, partition: TableName) -> str:
     """SQL that ends a DETACH PARTITION CONCURRENTLY, on a line of its own."""
-    names = _sql_names([root]), _sql_names([partition])
+    names = sql_names([root]), sql_names([partition])
     return "\n      ALTER TABLE {} DETACH PARTITION {} FINALIZE;".format(*names)
-
-
-def _sql_names(names: Iterable[TableName]) -> str:
-    return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)
