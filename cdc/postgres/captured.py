@@ -18,6 +18,7 @@ from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import quote, server_address
 from cdc.postgres.fingerprints import fingerprints
+from cdc.postgres.ownership import comment_statement
 from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
 
@@ -171,7 +172,7 @@ def ensure_publication(
     if publication_exists(connection, name):
         _compare(connection, name, {table.name for table in tables})
         return False
-    _create(connection, name, [table.name for table in tables])
+    _create(connection, settings, [table.name for table in tables])
     return True
 
 
@@ -202,10 +203,14 @@ def create_statement(name: str, tables: Iterable[TableName]) -> str:
     return f"CREATE PUBLICATION {quote(name)} FOR TABLE {_only(tables)} WITH ({_OPERATIONS});"
 
 
-def _create(connection: psycopg.Connection, name: str, tables: list[TableName]) -> None:
+def _create(
+    connection: psycopg.Connection, settings: CaptureSettings, tables: list[TableName]
+) -> None:
+    name = settings.publication_name
     statement = create_statement(name, tables)
     try:
-        query(connection, statement)
+        # Sent as one, they are one transaction.
+        query(connection, f"{statement} {comment_statement(settings)}")
     except SourcePrivilegeError as error:
         raise SourcePrivilegeError(
             f"the role may not create publication {name}: {error.what}",
