@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.kafka.admin import LogAdmin
-from cdc.kafka.topics import setting_findings
+from cdc.kafka.topic_settings import setting_findings
 from cdc.log.state import read_oldest
 from cdc.records.state import TableState
 from cdc.records.topics import Cleanup, progress_topic, schema_topic, table_topic

@@ -53,7 +53,8 @@ def check_continuity(
         raise GapError(
             f"slot {progress.slot} was moved to {state.confirmed_flush_lsn}, beyond "
             f"{progress.flush_lsn} in {recorded}: what lies between is not in the log",
-            remedy=f"nothing else may advance the slot; {NEW_EPOCH}",
+            remedy="nothing else may advance the slot: if another program uses it, choose another "
+            f"slot.name; {NEW_EPOCH}",
         )
 
 
@@ -92,9 +93,23 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
         raise GapError(
             f"slot {name} exists, but the log has no progress record for it: nobody can tell "
             "what it already gave away",
-            remedy="if nothing needs the slot, remove it with `millrace drop --yes`, or choose "
-            "another slot.name and topic.prefix",
+            remedy="choose another slot.name and topic.prefix; or, if no other program uses the "
+            f"slot, drop it at the source: {slot.drop_statement(name)}",
         )
+
+
+def why_foreign(progress: Progress | None, state: SlotState, system: System) -> str:
+    """Why a slot that exists isn't known to be Millrace's own; empty: the log says that it is."""
+    if progress is None:
+        return "the log doesn't say that Millrace made it"
+    if progress.system_identifier != system.identifier:
+        return "the log has that of another PostgreSQL cluster"
+    if (state.plugin, state.database) != (slot.PLUGIN, progress.database):
+        return "it is another kind of slot, or another database's, than the one in the log"
+    is_made = progress.phase is not Phase.CREATING
+    if is_made and state.confirmed_flush_lsn > progress.flush_lsn:
+        return "it is ahead of the log: somebody has moved it, or made another one of that name"
+    return ""
 
 
 def check_slot(progress: Progress, servers: Servers) -> None:

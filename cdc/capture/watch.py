@@ -86,7 +86,10 @@ class SlotWatch:
         self._thread.join(PATIENCE_S)
         if self._failure is None:
             return
-        if isinstance(self._failure, SlotLagError) and self._capture.slot_max_lag_policy == "drop":
+        # A start that hasn't compared slot and log yet may have met somebody else's.
+        is_ours = self._health.progress is not None
+        is_to_go = is_ours and self._capture.slot_max_lag_policy == "drop"
+        if isinstance(self._failure, SlotLagError) and is_to_go:
             self._drop(self._failure)
         raise self._failure
 
@@ -242,7 +245,8 @@ class SlotWatch:
         raise SlotLagError(
             f"{failure.what}, and couldn't be dropped: {reason}",
             where=failure.where,
-            remedy="drop it by hand, before the server's disk is full: millrace drop --yes",
+            remedy="drop it by hand, before the server's disk is full: "
+            f"{slot.drop_statement(self._capture.slot_name)}",
         )
 
 

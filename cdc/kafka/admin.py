@@ -4,7 +4,7 @@ Requests go out for all topics at once. An answer is a value or a KafkaError, on
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -23,21 +23,25 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ConfigResource,
     OffsetSpec,
     ResourceType,
+    TopicMetadata,
 )
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import LogUnreachableError, MillraceError
 from cdc.kafka import options
-from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
+from cdc.kafka.errors import COMPLAINTS_MAX, is_access, is_passing, log_error, reason, telling
 
 ATTEMPT_S: Final = 0.5
 METADATA_S: Final = 1.0
 REACH_S: Final = 10.0
-"""How long a broker may take to answer at all before the start gives up."""
+"""How long a broker may take to answer for the first time: then it may be the configuration."""
+PATIENCE_S: Final = 60.0
+"""How long brokers that have answered before may be away, or between two leaders."""
 REQUEST_S: Final = 60.0
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _RETRY_S: Final = 0.05
+_AGAIN_S: Final = 0.2
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 """A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
 
@@ -45,11 +49,15 @@ Request = TypeVar("Request", bound=Hashable)
 
 
 class TopicDescription(NamedTuple):
-    """A topic as the brokers describe it; a new one of the same name has another ``id``."""
+    """A topic as the brokers describe it; a new one of the same name has another ``id``.
+
+    ``replicas`` is how many brokers are to have a copy of each partition, of one with the fewest.
+    """
 
     partitions: int
     config: Mapping[str, str]
     id: str = ""
+    replicas: int = 0
 
 
 def do_nothing() -> None:
@@ -65,6 +73,7 @@ class LogAdmin:
         self.servers = kafka_options.get("bootstrap.servers", "")
         self._while_waiting = while_waiting
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
+        self._has_connected = False
         config: dict[str, Any] = {
             **options.admin_options(kafka_options),
             "error_cb": self._complaints.append,
@@ -72,35 +81,47 @@ class LogAdmin:
         self._client = options.client(AdminClient, config, kafka_options)
 
     def partitions(self) -> dict[str, int]:
-        """All topics that we may see, with their partition counts; the wait is REACH_S."""
+        """All topics that we may see, with their partition counts."""
         topics = self._metadata().topics
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
+    def broker_count(self) -> int:
+        """How many brokers the cluster has now."""
+        return len(self._metadata().brokers)
+
     def _metadata(self) -> ClusterMetadata:
-        deadline = time.monotonic() + REACH_S
+        """Raises a log's error after REACH_S, or PATIENCE_S where a broker has answered before."""
+        began = time.monotonic()
         while True:
             try:
-                return self._client.list_topics(timeout=METADATA_S)
+                cluster = self._client.list_topics(timeout=METADATA_S)
             except KafkaException as exception:
                 error = reason(exception)
+            else:
+                self._has_connected = True
+                return cluster
             self._client.poll(0)
             self._while_waiting()
             error = telling(error, self._complaints) or error
-            if is_access(error) or time.monotonic() > deadline:
-                raise log_error(error, "connecting to Kafka", f"bootstrap.servers {self.servers}")
+            patience_s = PATIENCE_S if self._has_connected else REACH_S
+            if is_access(error) or time.monotonic() - began > patience_s:
+                where = f"bootstrap.servers {self.servers}"
+                doing = "asking the brokers" if self._has_connected else "connecting to Kafka"
+                raise log_error(error, doing, where, connected=self._has_connected)
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Partitions and settings of those of the topics that exist."""
-        existing = self.partitions()
+        existing = self._metadata().topics
         wanted = [name for name in names if name in existing]
         answers = self._topic_configs(wanted)
         for name, answer in answers.items():
             if isinstance(answer, KafkaError):
                 raise log_error(answer, "reading a topic's settings", f"topic {name}")
         return {
-            name: TopicDescription(existing[name], config)
+            name: TopicDescription(len(topic.partitions), config, replicas=_replicas(topic))
             for name, config in answers.items()
             if not isinstance(config, KafkaError)
+            for topic in [existing[name]]
         }
 
     def details(
@@ -109,8 +130,12 @@ class LogAdmin:
         """Topics that exist, each by itself: those that brokers don't describe have ``failed``."""
         if not names:
             return {}
-        futures = self._client.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
-        topics = self._settle(futures, "describing topics")
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            topics = TopicCollection(names)
+            return self._client.describe_topics(topics, request_timeout=REQUEST_S)
+
+        topics = self._ask(ask, names, "describing topics")
         configs = self._topic_configs(names)
         details: dict[str, TopicDescription] = {}
         for name in names:
@@ -130,12 +155,13 @@ class LogAdmin:
     def _topic_configs(self, names: list[str]) -> dict[str, dict[str, str] | KafkaError]:
         if not names:
             return {}
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self._client.describe_configs(resources, request_timeout=REQUEST_S)
-        answers = self._settle(
-            {resource.name: future for resource, future in futures.items()},
-            "reading topics' settings",
-        )
+
+        def ask(names: list[str]) -> dict[str, Future[Any]]:
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+            futures = self._client.describe_configs(resources, request_timeout=REQUEST_S)
+            return {resource.name: future for resource, future in futures.items()}
+
+        answers = self._ask(ask, names, "reading topics' settings")
         return {
             name: answer
             if isinstance(answer, KafkaError)
@@ -145,7 +171,7 @@ class LogAdmin:
 
     def broker_settings(self) -> dict[str, dict[str, str]]:
         """Each broker's settings by its id; without those that we may not read."""
-        ids = [str(broker) for broker in self._client.list_topics(timeout=METADATA_S).brokers]
+        ids = [str(broker) for broker in self._metadata().brokers]
         settings: dict[str, dict[str, str]] = {}
         for broker in ids:  # a request is for one broker
             resource = ConfigResource(ResourceType.BROKER, broker)
@@ -175,25 +201,32 @@ class LogAdmin:
 
         Until then nobody is named as the controller, and the client looks only now and then.
         """
-        deadline = time.monotonic() + REACH_S
-        answers: dict[str, Any] = {}
-        while True:
+        topics = {topic.topic: topic for topic in request}
+        asked = Counter[str]()
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
             self._await(lambda cluster: cluster.controller_id >= 0)
-            futures = self._client.create_topics(request, request_timeout=REQUEST_S)
-            answers |= self._settle(futures, "creating topics")
-            request = [topic for topic in request if _is_too_early(answers[topic.topic])]
-            if not request or time.monotonic() > deadline:
-                return answers
-            self._while_waiting()
-            time.sleep(_RETRY_S)
+            asked.update(names)
+            wanted = [topics[name] for name in names]
+            return self._client.create_topics(wanted, request_timeout=REQUEST_S)
+
+        answers = self._ask(ask, topics, "creating topics", _is_too_early)
+        # Asked again, it exists: it was the first answer that was lost.
+        return {
+            name: None if asked[name] > 1 and _exists(answer) else answer
+            for name, answer in answers.items()
+        }
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
         """Delete topics, and wait until the brokers know; returns what went wrong with which."""
         wanted = list(names)
         if not wanted:
             return {}
-        futures = self._client.delete_topics(wanted, request_timeout=REQUEST_S)
-        answers = self._settle(futures, "deleting topics")
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            return self._client.delete_topics(names, request_timeout=REQUEST_S)
+
+        answers = self._ask(ask, wanted, "deleting topics")
         failed = {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
         self._await(lambda cluster: not (set(wanted) - failed.keys()) & cluster.topics.keys())
         return failed
@@ -230,14 +263,16 @@ class LogAdmin:
 
         -1: no record is as late as the time of the ``spec``.
         """
-        requests = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-        if not requests:
-            return {}
-        futures = self._client.list_offsets(
-            requests, isolation_level=isolation, request_timeout=REQUEST_S
-        )
+
+        def ask(partitions: list[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
+            requests = dict.fromkeys(partitions, spec)
+            return self._client.list_offsets(
+                requests, isolation_level=isolation, request_timeout=REQUEST_S
+            )
+
+        wanted = [TopicPartition(topic, partition) for topic, partition in partitions]
         offsets: dict[tuple[str, int], int] = {}
-        for partition, answer in self._settle(futures, "reading topics' offsets").items():
+        for partition, answer in self._ask(ask, wanted, "reading topics' offsets").items():
             if not isinstance(answer, KafkaError):
                 offsets[partition.topic, partition.partition] = answer.offset
                 continue
@@ -246,6 +281,28 @@ class LogAdmin:
                 raise error
             failed[partition.topic] = error
         return offsets
+
+    def _ask(
+        self,
+        ask: Callable[[list[Request]], Mapping[Request, Future[Any]]],
+        requests: Iterable[Request],
+        doing: str,
+        is_to_repeat: Callable[[KafkaError], bool] = is_passing,
+    ) -> dict[Request, Any]:
+        """All answers; requests that fail by what passes are made again, for PATIENCE_S."""
+        deadline = time.monotonic() + PATIENCE_S
+        answers: dict[Request, Any] = {}
+        left = list(requests)
+        while left:
+            answers |= self._settle(ask(left), doing)
+            left = [each for each in left if isinstance(answers[each], KafkaError)]
+            left = [each for each in left if is_to_repeat(answers[each])]
+            if time.monotonic() > deadline:
+                break
+            if left:
+                self._while_waiting()
+                time.sleep(_AGAIN_S)
+        return answers
 
     def _settle(self, futures: Mapping[Request, Future[Any]], doing: str) -> dict[Request, Any]:
         """Wait for all answers; an answer that is an error is returned as such."""
@@ -267,13 +324,18 @@ class LogAdmin:
         return answers
 
 
-def _is_too_early(answer: object) -> bool:
+def _replicas(topic: TopicMetadata) -> int:
+    return min((len(each.replicas) for each in topic.partitions.values()), default=0)
+
+
+def _is_too_early(error: KafkaError) -> bool:
     """Whether there are brokers, but all are fenced; too few brokers have another message."""
-    return (
-        isinstance(answer, KafkaError)
-        and answer.name() == "INVALID_REPLICATION_FACTOR"
-        and "fenced" in answer.str()
-    )
+    is_fenced = error.name() == "INVALID_REPLICATION_FACTOR" and "fenced" in error.str()
+    return is_fenced or is_passing(error)
+
+
+def _exists(answer: object) -> bool:
+    return isinstance(answer, KafkaError) and answer.name() == "TOPIC_ALREADY_EXISTS"
 
 
 def _portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:

@@ -57,6 +57,43 @@ _CONFIG: Final = frozenset({
     "UNSUPPORTED_VERSION",
     "_UNSUPPORTED_FEATURE",
 })  # fmt: skip
+_PASSING: Final = frozenset({
+    "BROKER_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "KAFKA_STORAGE_ERROR",
+    "LEADER_NOT_AVAILABLE",
+    "LISTENER_NOT_FOUND",
+    "NETWORK_EXCEPTION",
+    "NOT_CONTROLLER",
+    "NOT_COORDINATOR",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "NOT_LEADER_FOR_PARTITION",
+    "OFFSET_NOT_AVAILABLE",
+    "PREFERRED_LEADER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "REQUEST_TIMED_OUT",
+    "THROTTLING_QUOTA_EXCEEDED",
+    "UNKNOWN_LEADER_EPOCH",
+    "_ALL_BROKERS_DOWN",
+    "_DESTROY",  # of a broker's connection, where the cluster has another one in its place
+    "_LEADER_CHANGE",
+    "_NODE_UPDATE",
+    "_RESOLVE",
+    "_RETRY",
+    "_TIMED_OUT",
+    "_TIMED_OUT_QUEUE",
+    "_TRANSPORT",
+    "_WAIT_CACHE",
+    "_WAIT_COORD",
+})  # fmt: skip
+"""What ends by itself: leaders that move, brokers that restart, networks that hang.
+
+Kafka's retriable errors (https://kafka.apache.org/protocol#protocol_error_codes), but for an
+unknown topic, and librdkafka's own of that kind. KafkaError.retriable() is for transactions alone.
+"""
 
 COMPLAINTS_MAX: Final = 20
 """How many of a client's latest complaints are kept to explain a failure."""
@@ -103,6 +140,11 @@ def is_access(error: KafkaError) -> bool:
     return error.name() in _ACCESS
 
 
+def is_passing(error: KafkaError) -> bool:
+    """Whether the same request may be answered in a while, with nothing changed by anybody."""
+    return error.name() in _PASSING or error.retriable()
+
+
 def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> KafkaError | None:
     """What says most about a call that failed: the client's complaints on the way, or its end."""
     specific = [complaint for complaint in complaints if complaint.name() != "_ALL_BROKERS_DOWN"]
@@ -112,8 +154,13 @@ def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> Kafka
     return next(reversed(refused or specific), None)
 
 
-def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:
-    """The error that a user sees; an error of no other class means that the log is unreachable."""
+def log_error(
+    error: KafkaError, doing: str, where: str = "", *, connected: bool = True
+) -> MillraceError:
+    """The error that a user sees; an error of no other class means that the log is unreachable.
+
+    ``connected``: a broker has answered this client before, so it isn't bootstrap.servers.
+    """
     name, what = error.name(), f"{doing} failed: {error.str()}"
     if name in _FENCED:
         return FencedError(
@@ -124,9 +171,10 @@ def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:
     for names, kind, remedy in _KINDS:
         if name in names:
             return kind(what, where=where, remedy=remedy)
-    return LogUnreachableError(
-        what, where=where, remedy="check that the brokers are up and bootstrap.servers is right"
-    )
+    remedy = "check that the brokers are up: their logs say what they lack"
+    if not connected or name == "_RESOLVE":
+        remedy = "check that the brokers are up and bootstrap.servers is right"
+    return LogUnreachableError(what, where=where, remedy=remedy)
 
 
 def option_error(error: KafkaError, options: Mapping[str, str]) -> ConfigError:

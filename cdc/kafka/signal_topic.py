@@ -1,4 +1,4 @@
-"""The signal topic → its committed records from an offset on; and a signal → its record."""
+"""The signal topic → its committed records from an offset on."""
 
 import threading
 import time
@@ -12,16 +12,13 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    Message,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
-from cdc.errors import LogUnreachableError
 from cdc.kafka import options
-from cdc.kafka.errors import log_error, reason
+from cdc.kafka.errors import reason
 
 log = structlog.get_logger()
 
@@ -33,11 +30,6 @@ _RECEIVED_MAX: Final = 1_000
 _CLOSE_S: Final = 1.0
 _CHECK_S: Final = 10.0
 """How often to check whether the topic was made again."""
-
-
-_WAIT_S: Final = 30.0
-_ATTEMPT_S: Final = 0.5
-_SENDING: Final = "sending a signal"
 
 
 class Followed(NamedTuple):
@@ -155,30 +147,3 @@ class Follower:
         if error.name() != self._last_error:
             self._last_error = error.name()
             log.warning("a topic can't be read for now", topic=self._topic, reason=error.str())
-
-
-def send(kafka_options: Mapping[str, str], topic: str, key: bytes, value: bytes) -> int:
-    """Write it to the topic's first partition; returns its offset, or raises a log's error."""
-    answers: list[tuple[KafkaError | None, int]] = []
-
-    def answered(error: KafkaError | None, message: Message) -> None:
-        answers.append((error, message.offset() or 0))
-
-    config = options.producer_options(kafka_options, None)
-    producer = options.client(Producer, config, kafka_options)
-    try:
-        producer.produce(topic, value, key, 0, on_delivery=answered)
-    except KafkaException as exception:
-        raise log_error(reason(exception), _SENDING, f"topic {topic}") from None
-    deadline = time.monotonic() + _WAIT_S
-    while not answers and time.monotonic() < deadline:
-        producer.flush(_ATTEMPT_S)
-    if not answers:
-        producer.purge()
-        what = f"{_SENDING}: no answer for {_WAIT_S:.0f} s"
-        remedy = "check bootstrap.servers in [kafka], and that the brokers run"
-        raise LogUnreachableError(what, where=f"topic {topic}", remedy=remedy)
-    ((error, offset),) = answers
-    if error is not None:
-        raise log_error(error, _SENDING, f"topic {topic}")
-    return offset

@@ -4,17 +4,24 @@ Missing topics are made with explicit settings; existing ones are verified and n
 because what they were made with is what readers rely on. docs/decisions/0003-state-topics.md.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 import structlog
+from confluent_kafka import KafkaError
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
+from cdc.kafka.copies import MIN_ISR, copies_of, too_few
 from cdc.kafka.errors import log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
+from cdc.kafka.sending import send
+from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
+from cdc.records.made_topics import MadeTopic
 from cdc.records.schema import Column, TableName
 from cdc.records.state import TableState
 from cdc.records.topics import (
@@ -22,6 +29,7 @@ from cdc.records.topics import (
     claim_topic,
     data_topic,
     dead_letter_topic,
+    made_topic,
     progress_topic,
     schema_topic,
     table_topic,
@@ -30,13 +38,6 @@ from cdc.settings import Settings
 
 log = structlog.get_logger()
 
-STATE_CONFIG: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact",
-    "delete.retention.ms": "86400000",  # a reader under way sees a tombstone
-    "segment.bytes": str(1 << 20),  # the smallest that Kafka 4 takes
-    "segment.ms": "600000",
-    "min.cleanable.dirty.ratio": "0.1",
-}
 SHOWN_MAX: Final = 20
 
 
@@ -97,6 +98,11 @@ class LogTopics:
         # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
         self._data_config = {"max.message.bytes": self._record_bytes_max}
         self._admin = LogAdmin(settings.kafka, while_waiting)
+
+    @cached_property
+    def _brokers(self) -> int:
+        """How many brokers the cluster has."""
+        return self._admin.broker_count()
 
     def check_reachable(self) -> None:
         """Raise LogUnreachableError or LogAccessError unless a broker answers within seconds."""
@@ -251,6 +257,7 @@ class LogTopics:
             )
         self._create(missing, config, keep_ms)
         self._note(wanted.values(), existing, config)
+        self._warn_of_copies(existing)
 
     def _note(
         self,
@@ -273,24 +280,57 @@ class LogTopics:
                 topics=dict(islice(lower.items(), SHOWN_MAX)),
             )
 
+    def _warn_of_copies(self, existing: Mapping[str, TopicDescription]) -> None:
+        for what, remedy, names in too_few(existing, self._brokers):
+            log.warning(what, topics=names[:SHOWN_MAX], number=len(names), remedy=remedy)
+
     def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
+        """Make topics, each written down before as Millrace's own making."""
         if not topics:
             return
-        failed = self._admin.create(
-            NewTopic(
-                topic.name,
-                topic.partitions,
-                self._log.topic_replication_factor,
-                config={**promised(topic.cleanup, keep_ms), **config},
-            )
-            for topic in topics
-        )
+        self._write_down([topic.name for topic in topics])
+        failed = self._make(topics, config, keep_ms)
+        if failed:  # somebody else's, or nobody's
+            self._write_down(failed, made=False)
         raced = [topic for topic in topics if topic.name in failed]
         for name, error in failed.items():
             if error.name() != "TOPIC_ALREADY_EXISTS":
                 raise log_error(error, "creating a topic", f"topic {name}")
         if raced:  # somebody else was faster: it has to be what we would have made
             self._ensure(raced, config, keep_ms)
+
+    def _make(
+        self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int
+    ) -> dict[str, KafkaError]:
+        copies = copies_of(self._log, self._brokers)
+        return self._admin.create(
+            NewTopic(
+                topic.name,
+                topic.partitions,
+                copies.replication_factor,
+                config={
+                    MIN_ISR: str(copies.min_isr),
+                    **promised(topic.cleanup, keep_ms),
+                    **config,
+                },
+            )
+            for topic in topics
+        )
+
+    def _write_down(self, names: Iterable[str], *, made: bool = True) -> None:
+        """Write to the log which topics are made by us; what has that is one of them."""
+        own = WantedTopic(made_topic(self._prefix), 1, "compact")
+        written = list(names)
+        if own.name not in self._admin.describe([own.name]):
+            for name, error in self._make([own], STATE_CONFIG, 0).items():
+                raise log_error(error, "creating a topic", f"topic {name}")
+            written.insert(0, own.name)
+        now_ms = time.time_ns() // 1_000_000
+        topics = [MadeTopic(topic=name, ts_ms=now_ms) for name in written]
+        records = [
+            (topic.key, topic.model_dump_json().encode() if made else None) for topic in topics
+        ]
+        send(self._kafka, own.name, records, self.while_waiting)
 
     def _mismatches(
         self, wanted: WantedTopic, existing: TopicDescription, keep_ms: int
@@ -322,32 +362,3 @@ class LogTopics:
 
 def _batch_bytes_max(topic: TopicDescription) -> int:
     return int(topic.config.get("max.message.bytes", MESSAGE_BYTES_MAX))
-
-
-def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:
-    """The settings that make a topic keep everything for log.keep."""
-    if cleanup == "compact":
-        return {
-            "cleanup.policy": "compact",
-            "min.compaction.lag.ms": str(keep_ms),
-            "delete.retention.ms": str(keep_ms),
-        }
-    return {"cleanup.policy": "delete", "retention.ms": str(keep_ms), "retention.bytes": "-1"}
-
-
-def setting_findings(
-    cleanup: Cleanup, config: Mapping[str, str], keep_ms: int
-) -> list[tuple[str, str, str]]:
-    """Settings under which a topic breaks the promise: name, value it needs, what is wrong."""
-    findings = []
-    for name, value in promised(cleanup, keep_ms).items():
-        has = config.get(name, "")
-        if name == "cleanup.policy":
-            fine = has == value
-        elif has == "-1":
-            fine = name.startswith("retention.")
-        else:
-            fine = has.isdigit() and value != "-1" and int(has) >= int(value)
-        if not fine:
-            findings.append((name, value, f"{name} is {has or 'unknown'}, not {value}"))
-    return findings

@@ -16,14 +16,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cdc.errors import LogFormatError, LogUnreachableError
 from cdc.kafka import options
-from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
+from cdc.kafka.admin import ATTEMPT_S, METADATA_S, PATIENCE_S, do_nothing
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
 from cdc.records.dead_letters import PIECES_PARTITION, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 from cdc.records.topics import progress_topic
 
 SILENCE_S: Final = 30.0
-"""A read that brings nothing for so long is given up."""
+"""A read that brings nothing for so long is given up where no broker has ever answered."""
 _RETRY_S: Final = 0.05
 _CLOCKS_MS: Final = 600_000
 """How much earlier than the time in its dead letter a record may have been sent."""
@@ -152,6 +152,7 @@ class _StateConsumer:
     def __init__(self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None]) -> None:
         self.while_waiting = while_waiting
         self.complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
+        self.has_connected = False
         reading = {"error_cb": self.complaints.append}
         config: dict[str, Any] = {**options.reader_options(kafka_options), **reading}
         self.consumer = options.client(Consumer, config, kafka_options)
@@ -170,10 +171,11 @@ class _Reader:
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
         partition = TopicPartition(self._topic, self._partition)
-        deadline = time.monotonic() + SILENCE_S
+        began = time.monotonic()
         while True:
             try:
                 topics = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics
+                self._client.has_connected = True
                 error = topics[self._topic].error
                 if error is None:
                     bounds = self._consumer.get_watermark_offsets(
@@ -186,7 +188,7 @@ class _Reader:
             except KafkaException as exception:
                 error = reason(exception)
             self._consumer.poll(0)  # serves the complaints; no partition is assigned
-            self._pause(error, deadline)
+            self._pause(error, began)
 
     def offset_at(self, ts_ms: int) -> int:
         """The first offset since a time (ms since 1970), or an earlier one."""
@@ -208,30 +210,31 @@ class _Reader:
             self._consumer.unassign()  # or it would go on fetching
 
     def _until(self, stop: int) -> Iterator[Message]:
-        deadline = time.monotonic() + SILENCE_S
+        began = time.monotonic()
         while True:
             message = self._consumer.poll(ATTEMPT_S)
             error = message.error() if message is not None else None
             if message is None or (error is not None and error.name() != "_PARTITION_EOF"):
-                self._pause(error, deadline)
+                self._pause(error, began)
                 continue
             if error is not None or (message.offset() or 0) >= stop:
                 return
-            deadline = time.monotonic() + SILENCE_S
+            began = time.monotonic()
             yield message
 
-    def _pause(self, error: KafkaError | None, deadline: float) -> None:
+    def _pause(self, error: KafkaError | None, began: float) -> None:
         if error is not None:
             time.sleep(_RETRY_S)
         self._client.while_waiting()
         error = telling(error, self._client.complaints)
-        has_timed_out = time.monotonic() > deadline
+        connected, where = self._client.has_connected, f"topic {self._topic}"
+        patience_s = PATIENCE_S if connected else SILENCE_S
+        has_timed_out = time.monotonic() - began > patience_s
         if error is not None and (has_timed_out or is_access(error)):
-            raise log_error(error, "reading the log", f"topic {self._topic}")
+            raise log_error(error, "reading the log", where, connected=connected)
         if has_timed_out:
-            raise LogUnreachableError(
-                f"reading the log: nothing came for {SILENCE_S:.0f} s", where=f"topic {self._topic}"
-            )
+            what = f"reading the log: nothing came for {patience_s:.0f} s"
+            raise LogUnreachableError(what, where=where)
 
 
 class News:

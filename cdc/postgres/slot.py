@@ -126,8 +126,8 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
         raise ConfigError(
             f"slot {state.name} belongs to something else ({kind}, database {state.database})",
             where=server_address(connection.pgconn),
-            remedy=f"choose another slot.name; or, if nobody needs that slot, drop it there: SELECT"
-            f" pg_drop_replication_slot('{state.name}')",
+            remedy="choose another slot.name; or, if nobody needs that slot, drop it there: "
+            f"{drop_statement(state.name)}",
         )
 
 
@@ -233,6 +233,11 @@ def exact_snapshot(
         yield create(pgconn, own_name, temporary=True, on_wait=on_wait)
     finally:
         pgconn.finish()
+
+
+def drop_statement(name: str) -> str:
+    """SQL that drops a slot, for people."""
+    return f"SELECT pg_drop_replication_slot('{name}');"
 
 
 def drop(connection: psycopg.Connection, name: str) -> bool:

@@ -118,6 +118,11 @@ def table_topic(prefix: str) -> str:
     return f"{OWN_TOPICS}{prefix}.tables"
 
 
+def made_topic(prefix: str) -> str:
+    """Where it is kept which topics are Millrace's own making."""
+    return f"{OWN_TOPICS}{prefix}.topics"
+
+
 def dead_letter_topic(prefix: str) -> str:
     """Where records go that can't be written, until somebody deals with them."""
     return f"{prefix}.dead-letters"

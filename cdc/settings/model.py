@@ -95,13 +95,27 @@ def switched(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LogSettings(Section):
-    """How the topics are made, and how long the log keeps everything."""
+    """How the topics are made, and how long the log keeps everything.
+
+    Copies that aren't said are as many as the cluster has brokers for, three at most.
+    """
 
     topic_partitions: int = Field(3, alias="topic.partitions", ge=1, le=1_000)
-    topic_replication_factor: int = Field(-1, alias="topic.replication.factor", ge=-1)
+    topic_replication_factor: int | None = Field(None, alias="topic.replication.factor", ge=1)
+    topic_min_insync_replicas: int | None = Field(None, alias="topic.min.insync.replicas", ge=1)
     topic_cleanup_policy: Cleanup = Field("compact", alias="topic.cleanup.policy")
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     keep: Duration = Field(timedelta(days=7), gt=timedelta(0))
+
+    @model_validator(mode="after")
+    def _may_be_written(self) -> Self:
+        replicas, in_sync = self.topic_replication_factor, self.topic_min_insync_replicas
+        if replicas is not None and in_sync is not None and in_sync > replicas:
+            raise ValueError(
+                "topic.min.insync.replicas is above topic.replication.factor: no broker would take "
+                "a record"
+            )
+        return self
 
 
 class HealthSettings(Section):
@@ -197,6 +211,18 @@ class Settings(Section):
                 remedy='add a section [search] with url = "…"',
             )
         return self.search
+
+    def require_own_capture(self, command: str) -> None:
+        """Raise ConfigError for a command that captures, where a real Debezium does that."""
+        if self.lakehouse is not None and self.lakehouse.topics_written_by == "debezium":
+            raise ConfigError(
+                f"a real Debezium captures here, and `millrace {command}` would touch its slot, its"
+                " publication, its topics, or the source",
+                where='[lakehouse] topics_written_by = "debezium"',
+                remedy="with this option Millrace only reads these topics, as `merge lakehouse` "
+                "does. To capture by Millrace, remove it, and name a topic.prefix, a slot.name and "
+                "a publication.name that no Debezium has",
+            )
 
     @property
     def standby(self) -> LibraryOptions | None:

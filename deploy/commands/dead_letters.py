@@ -191,6 +191,7 @@ def _order(
     every: bool,
 ) -> None:
     """Send the orders to the daemon, and wait until it has followed them."""
+    settings.require_own_capture("dead-letters")
     at_first = _dead_letters(settings)
     chosen = _chosen(at_first, numbers, table, every=every)
     wanted = {

@@ -8,17 +8,22 @@ from typing import Annotated
 
 import typer
 
-from cdc.errors import ConfigError
+from cdc.capture.start import why_foreign
+from cdc.errors import ConfigError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics
+from cdc.log.state import last_progress, read_all
 from cdc.postgres import slot
 from cdc.postgres.captured import drop_publication, publication_exists
-from cdc.postgres.connection import connect
-from cdc.postgres.failures import server_address
+from cdc.postgres.connection import System, connect, connect_replication, identify
+from cdc.postgres.failures import quote, server_address
+from cdc.postgres.ownership import is_own
+from cdc.records.made_topics import MadeTopic
 from cdc.records.schema import TableName
 from cdc.records.topics import (
     claim_topic,
     dead_letter_topic,
+    made_topic,
     progress_topic,
     schema_topic,
     signal_topic,
@@ -28,8 +33,8 @@ from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption
 from deploy.commands.sink_status import table_states
 
-Step = tuple[str, Callable[[], object]]
-"""Something to take away, and how."""
+Step = tuple[str, Callable[[], object] | None]
+"""Something to take away, and how; None: it is left, as Millrace hasn't made it."""
 
 
 def drop(
@@ -40,8 +45,12 @@ def drop(
     lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
     indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
 ) -> None:
-    """Remove slot and publication, so that nothing holds WAL back any more."""
+    """Remove slot and publication, so that nothing holds WAL back any more.
+
+    What Millrace hasn't made stays, and is named.
+    """
     settings = load(config)
+    settings.require_own_capture("drop")
     steps = _source(settings)
     if lakehouse:
         steps += _lakehouse(settings)
@@ -50,10 +59,11 @@ def drop(
     if topics:
         steps += _topics(settings)
     for what, act in steps:
-        print(f"{'dropping' if yes else 'would drop'} {what}", flush=True)
-        if yes:
+        doing = "leaving" if act is None else "dropping" if yes else "would drop"
+        print(f"{doing} {what}", flush=True)
+        if yes and act is not None:
             act()
-    if not steps:
+    if all(act is None for _, act in steps):
         print("nothing to drop")
     elif not yes:
         print("nothing was changed; --yes drops it")
@@ -61,22 +71,47 @@ def drop(
 
 def _source(settings: Settings) -> list[Step]:
     capture = settings.capture
+    name = capture.publication_name
     with connect(settings.source, purpose="drop") as connection:
         steps: list[Step] = []
         state = slot.inspect(connection, capture.slot_name)
         if state is not None:
-            slot.verify_ours(connection, state)
-            what = (
-                f"slot {state.name} ({state.retained_bytes:,} bytes of WAL held back"
-                f"{', in use: stop the daemon first' if state.active else ''})"
-            )
-            steps.append((what, partial(_drop_slot, settings)))
-        if capture.publication_autocreate_mode == "filtered" and publication_exists(
-            connection, capture.publication_name
-        ):
-            what = f"publication {capture.publication_name}"
-            steps.append((what, partial(_drop_publication, settings)))
+            steps.append(_slot(settings, state))
+        if is_own(connection, capture):
+            steps.append((f"publication {name}", partial(_drop_publication, settings)))
+        elif publication_exists(connection, name):
+            what = f"publication {name}: Millrace didn't make it. Its owner's to drop: DROP"
+            steps.append((f"{what} PUBLICATION {quote(name)};", None))
     return steps
+
+
+def _slot(settings: Settings, state: slot.SlotState) -> Step:
+    """The slot's step; only the log tells whether Millrace made it."""
+    name, by_hand = state.name, slot.drop_statement(state.name)
+    topic = progress_topic(settings.capture.topic_prefix)
+    try:
+        progress = last_progress(settings.kafka, topic, name)
+    except LogUnreachableError as error:
+        raise LogUnreachableError(
+            f"only the log tells whether Millrace made slot {name}: {error.what}",
+            where=error.where,
+            remedy="try again when the brokers answer; or, if no other program uses the slot, drop "
+            f"it at the source: {by_hand}",
+        ) from error
+    if reason := why_foreign(progress, state, _system(settings)):
+        what = f"slot {name}: {reason}. If no other program uses it: {by_hand}"
+        return what, None
+    in_use = ", in use: stop the daemon first" if state.active else ""
+    what = f"slot {name} ({state.retained_bytes:,} bytes of WAL held back{in_use})"
+    return what, partial(_drop_slot, settings)
+
+
+def _system(settings: Settings) -> System:
+    replication = connect_replication(settings.source)
+    try:
+        return identify(replication)
+    finally:
+        replication.finish()
 
 
 def _drop_slot(settings: Settings) -> None:
@@ -95,14 +130,20 @@ def _drop_publication(settings: Settings) -> None:
 
 def _topics(settings: Settings) -> list[Step]:
     prefix = settings.capture.topic_prefix
-    state = (progress_topic, schema_topic, table_topic)
-    own = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic, *state)]
     existing = LogAdmin(settings.kafka).partitions()
-    # The state topics go last: without them nobody knows which data topics there are.
-    data = [state.topic for state in table_states(settings) if state.is_in_log]
+    # Those of the state go last: without them nobody knows which topics there are.
+    state = [named(prefix) for named in (progress_topic, schema_topic, table_topic, made_topic)]
+    made = {topic.topic for topic in read_all(settings.kafka, made_topic(prefix), MadeTopic)}
+    data = [table.topic for table in table_states(settings) if table.is_in_log]
+    beside = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic)]
+    others = dict.fromkeys([*data, *beside, *sorted(made)])
     delete = LogTopics(settings).delete
     return [
-        (f"topic {name}", partial(delete, [name])) for name in (*data, *own) if name in existing
+        (f"topic {name}", partial(delete, [name]))
+        if name in made
+        else (f"topic {name}: it was there before Millrace", None)
+        for name in [*(name for name in others if name not in state), *state]
+        if name in existing
     ]
 
 

@@ -44,7 +44,7 @@ def init(
 
 def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:
     """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
-    use_daemon(config, json_log, Daemon.run, answers=True)
+    use_daemon("run", config, json_log, Daemon.run, answers=True)
 
 
 def new_epoch(
@@ -58,7 +58,7 @@ def new_epoch(
     Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
     """
     if not yes:
-        use_daemon(config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
+        use_daemon("new-epoch", config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
         print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
         return
 
@@ -66,11 +66,12 @@ def new_epoch(
         epoch = daemon.begin_epoch(stop)
         print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
 
-    if use_daemon(config, json_log, begin):
+    if use_daemon("new-epoch", config, json_log, begin):
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def use_daemon(
+    command: str,
     config: Path,
     json: bool,
     use: Callable[..., None],
@@ -78,12 +79,13 @@ def use_daemon(
     answers: bool = False,
     threads: int | None = None,
 ) -> bool:
-    """Use a daemon until it ends; returns whether it was told to stop, also while it waited.
+    """Use a command's daemon until it ends; returns whether it was told to stop, also in a wait.
 
     Only one that ``answers`` for its health takes the port: others are run beside that one.
     ``threads``: in place of snapshot.max.threads.
     """
     settings = load(config)
+    settings.require_own_capture(command)
     if threads is not None:
         capture = settings.capture.model_copy(update={"snapshot_max_threads": threads})
         settings = settings.model_copy(update={"capture": capture})

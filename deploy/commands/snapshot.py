@@ -20,7 +20,7 @@ from rich.table import Table
 
 from cdc.capture.daemon import Daemon
 from cdc.errors import ConfigError, ExitCode, SourceError, SourceUnreachableError
-from cdc.kafka.signal_topic import send
+from cdc.kafka.sending import send
 from cdc.postgres.captured import captured_tables, described_tables, require_captured
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
@@ -53,6 +53,7 @@ def snapshot(
 ) -> None:
     """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
     names, settings = tables or [], load(config)
+    settings.require_own_capture("snapshot")
     if (where is not None or reset) and (not names or resume):
         raise ConfigError(
             "--where and --reset are for tables that are named, and not for --resume",
@@ -83,7 +84,7 @@ def snapshot(
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)
     use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
-    if use_daemon(config, json_log, use, *arguments, threads=parallel):
+    if use_daemon("snapshot", config, json_log, use, *arguments, threads=parallel):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 
@@ -190,7 +191,6 @@ def ask(
             kind = "resume-snapshot" if resume else "execute-snapshot"
             text = json.dumps({"id": signal, "type": kind, "data": data})
             key = settings.capture.topic_prefix.encode()
-            watch.signal_offset = send(
-                settings.kafka, settings.capture.signal_topic, key, text.encode()
-            )
+            signals = [(key, text.encode())]
+            watch.signal_offset = send(settings.kafka, settings.capture.signal_topic, signals)
         return watch.show(stop, names)

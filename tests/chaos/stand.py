@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import MillraceError
-from cdc.kafka.signal_topic import send
+from cdc.kafka.sending import send
 from cdc.log.state import last_progress, read_all
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
@@ -124,7 +124,7 @@ class Stand(Servers):
         topic = self.pipelines[0].settings.capture.signal_topic or ""
         value = json.dumps({"id": f"{kind} {time.monotonic_ns()}", "type": kind, "data": data})
         try:
-            send(self.reader, topic, PREFIX.encode(), value.encode())
+            send(self.reader, topic, [(PREFIX.encode(), value.encode())])
         except MillraceError:
             return False
         return True

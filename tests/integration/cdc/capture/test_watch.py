@@ -325,7 +325,11 @@ def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
             assert "idle_replication_slot_timeout is 1s" in str(slot.why_lost(state))
 
 
-def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Conninfo) -> None:
+@pytest.mark.parametrize("policy", ["stop", "drop"])
+def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(
+    database: Conninfo, policy: str
+) -> None:
+    """So it does where it is to be dropped, until the start has found it to be Millrace's own."""
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     noise = "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 600000))"
@@ -333,7 +337,7 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Con
     stop = threading.Event()
 
     def hold_back() -> None:
-        limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": "stop"}
+        limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": policy}
         with watched(database, stop, **limit) as health:
             run(database, noise)
             until(lambda: health.report().get("slot"))

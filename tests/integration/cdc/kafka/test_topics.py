@@ -67,6 +67,8 @@ def test_topics_are_made_as_promised_and_verified_again(kafka: Kafka, topic_pref
     assert keyed["min.compaction.lag.ms"] == keyed["delete.retention.ms"] == WEEK_MS
     assert (keyless["cleanup.policy"], keyless["retention.ms"]) == ("delete", WEEK_MS)
     assert found[own].config["segment.bytes"] == "1048576"
+    assert {topic.replicas for topic in found.values()} == {1}
+    assert {topic.config["min.insync.replicas"] for topic in found.values()} == {"1"}
     LogTopics(chosen).delete([*names, own, "never-was"])
     assert LogAdmin(chosen.kafka).describe(names) == {}
 

@@ -113,6 +113,33 @@ def test_a_merge_of_json_needs_no_avro(tmp_path: Path, writer: str) -> None:
     assert "not a duration: never" in ended.stderr
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run",
+        "new-epoch",
+        "new-epoch --yes",
+        "snapshot",
+        "snapshot public.t --dry-run",
+        "drop",
+        "drop --yes --topics",
+        "dead-letters replay --all",
+        "dead-letters discard --all",
+    ],
+)
+def test_where_a_real_debezium_captures_no_command_touches_what_is_its(
+    tmp_path: Path, words: str
+) -> None:
+    path = tmp_path / "millrace.toml"
+    lakehouse = f'{{ path = "{tmp_path}", topics_written_by = "debezium" }}'
+    path.write_text(f"{NOWHERE}\nlakehouse = {lakehouse}")
+    ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
+    assert isinstance(ended.exception, ConfigError)
+    assert ended.exception.exit_code == ExitCode.CONFIG
+    assert "a real Debezium captures here" in str(ended.exception)
+
+
 def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
     ended = CliRunner().invoke(app, ["statu"])
     assert ended.exit_code == ExitCode.CONFIG

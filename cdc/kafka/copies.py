@@ -1,0 +1,56 @@
+"""[log] and the cluster → how many copies new topics have, and what existing ones lack of them.
+
+A record is acknowledged when ``min.insync.replicas`` brokers have it, so that it outlives the loss
+of one broker less. https://kafka.apache.org/documentation/#topicconfigs_min.insync.replicas
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from cdc.kafka.admin import TopicDescription
+from cdc.settings.model import LogSettings
+
+MIN_ISR: Final = "min.insync.replicas"
+_REPLICAS: Final = 3
+_MIN_ISR: Final = 2
+
+
+class Copies(NamedTuple):
+    """The copies of a new topic, and how many of them a record needs to be acknowledged."""
+
+    replication_factor: int
+    min_isr: int
+
+
+def copies_of(settings: LogSettings, brokers: int) -> Copies:
+    """What new topics get: three copies and two in sync, or as near as the cluster comes to it."""
+    replicas = settings.topic_replication_factor or max(1, min(_REPLICAS, brokers))
+    # With two copies, two in sync would let either broker stop all writing.
+    min_isr = _MIN_ISR if replicas >= _REPLICAS else 1
+    return Copies(replicas, settings.topic_min_insync_replicas or min_isr)
+
+
+def too_few(
+    topics: Mapping[str, TopicDescription], brokers: int
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Topics whose acknowledged records one broker may take along: what, remedy, their names."""
+    if brokers < 2:
+        return
+    lone = [name for name, topic in topics.items() if topic.replicas == 1]
+    if lone:
+        yield (
+            "topics have one copy in a cluster of several brokers: what its broker loses is lost",
+            "kafka-reassign-partitions adds copies; topic.replication.factor says it of new topics",
+            lone,
+        )
+    lax = [
+        name
+        for name, topic in topics.items()
+        if topic.replicas >= _REPLICAS and topic.config.get(MIN_ISR) == "1"
+    ]
+    if lax:
+        yield (
+            f"topics have {MIN_ISR} = 1: what one broker alone has counts as written",
+            f"kafka-configs --alter --entity-type topics --entity-name … --add-config {MIN_ISR}=2",
+            lax,
+        )

@@ -1,0 +1,43 @@
+"""A topic's kind and log.keep → the settings that keep the promise, and those that break it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cdc.records.topics import Cleanup
+
+STATE_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "86400000",  # a reader under way sees a tombstone
+    "segment.bytes": str(1 << 20),  # the smallest that Kafka 4 takes
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:
+    """The settings that make a topic keep everything for log.keep."""
+    if cleanup == "compact":
+        return {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": str(keep_ms),
+            "delete.retention.ms": str(keep_ms),
+        }
+    return {"cleanup.policy": "delete", "retention.ms": str(keep_ms), "retention.bytes": "-1"}
+
+
+def setting_findings(
+    cleanup: Cleanup, config: Mapping[str, str], keep_ms: int
+) -> list[tuple[str, str, str]]:
+    """Settings under which a topic breaks the promise: name, value it needs, what is wrong."""
+    findings = []
+    for name, value in promised(cleanup, keep_ms).items():
+        has = config.get(name, "")
+        if name == "cleanup.policy":
+            fine = has == value
+        elif has == "-1":
+            fine = name.startswith("retention.")
+        else:
+            fine = has.isdigit() and value != "-1" and int(has) >= int(value)
+        if not fine:
+            findings.append((name, value, f"{name} is {has or 'unknown'}, not {value}"))
+    return findings

@@ -1,0 +1,23 @@
+"""A publication on a real server → whether Millrace made it."""
+
+import pytest
+
+from cdc.postgres.captured import captured_tables, drop_publication, ensure_publication
+from cdc.postgres.ownership import is_own
+from tests.fixtures.source import Conninfo, capture, run, session
+
+pytestmark = pytest.mark.postgres
+
+
+def test_only_what_this_capture_has_made_is_its_own(database: Conninfo) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    settings, other = capture(database), capture(database, topic_prefix="another")
+    name = settings.publication_name
+    with session(database) as opened:
+        assert not is_own(opened, settings)
+        assert ensure_publication(opened, settings, captured_tables(opened, settings))
+        assert is_own(opened, settings)
+        assert not is_own(opened, other)
+        drop_publication(opened, name)
+        run(database, f"CREATE PUBLICATION {name} FOR TABLE t")
+        assert not is_own(opened, settings)

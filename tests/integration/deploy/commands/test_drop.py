@@ -1,0 +1,124 @@
+"""`millrace drop`, typed: what Millrace made goes, and what it found stays, and is named."""
+
+import signal
+
+import pytest
+
+from cdc.errors import ExitCode
+from cdc.faults import VARIABLE, FaultPoint
+from cdc.kafka.admin import LogAdmin
+from cdc.records.schema import TableName
+from cdc.records.topics import data_topic, made_topic, progress_topic
+from deploy.local.kafka import Kafka
+from tests.fixtures.command_line import CommandLine
+from tests.fixtures.refusals import Configured
+from tests.fixtures.source import run, session
+from tests.integration.cdc.kafka.test_producer import make_topic
+from tests.integration.cdc.kafka.test_topics import WEEK_MS
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+ITEM = "CREATE TABLE item (id int PRIMARY KEY)"
+
+
+def count(database: dict[str, str], catalog: str, name: str) -> int:
+    """How many rows of that name a catalog has."""
+    column = {"pg_replication_slots": "slot_name", "pg_publication": "pubname"}[catalog]
+    with session(database) as opened:
+        statement = f"SELECT count(*) FROM {catalog} WHERE {column} = %s"
+        row = opened.execute(statement.encode(), [name]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_the_users_own_publication_and_topic_stay_and_all_else_goes(
+    configured: Configured, database: dict[str, str], kafka: Kafka, typed: CommandLine
+) -> None:
+    run(database, ITEM, "CREATE TABLE pair (id int PRIMARY KEY)")
+    run(database, "CREATE PUBLICATION own FOR TABLE item, pair")
+    made = configured(**{"publication.name": "own", "publication.autocreate.mode": "disabled"})
+    capture = made.settings.capture
+    prefix = capture.topic_prefix
+    found = data_topic(prefix, TableName("public", "item"))
+    ours = data_topic(prefix, TableName("public", "pair"))
+    kept = {"min_compaction_lag_ms": WEEK_MS, "delete_retention_ms": WEEK_MS}
+    make_topic(kafka, found, 3, cleanup_policy="compact", **kept)
+    assert made.stop(made.catch_up()) == 0
+
+    ended = typed(made.config, "drop", "--yes", "--topics")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert f"dropping slot {capture.slot_name}" in lines[0]
+    assert lines[1].startswith("leaving publication own: Millrace didn't make it.")
+    assert lines[1].endswith("DROP PUBLICATION own;")
+    assert f"leaving topic {found}: it was there before Millrace" in lines
+    assert lines[-1] == f"dropping topic {made_topic(prefix)}"
+    assert f"dropping topic {ours}" in lines
+
+    assert count(database, "pg_replication_slots", capture.slot_name) == 0
+    assert count(database, "pg_publication", "own") == 1
+    left = [name for name in LogAdmin(made.settings.kafka).partitions() if prefix in name]
+    assert left == [found]
+
+
+def test_a_start_that_died_after_it_made_topics_has_made_them(
+    configured: Configured, database: dict[str, str], typed: CommandLine
+) -> None:
+    """No table has a state yet: what is written before topics are made is all that tells."""
+    run(database, ITEM)
+    made = configured()
+    prefix = made.settings.capture.topic_prefix
+    assert made.start({VARIABLE: FaultPoint.CREATING_RECORDED}).wait(60) == -signal.SIGKILL
+    lines = typed(made.config, "drop", "--topics").stdout.splitlines()
+    for name in (data_topic(prefix, TableName("public", "item")), progress_topic(prefix)):
+        assert f"would drop topic {name}" in lines
+
+
+def test_a_slot_that_the_log_doesnt_have_stays(
+    configured: Configured, database: dict[str, str], typed: CommandLine
+) -> None:
+    made = configured()
+    name = made.settings.capture.slot_name
+    run(database, ITEM, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    ended = typed(made.config, "drop", "--yes")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    assert ended.stdout.startswith(f"leaving slot {name}: the log doesn't say that Millrace made")
+    assert f"SELECT pg_drop_replication_slot('{name}');\nnothing to drop\n" in ended.stdout
+    assert count(database, "pg_replication_slots", name) == 1
+
+
+@pytest.mark.parametrize("plugin", ["pgoutput", "test_decoding"])
+def test_a_slot_that_somebody_has_made_under_the_same_name_stays(
+    configured: Configured, database: dict[str, str], typed: CommandLine, plugin: str
+) -> None:
+    run(database, ITEM)
+    made = configured()
+    capture = made.settings.capture
+    assert made.stop(made.catch_up()) == 0
+    assert typed(made.config, "drop", "--yes").returncode == ExitCode.OK
+    assert count(database, "pg_replication_slots", capture.slot_name) == 0
+    assert count(database, "pg_publication", capture.publication_name) == 0
+
+    create = f"SELECT pg_create_logical_replication_slot('{capture.slot_name}', '{plugin}')"
+    run(database, create, f"CREATE PUBLICATION {capture.publication_name} FOR TABLE item")
+    ended = typed(made.config, "drop", "--yes")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    assert f"leaving slot {capture.slot_name}: it is a" in ended.stdout
+    assert f"leaving publication {capture.publication_name}: Millrace didn't" in ended.stdout
+    assert count(database, "pg_replication_slots", capture.slot_name) == 1
+    assert count(database, "pg_publication", capture.publication_name) == 1
+
+
+def test_while_no_broker_answers_the_slot_stays_and_the_line_for_it_is_named(
+    configured: Configured,
+    database: dict[str, str],
+    typed: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cdc.log.state.SILENCE_S", 1.0)
+    made = configured(None, {"bootstrap.servers": "127.0.0.1:1"})
+    name = made.settings.capture.slot_name
+    run(database, ITEM, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    ended = typed(made.config, "drop", "--yes")
+    assert ended.returncode == ExitCode.LOG_UNREACHABLE
+    assert f"SELECT pg_drop_replication_slot('{name}');" in ended.stderr
+    assert count(database, "pg_replication_slots", name) == 1
