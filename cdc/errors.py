@@ -5,7 +5,7 @@ turns these into text and an exit code; messages never contain a secret.
 """
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class ExitCode(IntEnum):
@@ -209,6 +209,10 @@ class CorruptMessageError(SourceError):
     exit_code = ExitCode.CORRUPT_MESSAGE
 
 
+class BrokenRowError(CorruptMessageError):
+    """A row that isn't what its table's columns say: the stream itself is as it should be."""
+
+
 class UnclearMessagesError(SourceError):
     """A transaction that was sent while it ran can't be put together; sent whole, it can."""
 
@@ -282,6 +286,10 @@ class RegistryError(LogError):
     exit_code = ExitCode.REGISTRY
 
 
+class SchemaRefusedError(RegistryError):
+    """The schema registry refuses the schema of one subject, and takes others."""
+
+
 class RegistryUnreachableError(RegistryError):
     """The schema registry doesn't answer, or answers that it can't at the moment."""
 
@@ -292,6 +300,16 @@ class ConversionError(LogError):
     """An event can't take the form that the converter or a transform is to give it."""
 
     exit_code = ExitCode.CONVERSION
+
+
+ROW_ERRORS: Final = (
+    BrokenRowError,
+    ConversionError,
+    RecordRefusedError,
+    SchemaRefusedError,
+    TableRefusedError,
+)
+"""What is raised where a record can't be made of a row: its table is concerned, and no other."""
 
 
 class SinkError(MillraceError):

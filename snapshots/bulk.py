@@ -24,7 +24,7 @@ import structlog
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import MillraceError, TableLockedError
+from cdc.errors import ROW_ERRORS, MillraceError, TableLockedError
 from cdc.postgres.connection import connect, query
 from cdc.postgres.copy_out import copy_out
 from cdc.postgres.described import Leaf, TableDescription
@@ -182,7 +182,7 @@ class _Worker:
         self.copy.begin(reader.copying(select))
 
     def take(self) -> Iterator[SnapshotBatch]:
-        """Make batches of what has arrived; the last one of a chunk says so."""
+        """Make batches of what has arrived; the last one of a chunk says so, or has a failure."""
         table, made, copy = self.table, self._copier, self.copy
         assert table is not None  # noqa: S101 (it is busy)
         is_filled = self.is_throttled = False
@@ -191,10 +191,12 @@ class _Worker:
                 self.is_throttled = True
                 return
             start, before = copy.start, made.row_count
-            records_max = min(LIMITS.records_max, self._pace.room())
-            copy.start = made.feed(
-                copy.buffer, start, copy.end, time.time_ns(), records_max, LIMITS.bytes_max
-            )
+            limits = min(LIMITS.records_max, self._pace.room()), LIMITS.bytes_max
+            try:
+                copy.start = made.feed(copy.buffer, start, copy.end, time.time_ns(), *limits)
+            except ROW_ERRORS as error:
+                yield SnapshotBatch(ReadProgress(table.table.name, table.rows), failure=error)
+                return
             if copy.start > start:
                 self._pace.took(made.row_count - before)
                 table.rows += made.row_count - before
@@ -355,9 +357,8 @@ class Bulk:
         for worker in busy:
             poller.register(worker.copy.fileno(), select.POLLIN)
         is_throttled = any(worker.is_throttled for worker in busy)
-        wait_s_max = min(worker.copy.wait_s_max for worker in busy)
-        wait_s = 0.0 if is_throttled else min(reader.WAIT_S, wait_s_max)
-        readable = {descriptor for descriptor, _ in poller.poll(wait_s * 1_000)}
+        wait_s = min(reader.WAIT_S, *(worker.copy.wait_s_max for worker in busy))
+        readable = {number for number, _ in poller.poll(0 if is_throttled else wait_s * 1_000)}
         return [
             worker
             for worker in busy
@@ -369,12 +370,24 @@ class Bulk:
 
     def _taken(self, worker: _Worker) -> Iterator[SnapshotBatch]:
         table = worker.table
-        assert table is not None  # noqa: S101 (it is busy)
+        if table is None:
+            return  # it was given up a moment ago
         try:
             with blaming(table.own.key if table.own else None):
-                yield from worker.take()
+                for batch in worker.take():
+                    if batch.failure is not None:
+                        self._give_up(table)
+                    yield batch
         except reader.OF_ONE_TABLE as error:
             self._leave(worker, table, error)
+
+    def _give_up(self, table: _BulkTable) -> None:
+        """Read no more of a table that is set aside: its COPYs end with their connections."""
+        table.is_left = True
+        for worker in [worker for worker in self._workers if worker.table is table]:
+            self._workers.remove(worker)
+            worker.table = None
+            worker.close()
 
     def _leave(self, worker: _Worker, table: _BulkTable, error: MillraceError) -> None:
         """Leave a table that can't be read now to be read while streaming, if it can be so."""

@@ -351,7 +351,8 @@ class CatalogCheck:
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
         name, table = state.name, self._last and self._last.catalog.get(state.name)
         aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
-        if doubt.is_stopped or (aside is None and (name, doubt.since_ms) in self._tried):
+        is_over = doubt.is_stopped or self._tables.obstacles.is_given_up(name)
+        if is_over or (aside is None and (name, doubt.since_ms) in self._tried):
             return doubt.refused
         on_disk = table.bytes_of(self._leaves(state, doubt)) if table else doubt.bytes
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import structlog
 
 from cdc.compiled import fast
-from cdc.errors import MillraceError, TableGoneError, TableRefusedError
+from cdc.errors import ROW_ERRORS, MillraceError, TableGoneError, TableRefusedError
 from cdc.events.changes import Read
 from cdc.events.reference import INCREMENTAL
 from cdc.faults import FaultPoint, reach
@@ -30,7 +30,7 @@ from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.stream.signals import NOTHING, SignalOutput
 from cdc.stream.translation import Limits
 from cdc.tables.tables import Tables
-from snapshots.chunk import AlteredError, Chunk
+from snapshots.chunk import AlteredError
 from snapshots.copied_rows import copier
 from snapshots.joining import OpenTransactions
 from snapshots.requests import queued
@@ -278,42 +278,30 @@ class IncrementalSnapshots:
     def _chunk(self, read: TableRead, pending: PendingChunk, at: Position) -> SignalOutput:
         chunk = pending.job.result
         self._reader.pace.took(chunk.row_count if chunk else 0, pending.chunk_range.rows_max)
-        stale = None if chunk is None else self._stale(read, chunk, pending)
+        stale = None if chunk is None else read.stale(chunk, pending, self._cursor)
         if chunk is None or stale is None:
             return NOTHING  # its range is still missing: it is read once more
         read.changes.settle(chunk.visibility, list(read.chunks))
         started, table = self._clock(), chunk.described.table
         events: list[RecordOrBatch] = []
         states: list[Record] = []
-        if read.encoded is None or read.encoded[0] is not table:
-            schema, states = self._tables.schemas.described(table, at)
-            read.encoded = table, self._tables.encoders.encoder(schema)
-        encoder, us = read.encoded[1], chunk.read_us
         kind = Read() if read.request.kind == "initial" else Read(INCREMENTAL)
         columns = [column.name for column in table.columns]
         key = tuple(map(columns.index, table.identifying_columns))
-        made = copier(events, encoder, at, us, kind, key=key, stale=stale, extra=1)
-        made.feed(chunk.rows, 0, len(chunk.rows), time.time_ns(), *_UNLIMITED)
+        try:
+            if read.encoded is None or read.encoded[0] is not table:
+                schema, states = self._tables.schemas.described(table, at)
+                read.encoded = table, self._tables.encoders.encoder(schema)
+            encoder, us = read.encoded[1], chunk.read_us
+            made = copier(events, encoder, at, us, kind, key=key, stale=stale, extra=1)
+            made.feed(chunk.rows, 0, len(chunk.rows), time.time_ns(), *_UNLIMITED)
+        except ROW_ERRORS as error:
+            # A new schema version is the log's all the same: it isn't told of twice.
+            return SignalOutput([], [*states, *self._tables.obstacles.set_aside(table.name, error)])
         read.has_read(chunk, pending.chunk_range, made.row_count, self._clock() - started)
         states += self._finish(read, at) if read.is_read else self._advance(read, at)
         reach(FaultPoint.CHUNK_TAKEN)
         return SignalOutput(events, states)
-
-    def _stale(
-        self, read: TableRead, chunk: Chunk, pending: PendingChunk
-    ) -> frozenset[bytes] | None:
-        """The keys of rows that are left out; None: nothing of the chunk can be used."""
-        if (
-            pending.forgotten != read.changes.forgotten
-            or chunk.described.table.identifying_columns != read.changes.key
-            or not read.changes.fits(chunk.described.table, pending.announced)
-        ):
-            return None
-        if pending.fence:
-            if not chunk.visibility.shows_all_before(pending.fence, self._cursor.committed_at):
-                return None
-            read.fence = Lsn(0)
-        return read.changes.stale(chunk.visibility)
 
     def _advance(self, read: TableRead, at: Position) -> list[Record]:
         name, request = read.captured.name, read.request

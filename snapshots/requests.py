@@ -72,9 +72,10 @@ def parse(type_: str, data: object) -> Signal | None:
 def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
     if not signal.collections:
         raise SignalError("data-collections names no table")
-    for unknown in ("additional-condition", "surrogate-key"):
-        if members.get(unknown) is not None:
-            raise SignalError(f"{unknown} isn't supported (additional-conditions is)")
+    if members.get("additional-condition") is not None:
+        raise SignalError("additional-condition isn't supported (additional-conditions is)")
+    if members.get("surrogate-key") is not None:
+        _text(members, "surrogate-key")  # no key is needed to tell chunks apart: pages do
     conditions = _list(members, "additional-conditions", dict, "objects")
     pairs = tuple(
         (_text(condition, "data-collection"), _text(condition, "filter"))

@@ -11,6 +11,7 @@ A row is locked until its transaction is visible, so whoever shows a key's last 
 from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
+from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.errors import (
     MillraceError,
@@ -279,6 +280,22 @@ class TableRead:
         factor = 0.5 if chunk.range != chunk_range.tids else _TURN_S / max(took_s, 1e-6)
         grown = min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max)
         self._bytes = max(round(grown), _BYTES_MIN)
+
+    def stale(
+        self, chunk: Chunk, pending: PendingChunk, cursor: fast.Cursor
+    ) -> frozenset[bytes] | None:
+        """The keys of rows that are left out; None: nothing of the chunk can be used."""
+        if (
+            pending.forgotten != self.changes.forgotten
+            or chunk.described.table.identifying_columns != self.changes.key
+            or not self.changes.fits(chunk.described.table, pending.announced)
+        ):
+            return None
+        if pending.fence:
+            if not chunk.visibility.shows_all_before(pending.fence, cursor.committed_at):
+                return None
+            self.fence = Lsn(0)
+        return self.changes.stale(chunk.visibility)
 
     @property
     def is_read(self) -> bool:

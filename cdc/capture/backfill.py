@@ -133,9 +133,10 @@ class SnapshotWriter:
             if not wanted:
                 self._add([*states, *self._tables.take_as_read(table, position)])
                 continue
-            read.append(table)
             self._add([*states, *records])
             events += len(records)
+            if not self._tables.states.is_set_aside(table.name):
+                read.append(table)
         return read, events
 
     def _write(
@@ -150,6 +151,8 @@ class SnapshotWriter:
         self._writers.current.add(batch.records, batch.events, batch.size)
         self._hold_back()
         progress = batch.progress
+        if batch.failure is not None:
+            self._add(self._tables.obstacles.set_aside(progress.table, batch.failure))
         is_noted = is_first and progress.read is not None
         if is_noted:
             self._add([self._note(progress, position)])

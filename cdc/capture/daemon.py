@@ -98,7 +98,7 @@ class Daemon:
             except RecordRefusedError as error:
                 if not self._refusals.learn(error):
                     raise
-                log.warning("starting over to set a record aside", reason=error.what)
+                log.warning("starting over to go on without a record", reason=error.what)
             except MillraceError as error:
                 self._check_lasting(error)
                 if time.monotonic() - started >= STEADY_S:
@@ -168,7 +168,7 @@ class Daemon:
         if not self._was_capturing:  # raises before all else; later, once it is needed
             check_spill(spill_directory(self._settings.capture.spill_directory))
         try:
-            session.open()
+            session.open(tries_again=not self._was_capturing)
         finally:
             self._has_waited |= session.servers.has_waited
         if session.servers.is_complete:
@@ -262,7 +262,7 @@ class Daemon:
             if condition is not None:
                 asked = {name: condition for name in session.tables.states if str(name) in names}
                 session.servers.record(session.tables.reads.ask(asked, str(uuid4())))
-            self._read_rest(session, stack, progress, stop)
+            self._read_rest(session, stack, progress, stop, names)
             left = [str(name) for name in session.tables.states.requested if str(name) in names]
             if left and not stop.is_set():
                 raise NotDoneError(
@@ -282,15 +282,26 @@ class Daemon:
             self._read_rest(session, stack, progress, stop)
 
     def _read_rest(
-        self, session: Session, stack: ExitStack, progress: Progress, stop: threading.Event
+        self,
+        session: Session,
+        stack: ExitStack,
+        progress: Progress,
+        stop: threading.Event,
+        names: Sequence[str] = (),
     ) -> None:
         """Stream until all is read that isn't paused: of that nothing comes by waiting."""
         states, reads = session.tables.states, session.tables.reads
         signals = {
             name: {request.signal for request in states[name].requests} for name in states.requested
-        } | {name: set[str]() for name in states.waiting}
-        if not stop.is_set() and reads.is_to_read:
-            self._stream(session, stack, progress, stop, lambda _: not reads.is_to_read)
+        }
+        aside = (name for name in states if str(name) in names and states.is_set_aside(name))
+        signals |= {name: set[str]() for name in (*states.waiting, *aside)}
+
+        def is_done(cut: Position) -> bool:
+            return not reads.is_to_read and reads.is_shown(names, cut)
+
+        if not (stop.is_set() or is_done(progress.cut)):
+            self._stream(session, stack, progress, stop, is_done)
         if stop.is_set():
             return
         if reasons := reads.not_done(signals):

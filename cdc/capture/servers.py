@@ -233,7 +233,7 @@ class Servers:
 
     def _open_writers(self, described: Sequence[TableDescription]) -> tuple[LogWriter, LogWriter]:
         """Both are opened before anything is read: what an older one may still do is settled."""
-        options = self.topics.writer_options(described)
+        options = self.topics.writer_options(described, fits=self.refusals.has_any)
         name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
         return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
 

@@ -25,6 +25,7 @@ from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, progress_record
+from cdc.records.topics import data_topic
 from cdc.stream.encoding import Actions
 from cdc.tables.reads import Again
 from cdc.tables.states import check_published
@@ -46,8 +47,11 @@ class Session:
         self._left_out: list[TableDescription] = []
         """What passes the lists, and the publication lacks it."""
 
-    def open(self, again: Sequence[str] = ()) -> None:
-        """Connect to both sides, hold the slot and the log, and make sure that they fit."""
+    def open(self, again: Sequence[str] = (), *, tries_again: bool = False) -> None:
+        """Connect to both sides, hold the slot and the log, and make sure that they fit.
+
+        ``tries_again``: tables that were given up are read again.
+        """
         servers = self.servers
         servers.take_lock()
         self._publish(servers.check_tables(), again)
@@ -59,6 +63,8 @@ class Session:
         self.actions = open_actions(servers, self.tables)
         states = self.tables.states
         servers.health.opened(servers.progress, states)
+        if tries_again and (records := self.tables.obstacles.try_again()):
+            servers.record(records)
         aside = self._set_aside(again)
         if servers.progress is None or servers.progress.is_first_start:
             start.check_untouched(states, [table.name for table in self._described])
@@ -75,21 +81,24 @@ class Session:
         TableRefusedError where that isn't to be.
         """
         states, obstacles, servers = self.tables.states, self.tables.obstacles, self.servers
-        aside, records = list[TableDescription](), self._tell_left_out()
-        found = obstacles.of_all(self._described)
-        for table, error in found:
-            if error is None:
+        aside, left = list[TableDescription](), list[TableDescription]()
+        records = [*self._refused(), *self._tell_left_out()]
+        for table, error in obstacles.of_all(self._described):
+            is_asked = str(table.name) in again
+            if error is None and (is_asked or not obstacles.is_given_up(table.name)):
+                left.append(table)
                 continue
-            progress, is_spared = servers.progress, servers.is_spared(table)
-            if str(table.name) in again or not is_spared or _is_first(progress):
-                raise error
-            assert progress is not None  # noqa: S101 (the log has begun)
-            if not obstacles.is_ahead(table):
-                records += obstacles.refuse(table, error, progress.position)
+            if error is not None:
+                progress = servers.progress
+                if is_asked or not servers.is_spared(table) or _is_first(progress):
+                    raise error
+                assert progress is not None  # noqa: S101 (the log has begun)
+                if not obstacles.is_ahead(table):
+                    records += obstacles.refuse(table, error, progress.position)
             aside += [table] if states[table.name].is_in_log else []
         if records:
             servers.record(records)
-        self._described = [table for table, error in found if error is None]
+        self._described = left
         return aside
 
     def _tell_left_out(self) -> list[Record]:
@@ -114,6 +123,29 @@ class Session:
             return error
         obstacle = self.tables.obstacles.of(table)
         return obstacle or unpublished(self._capture.publication_name, table.name)
+
+    def _refused(self) -> list[Record]:
+        """Set tables aside of which the brokers have refused a record: the log ends before that.
+
+        Raises the refusal where its topic is no table's, or tables aren't to be set aside.
+        """
+        tables, progress, records = self.tables, self.servers.progress, list[Record]()
+        topics = {
+            data_topic(self._capture.topic_prefix, each.name): each for each in self._described
+        }
+        names = {state.topic: state.name for state in tables.states.values() if state.is_in_log}
+        refusals = self.servers.refusals.of_tables
+        for topic, error in refusals.items():
+            if topic not in names and topic in topics and progress is not None:
+                # What the log was to get of it was refused with its rows.
+                names[topic] = topics[topic].name
+                records += tables.states.begin_snapshot(topics[topic], progress.position)
+            if topic not in names or not self._capture.lossless:
+                error.refused = None  # starting over leads nowhere
+                raise error
+            records += tables.obstacles.set_aside(names[topic], error)
+        refusals.clear()
+        return records
 
     def _check_progress(self) -> None:
         """Make sure that the stream goes on where the log ends."""
@@ -154,6 +186,9 @@ class Session:
                 replication = servers.lease.connect_replication()
                 exporting.callback(replication.finish)
                 progress, exported = start.create_slot(servers, replication)
+            elif progress.phase is Phase.SNAPSHOT:  # it was cut off before it was counted
+                events = progress.events + self.tables.reads.rows_read(progress.position.epoch)
+                progress = progress.model_copy(update={"events": events})
             servers.health.opened(progress, self.tables.states)
             at_once = exported is not None and not self.servers.settings.begins_at_standby
             if self._to_read(again, at_once=at_once):

@@ -14,7 +14,7 @@ import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from cdc.errors import ConfigError, RegistryError, RegistryUnreachableError
+from cdc.errors import ConfigError, RegistryError, RegistryUnreachableError, SchemaRefusedError
 
 T = TypeVar("T")
 
@@ -141,7 +141,8 @@ class Registry:
                 remedy="look at the registry's own log",
             )
         what, remedy = _ANSWERS.get(status, ("refuses the request", ""))
-        return RegistryError(
+        is_of_subject = bool(subject) and (what, remedy) != _CREDENTIALS
+        return (SchemaRefusedError if is_of_subject else RegistryError)(
             f"the schema registry {what} (HTTP {status}): {said}", where=where, remedy=remedy
         )
 

@@ -1,8 +1,8 @@
 """A record that can't be made, or that its topic can't take → a dead letter in its place.
 
-For the tables of errors.dead.letter.include.list; of others, as oversized.record says. It is
-a record among the others: in the same Kafka transaction as its neighbours and the progress.
-docs/decisions/0008-dead-letters.md.
+For the tables of errors.dead.letter.include.list; of others, as oversized.record says, or else the
+table is set aside (cdc/tables/obstacles.py). A dead letter is a record among the others: in the
+same Kafka transaction as its neighbours and the progress. docs/decisions/0008-dead-letters.md.
 """
 
 import struct
@@ -17,15 +17,7 @@ import structlog
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.claims import Claims
-from cdc.errors import (
-    ConversionError,
-    CorruptMessageError,
-    ExitCode,
-    MillraceError,
-    RecordRefusedError,
-    RegistryError,
-    TableRefusedError,
-)
+from cdc.errors import ROW_ERRORS, ExitCode, MillraceError, RecordRefusedError, RefusedRecord
 from cdc.events.changes import ABSENT, Change, Row
 from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
@@ -47,8 +39,6 @@ from cdc.wal.messages import Insert
 
 log = structlog.get_logger()
 
-BROKEN: Final = (ConversionError, CorruptMessageError, RegistryError, TableRefusedError)
-"""What an encoder raises for a row that it can't encode, however often it tries."""
 _BATCH_BYTES: Final = 100
 _HEADER_BYTES: Final = 10
 """What a broker counts beside the bytes that we send: for a batch, and for each header."""
@@ -61,8 +51,8 @@ _SNAPSHOT: Final = f"{0:016x}"
 _REASON_CHARS_MAX: Final = 2_000
 _WARN_S: Final = 10.0
 
-Oversized: TypeAlias = "Claims | Literal['fail', 'dead_letter']"
-"""What becomes of a record that is too large, where the table's aren't set aside."""
+Oversized: TypeAlias = "Claims | Literal['set_aside', 'dead_letter']"
+"""What becomes of a record that is too large, where the list doesn't name its table."""
 
 
 class Refusals:
@@ -70,13 +60,17 @@ class Refusals:
 
     A refusal dooms its transaction, and doesn't tell which record is meant. So the daemon starts
     over at the recorded progress, and sends what is suspect in groups, then one by one.
-    ``topics`` are those of the tables whose records are set aside.
+    ``topics`` are those for which that is done: records that aren't written alone, or that come
+    from any table. Of others the topic tells the table, which is set aside.
     """
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.reasons: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of each refused record → the reason."""
+        self.of_tables: dict[str, RecordRefusedError] = {}
+        """Topics whose tables the next start sets aside, with the reason."""
+        self._seen: set[str] = set()
         self.suspects: Suspects | None = None
         self.dead_letter_counts: Counter[str] = Counter()
         """Table → how many dead letters were made since the daemon began."""
@@ -87,8 +81,23 @@ class Refusals:
     def learn(self, error: RecordRefusedError) -> bool:
         """Take in a refusal; returns whether starting over makes sense."""
         refused = error.refused
-        if refused is None or refused.topic not in self.topics:
+        if refused is None:
             return False
+        if refused.topic in self.topics and self._search(refused, error.what):
+            return True
+        if refused.suspects > 1 and refused.topic not in self._seen:
+            self._seen.add(refused.topic)  # it may be the batch alone that is too large
+        else:
+            self.of_tables[refused.topic] = error
+        return True
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything was refused: from then on batches are as small as topics want them."""
+        return bool(self._seen or self.of_tables or self.reasons)
+
+    def _search(self, refused: RefusedRecord, reason: str) -> bool:
+        """Narrow down which record it is; returns whether that leads anywhere."""
         if refused.suspects > 1:
             if refused.first > self._end and not refused.first.endswith(_SNAPSHOT):
                 self._searches = 0  # what was suspect before is in the log
@@ -100,7 +109,7 @@ class Refusals:
         record = refused.first, refused.topic, refused.key
         if record in self.reasons:
             return False
-        self.reasons[record] = error.what
+        self.reasons[record] = reason
         self._searches = 0
         # There may be more where it was.
         more = refused.first < self._end
@@ -118,7 +127,7 @@ class DeadLetters:
         limits: Mapping[str, TopicLimits],
         refusals: Refusals,
         columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
-        oversized: Oversized = "fail",
+        oversized: Oversized = "set_aside",
     ) -> None:
         """``columns`` says what no event shows: dead letters lack it, too."""
         self._columns = columns
@@ -132,7 +141,7 @@ class DeadLetters:
 
     def covers(self, schema: TableSchema) -> bool:
         """Whether something else may take the place of the table's records."""
-        if self._oversized == "fail" and not self.sets_aside(schema):
+        if self._oversized == "set_aside" and not self.sets_aside(schema):
             return False
         self._refusals.topics.add(schema.topic)
         return True
@@ -170,21 +179,26 @@ class DeadLetters:
     def checked(
         self, records: Iterable[Record], schema: TableSchema, change: Change
     ) -> list[Record]:
-        """The records of a change, with dead letters or claims for those that can't be written."""
+        """The records of a change, with dead letters or claims for those that can't be written.
+
+        Raises RecordRefusedError where there is to be neither.
+        """
         checked: list[Record] = []
         claims = self._oversized if isinstance(self._oversized, Claims) else None
         aside = self.sets_aside(schema)
         for record in records:
             self._refusals.topics.add(record.topic)
-            reason = self._too_large(record)
-            if aside:
-                reason = self._refused(record, change.position) or reason
-            if reason is None:
+            large = self._too_large(record) if aside or self._oversized != "set_aside" else None
+            refused = self._refused(record, change.position)
+            if not (large or refused):
                 checked += [*claims.let_go(record), record] if claims else [record]
-            elif claims and not aside:
+            elif large and claims and not aside:
                 checked += claims.claimed(record)
             else:
-                error = RecordRefusedError(reason, where=f"topic {record.topic}")
+                reason, where = refused or large or "", f"topic {record.topic}"
+                error = RecordRefusedError(reason, where=where)
+                if not (aside or large):
+                    raise error
                 checked += self.dead_letter(schema, change, error, record)
         return checked
 
@@ -311,7 +325,7 @@ class GuardedEncoder(Encoder):
     def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
         try:
             made = super()._records(change, reread)
-        except BROKEN as error:
+        except ROW_ERRORS as error:
             if error.retry or not self._dead_letters.sets_aside(self._schema):
                 raise
             return self._dead_letters.dead_letter(self._schema, change, error)

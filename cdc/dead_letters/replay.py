@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from cdc.convert.pipeline import Encoder
 from cdc.dead_letters.guard import row_of
 from cdc.errors import (
+    ROW_ERRORS,
     LogFormatError,
     MillraceError,
     RecordRefusedError,
@@ -102,7 +103,7 @@ class Orders:
             made: list[Record] = []
             if order.outcome == "replayed":
                 made = self._replayed(dead_letter, position, transaction)
-        except (_InVainError, SourceError, LogFormatError) as error:
+        except (_InVainError, SourceError, LogFormatError, *ROW_ERRORS) as error:
             if self._connection.broken:
                 raise
             return _ignored(error.what)
@@ -173,7 +174,7 @@ class Orders:
         state = self._states.get(TableName.parse(dead_letter.table))
         capture = self._settings.capture
         was_refused = dead_letter.error == RecordRefusedError.exit_code.name
-        has_way = was_refused and capture.oversized_record != "fail"
+        has_way = was_refused and capture.oversized_record != "set_aside"
         if not has_way and not capture.sets_aside(dead_letter.table):
             # It might stop us, at each start.
             raise _InVainError(f"errors.dead.letter.include.list doesn't name {dead_letter.table}")

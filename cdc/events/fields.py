@@ -35,7 +35,7 @@ class EventField(NamedTuple):
     """A member of a row image, or of a key.
 
     ``column`` is its index in the row. ``decode`` takes PostgreSQL's text, and gives None where
-    Debezium can't convert it; it raises CorruptMessageError naming the column. ``null``,
+    Debezium can't convert it; it raises BrokenRowError naming the column. ``null``,
     ``unavailable`` and ``unsent`` are what stands for NULL, for an unchanged value, and for what
     an old key doesn't carry (ABSENT: nothing). ``kind`` and ``digits`` are the codec's, where the
     value is what the codec makes of the text.
@@ -166,7 +166,7 @@ def _field(index: int, column: Column, table: TableName, rules: EventRules) -> E
 
 
 def checked(column: Column, table: TableName, inner: Decode) -> Decode:
-    """A text that isn't of the column's type raises CorruptMessageError, which names it."""
+    """A text that isn't of the column's type raises BrokenRowError, which names it."""
 
     def decode(text: bytes) -> Any:
         try:

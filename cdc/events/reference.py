@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol
 
-from cdc.errors import CorruptMessageError
+from cdc.errors import BrokenRowError
 from cdc.events import schemas
 from cdc.events.changes import ABSENT, Change, Operation, Row, filled, no_key
 from cdc.events.fields import EventField, EventPlan, plan
@@ -69,7 +69,7 @@ class TableEvents:
     """Turns the changes of one table, in one version of its schema, into Connect records.
 
     ``blocks`` is given if events are to tell their place in their transaction. A text that isn't
-    of its column's type raises CorruptMessageError, a missing old key TableRefusedError.
+    of its column's type raises BrokenRowError, a missing old key TableRefusedError.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TableEvents:
     def _check(self, row: Row | None) -> None:
         columns = len(self._schema.columns)
         if row is not None and len(row) != columns:
-            raise CorruptMessageError(
+            raise BrokenRowError(
                 f"a row of {len(row)} columns where {columns} were announced",
                 where=f"table {self._schema.name}",
             )
@@ -262,7 +262,7 @@ class TableEvents:
         fields = self.plan.read_key if operation is Operation.READ else self.plan.key
         key = _image(fields, row)
         if len(key) < len(fields):
-            raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
+            raise BrokenRowError("a row without its key", where=f"table {self._schema.name}")
         return key
 
     def _old_key(self, change: Change) -> Image | None:

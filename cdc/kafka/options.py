@@ -67,6 +67,10 @@ _FOLLOWER: Final[Mapping[str, str]] = {
 _RECEIVED_MAX: Final = (1 << 31) - 1
 
 
+_COORDINATOR: Final = "GroupCoordinator"
+"""Where librdkafka would commit offsets, if anybody committed any: nothing depends on it."""
+
+
 class _RateLimit(logging.Filter):
     """Lets a message of librdkafka through once in a while, not at every reconnection."""
 
@@ -75,10 +79,13 @@ class _RateLimit(logging.Filter):
         self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop repeats, and the warning that a reader's option means nothing to a producer."""
-        facility = record.getMessage().split(" ", 1)[0]
+        """Drop repeats, and what means nothing: a reader's option to a producer, a coordinator."""
+        message = record.getMessage()
+        facility = message.split(" ", 1)[0]
         now = time.monotonic()
-        if facility == "CONFWARN" or now - self._logged_at.get(facility, -_REPEAT_S) < _REPEAT_S:
+        if facility == "CONFWARN" or _COORDINATOR in message:
+            return False
+        if now - self._logged_at.get(facility, -_REPEAT_S) < _REPEAT_S:
             return False
         self._logged_at[facility] = now
         return True

@@ -364,7 +364,8 @@ def _refusal(error: KafkaError, record: _Reported, position: str) -> RecordRefus
         remedy = (
             "raise the topic's limit (kafka-configs --alter --entity-type topics --entity-name "
             f"{topic} --add-config max.message.bytes=…), and message.max.bytes under "
-            "[kafka] if that is lower; or leave the table out (table.exclude.list)"
+            "[kafka] if that is lower; or set oversized.record under [capture], which keeps such "
+            "records; or leave the table out (table.exclude.list)"
         )
     elif key is None and error.name() == "INVALID_RECORD":
         what = "a record without a key doesn't fit into a compacted topic"

@@ -147,14 +147,14 @@ class LogTopics:
             )
         self._opened.add(name)
 
-    def writer_options(self, tables: Iterable[TopicTable]) -> dict[str, str]:
-        """The options of a writer whose batches all of the tables' topics take.
+    def writer_options(self, tables: Iterable[TopicTable], *, fits: bool = False) -> dict[str, str]:
+        """The options of a writer; ``fits``: all of the tables' topics take its batches.
 
-        A topic's limit is one for batches; where records are set aside, only such may be refused
-        as are above it by themselves.
+        A topic's limit is one for batches; where something stands in for a record that is refused,
+        or its table is set aside, only such may be as are above it by themselves.
         """
         options = dict(self._kafka)
-        if self._beside:
+        if self._beside or fits:
             names = [data_topic(self._prefix, table.name) for table in tables]
             descriptions = self._admin.describe([*names, *self._beside]).values()
             batch_bytes = int(options.get("batch.size", BATCH_BYTES))

@@ -126,8 +126,8 @@ class CaptureSettings(
     errors_dead_letter_include_list: PatternList = Field(
         (), alias="errors.dead.letter.include.list"
     )
-    oversized_record: Literal["fail", "dead_letter", "claim_check"] = Field(
-        "fail", alias="oversized.record"
+    oversized_record: Literal["set_aside", "dead_letter", "claim_check"] = Field(
+        "set_aside", alias="oversized.record"
     )
     table_without_key: Literal["retain", "refuse"] = Field("retain", alias="table.without.key")
     doubt_policy: Literal["reread", "set_aside"] = Field("reread", alias="doubt.policy")

@@ -109,10 +109,12 @@ class Document(JoinedRows, Indexed):
 class IndexOfTable(Indexed, OwnDropSettings):
     """How the index of a captured table differs from what would be derived.
 
-    ``unfit`` says what becomes of a value that no date or number can be, by column.
+    With a ``name`` it is ``<index.prefix><name>``. ``unfit`` says what becomes of a value that no
+    date or number can be, by column.
     """
 
     table: TableText
+    name: str | None = Field(None, pattern=_INDEX)
     unfit: dict[str, Unfit] = Field({})
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import CorruptMessageError, TableRefusedError
+from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
 from cdc.events.changes import Reread
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
@@ -131,8 +131,11 @@ class Encoders:
             self.set_aside(relation.oid, error)
             return None
 
-    def set_aside(self, oid: int, error: TableRefusedError) -> None:
-        """Take no more changes of a relation; raises the error where that isn't to be."""
+    def set_aside(self, oid: int, error: MillraceError) -> None:
+        """Take no more changes of a relation; raises the error where that isn't to be.
+
+        ``error`` is one of ROW_ERRORS.
+        """
         relation = self.relation(oid)
         name = TableName(relation.namespace, relation.name)
         self.state_records += self._tables.obstacles.set_aside(name, error)

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import TableRefusedError
+from cdc.errors import ROW_ERRORS, MillraceError
 from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
 from cdc.records.position import Lsn, Position, Transaction, filled_field
 from cdc.records.record import Record, RecordOrBatch, count
@@ -59,7 +59,7 @@ class Reselection:
         """The encoders' tables, as far as the extension takes their rows."""
         self.failed_tables: set[TableName] = set()
         """Tables of which rows couldn't be read."""
-        self.refused: dict[int, TableRefusedError] = {}
+        self.refused: dict[int, MillraceError] = {}
         """Relations, by OID, of which a row has no record: why not."""
 
     @property
@@ -113,7 +113,7 @@ class Reselection:
                 values = values_by_group[row.encoder, row.columns].get(row.key)
                 try:
                     more = self._encoded(row, values)
-                except TableRefusedError as error:
+                except ROW_ERRORS as error:
                     more = []
                     self.refused[row.relation.oid] = error
                 size += record_size(more)

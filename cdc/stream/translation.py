@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import CorruptMessageError, TableRefusedError
+from cdc.errors import ROW_ERRORS, CorruptMessageError, MillraceError
 from cdc.events.changes import Row
 from cdc.events.metadata import SOURCE_HEARTBEAT
 from cdc.faults import FaultPoint, reach
@@ -195,7 +195,7 @@ class Translation:
         self._being_read.clear()
         self._encoders.leave()
 
-    def _set_aside(self, oid: int, error: TableRefusedError) -> None:
+    def _set_aside(self, oid: int, error: MillraceError) -> None:
         self._encoders.set_aside(oid, error)
         self._fast.forget(oid)
 
@@ -217,7 +217,7 @@ class Translation:
             )
         try:
             handler(message, frame)
-        except TableRefusedError as error:
+        except ROW_ERRORS as error:
             if not isinstance(message, messages.Update | messages.Delete | messages.Insert):
                 raise
             self._set_aside(message.relation_oid, error)
@@ -332,8 +332,11 @@ class Translation:
         if at := self._next():
             for oid in message.relation_oids:
                 if encoder := self._encoder(oid, at.position):
-                    self._write(encoder.truncate(frame.start, at.position), new=at.is_new)
-                    self._show(oid, at, None, None)
+                    try:
+                        self._write(encoder.truncate(frame.start, at.position), new=at.is_new)
+                        self._show(oid, at, None, None)
+                    except ROW_ERRORS as error:
+                        self._set_aside(oid, error)
 
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
         if message.prefix == SOURCE_HEARTBEAT:

@@ -2,15 +2,18 @@
 
 A table that is set aside has the reason as its doubt: the stream goes past its changes, so that one
 table's trouble ends nothing else. It is read again, replacing all rows, when the obstacle is gone
-(snapshots/catalog_check.py). One that the log has nothing of is looked at as new ones are.
+(snapshots/catalog_check.py). One that the log has nothing of is looked at as new ones are. One of
+whose rows no record can be made is read again by the next start of the process, or when asked for:
+nothing else tells that the row, or the configuration, is another by now.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 import structlog
 
-from cdc.errors import TableRefusedError
+from cdc.errors import MillraceError, TableRefusedError
 from cdc.postgres.checks.preflight import alter_identity, shared_topic
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
@@ -25,6 +28,10 @@ from cdc.tables.states import TableStates
 from cdc.wal.messages import ReplicaIdentity
 
 log = structlog.get_logger()
+GIVEN_UP: Final = "a record of it can't be written (the next start tries again)"
+"""Why the daemon doesn't read such a table again by itself."""
+_DEAD_LETTERS: Final = "errors.dead.letter.include.list"
+_AGAIN: Final = "start again, or run: millrace snapshot --reset"
 
 
 class Obstacles:
@@ -117,17 +124,31 @@ class Obstacles:
                 remedy=f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}",
             )
 
-    def set_aside(self, name: TableName, error: TableRefusedError) -> list[Record]:
+    def set_aside(self, name: TableName, error: MillraceError) -> list[Record]:
         """Note why a table's changes can't be taken from here on; nothing where that is known.
 
-        Raises the error where starting over mends it, and where Debezium would end (not
-        ``lossless``).
+        ``error`` is one of ROW_ERRORS. Raises it where starting over mends it, and where Debezium
+        would end (not ``lossless``).
         """
         if error.retry or not self._settings.lossless:
             raise error
         if not self._states.is_set_aside(name):
             _warn(name, error)
-        return self._reads.set_aside(name, _text(error))
+        is_of_row = not isinstance(error, TableRefusedError)
+        return self._reads.set_aside(name, _text(error), GIVEN_UP if is_of_row else "")
+
+    def is_given_up(self, name: TableName) -> bool:
+        """Whether a table waits for the next start, or for somebody who asks for it."""
+        state = self._states.get(name)
+        return state is not None and state.doubt is not None and state.doubt.refused == GIVEN_UP
+
+    def try_again(self) -> list[Record]:
+        """Have tables that were given up read again."""
+        given_up = [state for state in self._states.values() if self.is_given_up(state.name)]
+        return [
+            self._states.put(state.model_copy(update={"doubt": _tried_again(state.doubt)}))
+            for state in given_up
+        ]
 
     def refuse(
         self, table: TableDescription, error: TableRefusedError, reached: Position
@@ -186,15 +207,24 @@ class Obstacles:
             )
 
 
-def _text(error: TableRefusedError) -> str:
+def _tried_again(doubt: Doubt | None) -> Doubt | None:
+    return doubt and doubt.model_copy(update={"refused": ""})
+
+
+def _text(error: MillraceError) -> str:
     """What is wrong, and what mends it, on one line."""
     return " ".join(": ".join(filter(None, (error.what, error.remedy))).split())
 
 
-def _warn(table: TableName, error: TableRefusedError) -> None:
+def _warn(table: TableName, error: MillraceError) -> None:
+    remedy = error.remedy
+    if not isinstance(error, TableRefusedError):
+        again = f"mend the row, or name the table in {_DEAD_LETTERS}; then {_AGAIN} {table}"
+        remedy = f"{remedy}; or {again}" if remedy else again
     log.warning(
         "a table is set aside: its changes aren't taken until it can be read again",
         table=str(table),
         reason=error.what,
-        remedy=error.remedy,
+        where=error.where,
+        remedy=remedy,
     )

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import structlog
 
+from cdc.errors import MillraceError
 from cdc.records.position import Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
@@ -62,13 +63,15 @@ class ReadProgress(NamedTuple):
 class SnapshotBatch(NamedTuple):
     """Some rows of a table, and how far it is with them.
 
-    ``events`` is the number of records, ``size`` the bytes of their keys and values.
+    ``events`` is the number of records, ``size`` the bytes of their keys and values. With a
+    ``failure``, one of ROW_ERRORS, no more comes of the table.
     """
 
     progress: ReadProgress
     records: Sequence[RecordOrBatch] = ()
     events: int = 0
     size: int = 0
+    failure: MillraceError | None = None
 
 
 class TableReads:
@@ -102,6 +105,17 @@ class TableReads:
         return is_right and all(
             Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole
         )
+
+    def is_shown(self, names: Collection[str], cut: Position) -> bool:
+        """Whether derived tables show, at that cut, what was read of these tables."""
+        states = (state for state in self._states.values() if str(state.name) in names)
+        whole = (state for state in states if state.phase is Phase.STREAMING)
+        return all(Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole)
+
+    def rows_read(self, epoch: int) -> int:
+        """How many rows first reads of an epoch have brought into the log."""
+        states = [state for state in self._states.values() if state.epoch == epoch]
+        return sum(state.initial.rows if state.initial else state.rows_sent for state in states)
 
     def ask(
         self,
@@ -189,11 +203,12 @@ class TableReads:
             update["doubt"] = doubt
         return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
 
-    def set_aside(self, table: TableName, reason: str) -> list[Record]:
+    def set_aside(self, table: TableName, reason: str, refused: str = "") -> list[Record]:
         """Note that a table's changes aren't taken from here on, until it is read again.
 
-        What is being read of it, or is to be, comes to nothing, but for a reset that a signal asks
-        for. Of one that is set aside only the reason is new. Returns nothing where that is known.
+        ``refused`` says why that isn't as soon as it can be captured. What is being read of it, or
+        is to be, comes to nothing, but for a reset that a signal asks for. Of one that is set aside
+        only the reason is new. Returns nothing where that is known.
         """
         state = self._states[table]
         now_ms = time.time_ns() // 1_000_000
@@ -203,10 +218,11 @@ class TableReads:
             since_ms=now_ms,
             replaces=True,
             right_until=self._states.right_until(table) if had_all else None,
+            refused=refused,
             set_aside=True,
         )
         if state.doubt is not None and state.doubt.set_aside:
-            refused = state.doubt.refused if state.doubt.is_stopped else ""
+            refused = state.doubt.refused if state.doubt.is_stopped else refused
             doubt = state.doubt.model_copy(update={"reason": reason, "refused": refused})
         elif state.doubt is not None:
             doubt = state.doubt.and_also(doubt)

@@ -256,6 +256,7 @@ class EncoderRegistry:
         dead_letters: DeadLetters | None,
     ) -> None:
         self._prefix = settings.topic_prefix
+        self._lossless = settings.lossless
         self._database = database
         self._states = states
         self._rules = rules
@@ -277,7 +278,9 @@ class EncoderRegistry:
         # A row that an update moves to where all is read is in the log by its event alone.
         rules = self._rules.with_all_updates if state.is_being_completed else self._rules
         blocks, reselects = self.transactions, self._reselects(state)
-        if self.dead_letters is not None and self.dead_letters.covers(schema):
+        # A record that goes to another topic doesn't tell by that which table it is of.
+        is_routed = self.pipeline.transform is not None and self._lossless
+        if self.dead_letters is not None and (self.dead_letters.covers(schema) or is_routed):
             return GuardedEncoder(
                 self.dead_letters,
                 schema,

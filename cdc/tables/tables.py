@@ -15,7 +15,7 @@ import structlog
 
 from cdc.convert.pipeline import RecordPipeline
 from cdc.dead_letters.guard import DeadLetters
-from cdc.errors import GapError, TableRefusedError, UnreadTableError
+from cdc.errors import ROW_ERRORS, GapError, TableRefusedError, UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.postgres.described import TableDescription
 from cdc.records.bounds import Bound, EndedRows
@@ -275,20 +275,24 @@ class Tables:
 
         ``requests``: all of the table's from here on. By default what is before ``at`` goes, and
         all of it; with ``bounds`` of partitions, what is within these. Returns events, and state
-        records.
+        records; a table is set aside of which no such event can be made.
         """
         before = self.states.get(table.name)
         states = self.states.begin_snapshot(table, at, requests, is_part=bounds is not None)
         if before is None or not before.is_in_log or not self._settings.lossless:
             return [], states
         schema, new = self.schemas.described(table, at)
-        encoder, ts_us = self.encoders.encoder(schema), time.time_ns() // 1_000
-        upto = gone or at.just_before()
-        if bounds is None:
-            return encoder.snapshot_truncate(upto, ts_us), [*states, *new]
-        rows = (EndedRows(bounds=each, upto=upto) for each in bounds)
-        events = [event for each in rows for event in encoder.ended(each, upto, ts_us)]
-        return events, [*states, *new]
+        states += new
+        upto, ts_us = gone or at.just_before(), time.time_ns() // 1_000
+        try:
+            encoder = self.encoders.encoder(schema)
+            if bounds is None:
+                return encoder.snapshot_truncate(upto, ts_us), states
+            rows = (EndedRows(bounds=each, upto=upto) for each in bounds)
+            events = [event for each in rows for event in encoder.ended(each, upto, ts_us)]
+        except ROW_ERRORS as error:
+            return [], [*states, *self.obstacles.set_aside(table.name, error)]
+        return events, states
 
     def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
         """Note that a table that was begun is whole at a position, with whatever was read of it."""
@@ -366,7 +370,9 @@ class Tables:
         events, states = self.begin_anew(table, reached, first, reached)
         state = self.states[table.name]
         self.states.put(state.model_copy(update={"joined_lsn": wal_end, "joined_xid": xid}))
-        records = [*states, *events, *self.take_as_read(table, reached)]
+        records = [*states, *events]
+        if not self.states.is_set_aside(table.name):
+            records += self.take_as_read(table, reached)
         return Joined(records, Effects((self._topic(table.name),)))
 
     def _topic(self, table: TableName) -> NewTopic:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from cdc.errors import CorruptMessageError
+from cdc.errors import BrokenRowError
 from cdc.records.connect import Type
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
@@ -86,17 +86,15 @@ def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
     return or_null(element) if may_fail else element
 
 
-def malformed(
-    column: Column, table: TableName, error: Exception | None = None
-) -> CorruptMessageError:
+def malformed(column: Column, table: TableName, error: Exception | None = None) -> BrokenRowError:
     """The error for a text that isn't of its column's type; it never shows the text."""
     if isinstance(error, UnconvertibleError):
-        return CorruptMessageError(
+        return BrokenRowError(
             f"a value of column {column.name}, a {column.declared}, can't be written: {error}",
             where=f"table {table}",
             remedy="choose a mode that has a form for it (docs/types.md), or lossless = false,"
             " which writes null",
         )
-    return CorruptMessageError(
+    return BrokenRowError(
         f"a value of column {column.name} isn't a {column.declared}", where=f"table {table}"
     )

@@ -273,12 +273,13 @@ def _indexes(
 ) -> list[IndexStatus]:
     """Those that there are, or are going to be."""
     from sinks.search.dead_letters import DocumentDeadLetters
-    from sinks.search.documents import aliases
+    from sinks.search.documents import aliases, without_index
 
     refused = DocumentDeadLetters(client, search.index_prefix, None).counts()
     tables = {str(name) for name in names}
     of_tables = ledger.tables(tables)
-    return [
+    missing = [_of_table(name, None, 0) for name in without_index(search, names)]
+    return missing + [
         (
             _of_table(name, of_tables.get(name), refused.get(alias, 0))
             if name in tables

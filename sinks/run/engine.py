@@ -154,11 +154,11 @@ class Run:
         if last is not None:
             require_same_log(last, state)
         begun = [name for name, table in last.all_tables.items() if table.base] if last else []
-        wanted, remarks = self._target.wanted(state, begun)
+        wanted, remarks, unfit = self._target.wanted(state, begun)
         outcome, results = self._ended(last, state) if last is not None else (None, [])
         before = goes_on(last, outcome) if last is not None and outcome is not None else {}
         before, refused = self._standing(before, state, wanted)
-        results += (not_applied := self._report_errors(refused))
+        results += (not_applied := self._report_errors({**unfit, **refused}))
         usable = {name: table for name, table in wanted.items() if name not in refused}
 
         def proposed(state: LogState) -> dict[str, TablePlan]:

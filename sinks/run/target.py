@@ -6,6 +6,7 @@ atomic step that records the position reached. docs/explanation/runs.md says wha
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cdc.errors import LogForgottenError, MillraceError
@@ -57,10 +58,14 @@ class Forgotten(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The derived tables that there are to be, and remarks about others for the user."""
+    """The derived tables that there are to be, and remarks about others for the user.
+
+    ``refused``: why some that are wanted can't be.
+    """
 
     tables: dict[str, WantedTable]
     remarks: Sequence[str] = ()
+    refused: Mapping[str, MillraceError] = MappingProxyType({})
 
 
 class Target(ABC):

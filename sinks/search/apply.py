@@ -57,9 +57,11 @@ class SearchContext:
     client: OpenSearch
     ledger: Ledger
 
-    def publish(self, target: TableIndex, index: str, settings: Mapping[str, Any]) -> None:
+    def publish(
+        self, target: TableIndex, index: str, settings: Mapping[str, Any], former: str | None = None
+    ) -> None:
         """Let a loaded index serve; dead letters about the ones before it go with them."""
-        target.publish(index, settings)
+        target.publish(index, settings, former)
         DocumentDeadLetters(self.client, self.search.index_prefix, target.alias).forget(
             but_of=index
         )
@@ -240,7 +242,8 @@ class TableIndexer:
         """Let the loaded index serve, and record it alone."""
         target.require(loaded)
         settings = self._search.index_of(table).settings
-        self._context.publish(target, loaded.index, settings)
+        former = record.serves.index if record.serves is not None else None
+        self._context.publish(target, loaded.index, settings, former)
         served = record.model_copy(update={"serves": loaded, "loading": None})
         self._ledger.write_table(table, served)
 

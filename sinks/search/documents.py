@@ -107,7 +107,7 @@ def index_name(prefix: str, table: TableName | str) -> str:
         raise SinkError(
             "no index can be named after the table",
             where=f"table {table}",
-            remedy="set index.prefix in [search], or leave the table out by table.exclude.list",
+            remedy=f'give it one: [[search.indexes]] table = "{table}", name = "…"',
         )
     return name
 
@@ -118,47 +118,70 @@ def document_index(prefix: str, name: str) -> str:
 
 
 def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> dict[str, str]:
-    """All aliases, by the names of those of the tables that are indexed, and of documents."""
-    chosen = [name for name in tables if settings.tables is None or str(name) in settings.tables]
-    of_tables = index_names(settings.index_prefix, chosen)
-    by_name = {str(name): alias for name, alias in of_tables.items()}
-    for document in settings.documents:
-        alias = document_index(settings.index_prefix, document.name)
-        if alias in by_name.values():
-            raise ConfigError(
-                f"a table has the index {alias} already",
-                where=f"[[search.documents]] {document.name}",
-                remedy="give the documents another name",
-            )
-        by_name[document.name] = alias
-    return by_name
+    """All aliases, by the names of those of the tables that are indexed, and of documents.
 
-
-def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str]:
-    """Each table's alias; raises SinkError where two tables would share one.
-
-    The index behind an alias is ``<alias>-<generation>``, so names of that form count, too.
+    Tables that can't have an index, as it would be another one's, are left out.
     """
-    names: dict[TableName, str] = {}
-    owners: dict[str, TableName] = {}
+    names, unnamed = _named(settings, tables)
+    refused = unnamed | _shared(settings, names)
+    of_tables = {name: alias for name, alias in names.items() if name not in refused}
+    return of_tables | _of_documents(settings)
+
+
+def without_index(settings: SearchSettings, tables: Iterable[TableName]) -> dict[str, SinkError]:
+    """Why tables that are to be indexed can't be, by their names.
+
+    They would share an index with each other, or with documents. The index behind an alias is
+    ``<alias>-<generation>``, so names of that form count, too.
+    """
+    names, unnamed = _named(settings, tables)
+    return unnamed | _shared(settings, names)
+
+
+def _named(
+    settings: SearchSettings, tables: Iterable[TableName]
+) -> tuple[dict[str, str], dict[str, SinkError]]:
+    """The aliases of tables, and why some have none."""
+    names, unnamed = dict[str, str](), dict[str, SinkError]()
     for table in sorted(tables):
-        names[table] = index_name(prefix, table)
-        other = owners.setdefault(names[table], table)
-        if other != table:
-            raise _collision(table, other, names[table])
-    for name, table in owners.items():
-        other = owners.get(_OWN_SUFFIX.sub("", name), table)
-        if other != table:
-            raise _collision(table, other, name)
-    return names
+        name = str(table)
+        if settings.tables is not None and name not in settings.tables:
+            continue
+        own, prefix = settings.index_of(name).name, settings.index_prefix
+        try:
+            names[name] = index_name(prefix, table) if own is None else document_index(prefix, own)
+        except SinkError as error:
+            unnamed[name] = error
+    return names, unnamed
 
 
-def _collision(table: TableName, other: TableName, name: str) -> SinkError:
-    return SinkError(
-        f"the tables {other} and {table} would share the index {name}",
-        where="[search]",
-        remedy="name the tables to index in tables of [search], or rename one of them",
-    )
+def _of_documents(settings: SearchSettings) -> dict[str, str]:
+    prefix = settings.index_prefix
+    return {each.name: document_index(prefix, each.name) for each in settings.documents}
+
+
+def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, SinkError]:
+    owners: dict[str, list[str]] = {}
+    for name, alias in names.items():
+        owners.setdefault(alias, []).append(name)
+    for document, alias in _of_documents(settings).items():
+        owners.setdefault(alias, []).append(f"documents {document}")
+    rivals: dict[str, set[str]] = {}
+    for alias, of_alias in owners.items():
+        base = _OWN_SUFFIX.sub("", alias)
+        alike = of_alias if base == alias else [*of_alias, *owners.get(base, ())]
+        for each in alike:
+            rivals.setdefault(each, set()).update(alike)
+    return {
+        name: SinkError(
+            f"table {name} would share the index {alias} with {', '.join(sorted(others))}",
+            where="[search]",
+            remedy=f'give one an index of its own name: [[search.indexes]] table = "{name}",'
+            ' name = "…"; or name the tables to index in tables of [search]',
+        )
+        for name, alias in names.items()
+        if (others := rivals[name] - {name})
+    }
 
 
 def field_names(schema: TableSchema) -> dict[str, str]:

@@ -193,8 +193,16 @@ class TableIndex:
 
         return self._ask(fits)
 
-    def publish(self, index: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Make a loaded index the one behind the alias, and delete the ones before it."""
+    def publish(
+        self,
+        index: str,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        former: str | None = None,
+    ) -> None:
+        """Make a loaded index the one behind the alias, and delete the ones before it.
+
+        The ``former`` one goes in the same step where another alias has it: no later run would.
+        """
         self._refuse_strangers()
         chosen = {name: value for name, value in flat(settings).items() if name in _SERVING_ONLY}
         if "number_of_replicas" in chosen:
@@ -205,6 +213,8 @@ class TableIndex:
         before = [name for name in self.generations() if name != index]
         remove = [{"remove": {"index": name, "alias": self.alias}} for name in self._aliased()]
         actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
+        if former and alias_of(former) != self.alias and self._uuid(former) is not None:
+            actions.append({"remove_index": {"index": former}})
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
         self._delete(before)
 

@@ -36,8 +36,8 @@ from sinks.search.apply import (
 )
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
-from sinks.search.documents import aliases
-from sinks.search.indexes import TableIndex
+from sinks.search.documents import aliases, without_index
+from sinks.search.indexes import TableIndex, alias_of
 from sinks.search.progress import RunClaim, TableLoad, TableRecord, loaded_text, now_ms
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class TableIndexes(Target):
     plans: RunClaim
     _state: LogState
     _aliases: Mapping[str, str]
+    _refused: Mapping[str, SinkError]
 
     def __init__(self, context: SearchContext, claim: RunClaim) -> None:
         self.plans = claim
@@ -75,18 +76,20 @@ class TableIndexes(Target):
         for index in search.indexes:
             if index.table not in captured:
                 self._report(f"[[search.indexes]]: {index.table} isn't captured (yet)")
-        indexed = keyed & wanted
+        names = [state.tables[name].name for name in sorted(keyed & wanted)]
+        self._refused = refused = without_index(search, names)
+        indexed = keyed & wanted - refused.keys()
         tables = {name: table for name, table in state.tables.items() if name in indexed}
         self._state = replace(state, tables=tables)
-        self._aliases = aliases(search, (table.name for table in tables.values()))
+        self._aliases = aliases(search, names)
         self._records = None
         options = self._context.run.options
-        names = tables.keys() | {document.name for document in search.documents}
-        if strange := sorted((options.rebuilt | options.replayed) - names):
+        indexes = tables.keys() | {document.name for document in search.documents}
+        if strange := sorted((options.rebuilt | options.replayed) - indexes - refused.keys()):
             raise ConfigError(
                 f"there is no index {', '.join(strange)}",
                 where="rebuild",
-                remedy=f"there are: {', '.join(sorted(names))}",
+                remedy=f"there are: {', '.join(sorted(indexes))}",
             )
         keyless = sorted(wanted & captured - keyed)
         return Wanted(
@@ -95,6 +98,7 @@ class TableIndexes(Target):
                 for name in tables
             },
             [f"{name}: not indexed, since it has no key" for name in keyless],
+            refused,
         )
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
@@ -147,6 +151,8 @@ class TableIndexes(Target):
     ) -> Rows | None:
         """Write the documents, then the table's progress record; nothing, if that is there."""
         self._records = None
+        if name in self._refused:
+            raise self._refused[name]
         if name not in self._state.tables:
             raise SinkError("the log doesn't have the table any more", where=f"table {name}")
         versions = versions_of(self._state, plan.tables[name])
@@ -241,6 +247,8 @@ class TableIndexes(Target):
         overrides = newest.overrides if newest is not None else ""
         if overrides != self._search.index_of(name).overrides:
             return "[[search.indexes]] says something else"
+        if newest is not None and alias_of(newest.index) != self._aliases[name]:
+            return f"its index is to be {self._aliases[name]}"
         if loading is None:
             return None
         index = loading.into.index

@@ -7,16 +7,16 @@ import time
 
 import psycopg
 
+from cdc.compiled import fast
 from cdc.settings import CaptureSettings
 from millrace import main
 from snapshots import chunk
 from snapshots.chunk import Chunk, ChunkRange, DescribedTable
-from snapshots.incremental import IncrementalSnapshots
 from snapshots.table_read import PendingChunk, TableRead
 
 _LATE_S = 0.2  # rows may change between what is read and its watermark: so that some do
 _read = chunk.read
-_stale = IncrementalSnapshots._stale
+_stale = TableRead.stale
 
 
 def _late(
@@ -31,13 +31,13 @@ def _late(
 
 
 def _none(
-    self: IncrementalSnapshots, read: TableRead, chunk: Chunk, pending: PendingChunk
+    self: TableRead, chunk: Chunk, pending: PendingChunk, cursor: fast.Cursor
 ) -> frozenset[bytes] | None:
-    return None if _stale(self, read, chunk, pending) is None else frozenset()
+    return None if _stale(self, chunk, pending, cursor) is None else frozenset()
 
 
 chunk.read = _late
-IncrementalSnapshots._stale = _none  # type: ignore[method-assign]
+TableRead.stale = _none  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     main()

@@ -82,7 +82,7 @@ def test_it_reads_what_its_point_saw_while_the_tables_change(database: Conninfo)
             batches.append(batch)
             run(database, f"UPDATE a SET v = '{len(batches)}' WHERE id % 10 = 3")
     found: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for progress, records, number, _ in batches:
+    for progress, records, number, *_ in batches:
         found[progress.table.name] += [int(record.key or b"") for record in each(records)]
         assert len(found[progress.table.name]) == progress.rows
         assert number == count(records)

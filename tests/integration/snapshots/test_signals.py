@@ -194,7 +194,8 @@ def test_conditions_choose_rows(pipeline: MakePipeline, source: Conninfo) -> Non
     made = pipeline(**SIGNALS)
     daemon = begin(made)
     condition = '{"data-collection": "public.item", "filter": "id > 990 -- the newest"}'
-    execute(source, '"public.item"', f', "additional-conditions": [{condition}]')
+    more = f', "surrogate-key": "id", "additional-conditions": [{condition}]'
+    execute(source, '"public.item"', more)
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
     assert len(of(made, "item")) == 10

@@ -82,6 +82,9 @@ def test_initial_only_goes_on_where_it_was_killed_and_ends_where_all_fits(
     before = len(of(made, "item"))
     assert made.start().wait(60) == 0
     assert logged(made, "item") == rows(database, "item")
+    progress = made.progress()
+    assert progress is not None
+    assert progress.events == len(made.log()), "also what the killed one had written"
     read = [one.key for one in of(made, "item") if one.op == "r"]
     assert len(read) < 3000 + before
     with psycopg.connect(make_conninfo(**database)) as connection:

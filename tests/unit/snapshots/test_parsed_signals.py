@@ -32,6 +32,11 @@ CONDITION = '{"data-collection": "public.a", "filter": "id > 5"}'
             '{"data-collections": ["public.a"], "additional-conditions": [' + CONDITION + "]}",
             Signal("execute-snapshot", ("public.a",), "incremental", (("public.a", "id > 5"),)),
         ),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["public.a"], "surrogate-key": "c"}',
+            Signal("execute-snapshot", ("public.a",), "incremental"),
+        ),
         ("stop-snapshot", "", Signal("stop-snapshot")),
         ("stop-snapshot", None, Signal("stop-snapshot")),
         (
@@ -91,8 +96,8 @@ def test_a_signal_is_understood(
         ),
         (
             "execute-snapshot",
-            '{"data-collections": ["a.b"], "surrogate-key": "c"}',
-            "surrogate-key isn't supported",
+            '{"data-collections": ["a.b"], "surrogate-key": 1}',
+            "surrogate-key",
         ),
         ("stop-snapshot", '{"type": "blocking"}', "can be stopped"),
         ("pause-snapshot", "{", "isn't JSON"),

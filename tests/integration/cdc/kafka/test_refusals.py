@@ -78,19 +78,44 @@ def test_each_culprit_is_found_in_a_few_starts(
     assert len(tries) <= 7
 
 
-def test_what_was_set_aside_and_is_refused_again_stops_the_daemon() -> None:
-    refusals = Refusals()
+def refusal(topic: str, suspects: int) -> RecordRefusedError:
     error = RecordRefusedError("too large")
-    error.refused = RefusedRecord("t", b"k", str(at(1)), str(at(1)), 1)
-    assert not refusals.learn(error), "not one of the tables that the user chose"
+    error.refused = RefusedRecord(topic, b"k", str(at(1)), str(at(1)), suspects)
+    return error
+
+
+def test_a_record_that_is_refused_though_a_dead_letter_stands_in_sets_its_table_aside() -> None:
+    refusals = Refusals()
     refusals.topics.add("t")
-    assert refusals.learn(error)
-    assert not refusals.learn(error)
+    assert refusals.learn(refusal("t", 1))
+    assert not refusals.of_tables, "the next stay on the stream has a dead letter in its place"
+    assert refusals.learn(refusal("t", 1))
+    assert refusals.of_tables.keys() == {"t"}
 
 
-def test_a_search_that_leads_nowhere_ends() -> None:
+def test_of_other_tables_the_topic_tells_which_one_it_is() -> None:
+    refusals = Refusals()
+    assert not refusals.has_any
+    assert refusals.learn(refusal("t", 50))
+    assert refusals.has_any, "the batch may be too large, and no record: smaller ones come first"
+    assert not refusals.of_tables
+    assert refusals.learn(refusal("t", 50))
+    assert refusals.of_tables.keys() == {"t"}
+    assert refusals.learn(refusal("alone", 1))
+    assert refusals.of_tables.keys() == {"t", "alone"}
+
+
+def test_what_does_not_tell_its_record_ends_the_daemon() -> None:
+    assert not Refusals().learn(RecordRefusedError("odd"))
+
+
+def test_a_search_that_leads_nowhere_sets_the_table_aside() -> None:
     refusals = Refusals()
     refusals.topics.add("t")
     error = RecordRefusedError("odd")
     error.refused = RefusedRecord("t", b"k", "", "", 50)
-    assert [refusals.learn(error) for _ in range(5)].count(True) == 3
+    tries = 0
+    while not refusals.of_tables:
+        assert refusals.learn(error)
+        tries += 1
+    assert tries == 5

@@ -158,6 +158,19 @@ def test_what_starting_over_mends_is_no_broken_record() -> None:
         encoder(pipeline=RecordPipeline(converters({}), away)).insert(row("1", "x"), LSN, POSITION)
 
 
+def test_of_a_table_that_is_not_listed_a_record_that_was_refused_before_is_an_error() -> None:
+    """Transforms send records of many tables to a topic: the record tells which table it is."""
+    refusals, limits = Refusals(), {ID_V.topic: TopicLimits(LIMIT, keyless=False)}
+    refusals.reasons[str(POSITION), ID_V.topic, b'{"id":1}'] = "the broker doesn't like it"
+    dead_letters = DeadLetters(LOG.prefix, lambda _: False, limits, refusals)
+    made = GuardedEncoder(dead_letters, ID_V, NATIVE, LOG, PLAIN)
+    made.begin(TRANSACTION)
+    with pytest.raises(RecordRefusedError, match="doesn't like it"):
+        made.insert(row("1", "x"), LSN, POSITION)
+    large = row("2", "x" * LIMIT)
+    assert made.insert(large, LSN, POSITION)[0].topic == ID_V.topic, "the broker judges it"
+
+
 def test_the_extension_leaves_large_records_to_the_encoder() -> None:
     compiled = encoder(limit=1 << 20).compiled()
     assert compiled is not None

@@ -1,5 +1,8 @@
 """Options of clients that read the log: librdkafka has to take them."""
 
+import io
+import logging
+
 import pytest
 from confluent_kafka import Consumer
 
@@ -17,6 +20,18 @@ def test_a_reader_says_nothing_of_a_producers_options(capfd: pytest.CaptureFixtu
     options = {"bootstrap.servers": "127.0.0.1:1", "linger.ms": "5", "compression.type": "lz4"}
     Consumer(reader_options(options), logger=LOGGER).close()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_coordinator_that_nobody_needs_is_no_news() -> None:
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    LOGGER.addHandler(handler)
+    try:
+        for broker in ("GroupCoordinator", "127.0.0.1:9092/1"):
+            LOGGER.error("GONE [millrace#consumer-1] [thrd:%s]: %s: Connect failed", broker, broker)
+    finally:
+        LOGGER.removeHandler(handler)
+    assert said.getvalue().count("Connect failed") == said.getvalue().count("9092/1]") == 1
 
 
 def test_what_a_reader_rests_on_is_nobodys_to_choose() -> None:

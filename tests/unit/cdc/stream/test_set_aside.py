@@ -7,10 +7,13 @@ from typing import Any, cast
 
 from cdc.events.changes import ABSENT
 from cdc.records.position import Lsn, Position
+from cdc.records.record import each
 from cdc.records.state import Phase, SnapshotRequest
+from cdc.records.topics import table_topic
 from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
+from cdc.tables.obstacles import GIVEN_UP
 from tests.fixtures import wal_bytes as wal
 from tests.fixtures.made_tables import STATE, tables
 from tests.properties.cdc.compiled.test_stream import frame
@@ -54,3 +57,32 @@ def test_a_table_is_not_read_anew_whose_changes_are_not_taken_any_more(tmp_path:
     state = made.states[STATE.name]
     assert state.is_set_aside
     assert state.initial is None, "nobody would serve it"
+
+
+def test_of_a_row_that_has_no_record_the_table_is_set_aside_from_there_on(tmp_path: Path) -> None:
+    made = tables()
+    made.states.put(STATE.model_copy(update={"phase": Phase.STREAMING}))
+    translation = Translation(
+        made,
+        cast("Any", SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(500), cut_ts_us=0)),
+        Actions(lambda _: None, lambda _: None, lambda *_: []),
+        lambda _: None,
+        in_progress=InProgress(tmp_path, 1 << 20),
+    )
+    oid = wal.u32(STATE.oid)
+    rows = [b"x", b"\xe9", b"x"]
+    inserts = [b"I" + oid + b"N" + wal.row([b"%d" % n, text]) for n, text in enumerate(rows)]
+    messages = [BEGIN, announced(b"d", 1), *inserts]
+    data = bytearray(b"".join(frame(600 + n, message) for n, message in enumerate(messages)))
+    assert translation.feed(data, 0, len(data), Limits(50, 1 << 20)) == len(data)
+    batch = translation.take()
+    assert batch.events == 1, "what was before the row is in the log, and nothing behind it"
+    assert translation.cursor.reached.index == len(rows)
+    state = made.states[STATE.name]
+    assert state.is_set_aside
+    assert made.obstacles.is_given_up(STATE.name), "the catalog can't tell when it may be read"
+    states = [record for record in each(batch.records) if record.topic == table_topic("pre")]
+    assert f'"refused":"{GIVEN_UP}"'.encode() in (states[-1].value or b"")
+    (noted,) = made.obstacles.try_again()
+    assert not made.obstacles.is_given_up(STATE.name)
+    assert b'"refused":""' in (noted.value or b"")

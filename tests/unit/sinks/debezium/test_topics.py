@@ -98,7 +98,7 @@ def test_a_hidden_topic_whose_delta_table_was_removed_stops_its_own_table_only(
     assert lakehouse is not None
     context = RunContext(topics._settings, no_session, print, RunOptions())
     target = LakehouseTables(context, lakehouse)
-    wanted, _ = target.wanted(state, [])
+    wanted, *_ = target.wanted(state, [])
     topic = state.tables[str(HIDDEN)].topic
     before = {str(HIDDEN): table_plan(topic=topic, source=str(HIDDEN), base=1, start={0: 7})}
     standing, refused = Run(context, topics, target)._standing(before, state, wanted)

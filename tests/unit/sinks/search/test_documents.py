@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from cdc.errors import SinkError
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.settings import SearchSettings
 from sinks.search.documents import (
+    aliases,
     document_id,
     field_names,
     index_name,
-    index_names,
     mapping,
+    without_index,
 )
 
 
@@ -49,18 +51,57 @@ def test_index_is_named_after_its_table(prefix: str, table: TableName, name: str
     assert index_name(prefix, table) == name
 
 
+def searched(**more: object) -> SearchSettings:
+    return SearchSettings.model_validate({"url": "http://search", **more})
+
+
+def tables_of(*names: str) -> list[TableName]:
+    return [TableName("public", name) for name in names]
+
+
 @pytest.mark.parametrize(
     "names",
     [("Users", "users"), ("a b", "a_b"), ("t", "t-1"), ("t", "t-12-write")],
 )
-def test_tables_that_would_share_an_index_are_refused(names: tuple[str, ...]) -> None:
-    with pytest.raises(SinkError, match="would share the index"):
-        index_names("", [TableName("public", name) for name in names])
+def test_tables_that_would_share_an_index_have_none_and_others_keep_theirs(
+    names: tuple[str, ...],
+) -> None:
+    settings, tables = searched(), tables_of(*names, "other")
+    refused = without_index(settings, tables)
+    assert refused.keys() == {f"public.{name}" for name in names}
+    for name in names:
+        assert f'[[search.indexes]] table = "public.{name}"' in refused[f"public.{name}"].remedy
+    assert aliases(settings, tables) == {"public.other": "public.other"}
+
+
+def test_a_name_of_its_own_keeps_a_tables_index_apart() -> None:
+    named = {"table": "public.Users", "name": "people"}
+    settings = searched(indexes=[named], **{"index.prefix": "p-"})
+    tables = tables_of("Users", "users")
+    assert without_index(settings, tables) == {}
+    assert aliases(settings, tables) == {
+        "public.Users": "p-people",
+        "public.users": "p-public.users",
+    }
+
+
+def test_of_a_table_and_documents_of_one_name_the_documents_keep_it() -> None:
+    document = {"name": "public.users", "table": "public.users"}
+    settings = searched(documents=[document])
+    assert without_index(settings, tables_of("users")).keys() == {"public.users"}
+    assert aliases(settings, tables_of("users")) == {"public.users": "public.users"}
+
+
+def test_of_a_table_that_no_index_can_be_named_after_the_others_know_nothing() -> None:
+    settings, tables = searched(tables=["_._", "public.t"]), [TableName("_", "_"), *tables_of("t")]
+    assert without_index(settings, tables).keys() == {"_._"}
+    assert aliases(settings, tables).keys() == {"public.t"}
 
 
 def test_tables_with_names_of_their_own_are_accepted() -> None:
-    tables = [TableName("public", name) for name in ("t", "t-x", "t1", "u-1")]
-    assert len(set(index_names("p-", tables).values())) == len(tables)
+    tables = tables_of("t", "t-x", "t1", "u-1")
+    assert without_index(searched(), tables) == {}
+    assert len(set(aliases(searched(), tables).values())) == len(tables)
 
 
 def test_fields_have_names_that_a_document_can_have() -> None:
