@@ -388,7 +388,6 @@ def test_a_value_that_no_date_can_be_fails_its_index_or_is_left_out(indexes: Ind
     assert indexes.documents() == {"1": {"id": 1}}
 
 
-@pytest.mark.proof
 def test_an_index_is_searched_by_the_name_of_its_table(indexes: Indexes) -> None:
     log = indexes.log(column("id", "int4", 1), table="Parents")
     log.row("r", at(100, 0), {"id": 1})
