@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.fixtures.folders",
     "tests.fixtures.postgres",
     "tests.fixtures.kafka",
+    "tests.fixtures.brokers",
     "tests.fixtures.opensearch",
     "tests.fixtures.front",
     "tests.fixtures.registry",

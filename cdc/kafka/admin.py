@@ -108,6 +108,7 @@ class LogAdmin:
                 where = f"bootstrap.servers {self.servers}"
                 doing = "asking the brokers" if self._has_connected else "connecting to Kafka"
                 raise log_error(error, doing, where, connected=self._has_connected)
+            time.sleep(_RETRY_S)
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Partitions and settings of those of the topics that exist."""

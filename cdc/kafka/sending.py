@@ -47,7 +47,7 @@ def send(
     if len(answers) < sent:
         producer.purge()
         what = f"{doing}: no answer for {_WAIT_S:.0f} s"
-        remedy = "check bootstrap.servers in [kafka], and that the brokers run"
+        remedy = "check that the brokers are up: their logs say what they lack"
         raise LogUnreachableError(what, where=where, remedy=remedy)
     for error, _ in answers:
         if error is not None:

@@ -1,4 +1,4 @@
-"""A folder -> a running Kafka broker (KRaft, one node) on loopback ports, optionally with SASL_SSL.
+"""A folder -> a running Kafka broker (KRaft) on loopback ports, optionally with SASL_SSL.
 
 Clients use the listener CLIENT; the broker talks to itself through INTERNAL, so that a proxy put
 before the first (`advertised_port`) can be cut without breaking the broker. Where security is asked
@@ -38,7 +38,6 @@ appender.console.layout.pattern = %d %p %c{1} %m%n
 # would end whenever a busy machine stands still.
 _SETTINGS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "INTERNAL",
     "offsets.topic.replication.factor": "1",
@@ -90,8 +89,13 @@ class Kafka(Server):
         security: Security | None = None,
         keep: bool = False,
         lasting: bool = False,
+        node: int = 1,
+        cluster_id: str | None = None,
     ) -> None:
+        """Name ``node`` and ``cluster_id`` for one of several; each has the settings of all."""
         super().__init__()
+        self._node = node
+        self._cluster_id = cluster_id or new_cluster_id()
         self.port = reserve_port()
         self.advertised_port = self.port
         self.settings = dict(settings or {})
@@ -114,6 +118,11 @@ class Kafka(Server):
     def inner_servers(self) -> str:
         """Where the broker talks to itself: a way around a proxy that is put before clients."""
         return f"127.0.0.1:{self._ports['INTERNAL']}"
+
+    @property
+    def voter(self) -> str:
+        """What controller.quorum.voters has of it."""
+        return f"{self._node}@127.0.0.1:{self._ports['CONTROLLER']}"
 
     def client_options(self) -> dict[str, str]:
         """Return librdkafka's options to connect: by TLS and password where there is security."""
@@ -152,7 +161,8 @@ class Kafka(Server):
         protocols = {name: "SASL_SSL" if name == "SECURE" else "PLAINTEXT" for name in listeners}
         properties = {
             **_SETTINGS,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._ports['CONTROLLER']}",
+            "node.id": str(self._node),
+            "controller.quorum.voters": self.voter,
             "listeners": _addresses(listeners),
             "advertised.listeners": _addresses(advertised),
             "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
@@ -179,7 +189,8 @@ class Kafka(Server):
         }
 
     def _format(self, properties: Path) -> None:
-        words = ["kafka.tools.StorageTool", "format", "-c", str(properties), "-t", _cluster_id()]
+        words = ["kafka.tools.StorageTool", "format", "-c", str(properties)]
+        words += ["-t", self._cluster_id]
         if self._security is not None and self._security.mechanism != "PLAIN":
             user = f"[name={self._security.username},password={self._password}]"
             words += ["--add-scram", f"{self._security.mechanism}={user}"]
@@ -209,7 +220,8 @@ def _addresses(listeners: Mapping[str, int]) -> str:
     return ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items())
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
+    """An id for a new cluster."""
     # Kafka's tools take an id that begins with "-" for an option, hence the first bit.
     random = uuid.uuid4().bytes
     return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")

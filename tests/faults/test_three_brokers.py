@@ -1,0 +1,103 @@
+"""Three brokers, of which one is killed while daemon and merges run → the source's rows."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ExitCode
+from cdc.kafka.admin import LogAdmin
+from cdc.records.schema import TableName
+from cdc.records.topics import progress_topic
+from sinks.changes.derived import table_path
+from tests.fixtures.brokers import Brokers
+from tests.fixtures.command_line import CommandLine
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.readers import query_builder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.proof,  # a minute and a half, on a busy machine of two cores
+]
+
+
+@contextmanager
+def written(database: dict[str, str]) -> Iterator[None]:
+    """Insert, update and delete rows meanwhile."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+            number = 0
+            while not stop.wait(0.01):
+                number += 1
+                connection.execute("INSERT INTO item VALUES (%s, 0)", [number])
+                connection.execute("UPDATE item SET v = v + 1 WHERE id %% 7 = %s", [number % 7])
+                connection.execute("DELETE FROM item WHERE id = %s", [number - 50])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def captured(
+    brokers: Brokers, database: dict[str, str], tmp_path: Path, topic_prefix: str
+) -> Iterator[RunningPipeline]:
+    """Make a pipeline to the three of them."""
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, v int)")
+    made = RunningPipeline(tmp_path, database, brokers.client_options(), prefix=topic_prefix)
+    made.daemons = []
+    yield made
+    for daemon in made.daemons:
+        daemon.kill()
+
+
+def test_a_leader_that_is_killed_costs_no_run_and_no_change(
+    spark: "SparkSession",
+    captured: RunningPipeline,
+    brokers: Brokers,
+    database: dict[str, str],
+    typed: CommandLine,
+) -> None:
+    """The merge that comes with the kill finds no leader; Spark runs already."""
+    del spark
+    prefix = captured.settings.capture.topic_prefix
+    daemon = captured.catch_up()
+    admin = LogAdmin(captured.settings.kafka)
+    topics = admin.describe(name for name in admin.partitions() if prefix in name)
+    copies = {(topic.replicas, topic.config["min.insync.replicas"]) for topic in topics.values()}
+    assert copies == {(3, "2")}
+
+    with written(database):
+        brokers.kill_leader(progress_topic(prefix))
+        ended = typed(captured.config, "merge", "lakehouse")
+        assert ended.returncode in {ExitCode.OK, ExitCode.NOTHING_TO_DO}, ended.stderr
+        time.sleep(1)
+    captured.wait_until_logged(captured.wal_end(), daemon)
+    assert typed(captured.config, "merge", "lakehouse").returncode == ExitCode.OK
+
+    lakehouse = captured.settings.require_lakehouse().path
+    derived = query_builder(table_path(lakehouse, TableName("public", "item")))
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        rows = connection.execute("SELECT id, v FROM item ORDER BY id").fetchall()
+    assert sorted((row["id"], row["v"]) for row in derived) == rows
+    assert daemon.running
+    assert "starting over" not in daemon.command.log_end()
+    assert captured.stop(daemon) == 0
