@@ -7,8 +7,10 @@ or stand there before; once the row is mended, the log adds up to what the sourc
 import base64
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -96,10 +98,8 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     log = daemon.command.log_end()
     assert log.count("a table is set aside") == 1
     assert "errors.dead.letter.include.list" in log
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
-        report = json.load(answer)
-    assert report["degraded"]
-    assert report["set_aside"].keys() == {"public.odd"}
+    wait_for(lambda: readiness(port).get("set_aside", {}).keys() == {"public.odd"})
+    assert readiness(port)["degraded"]
     shown = {each["table"]: each for each in status(made)}["public.odd"]
     assert shown["set_aside"]
     assert "can't be written" in shown["doubt"]
@@ -115,6 +115,16 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     daemon = made.start()
     wait_until_mended(made, database)
     assert made.stop(daemon) == 0
+
+
+def readiness(port: int) -> dict[str, Any]:
+    """What health says once the daemon is ready; nothing before."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
+            report: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError:
+        return {}
+    return report
 
 
 def status(made: RunningPipeline) -> list[dict[str, str]]:
@@ -263,6 +273,7 @@ def raw(postgres: Postgres) -> Iterator[dict[str, str]]:
     server = postgres.create_database(f"{name}_beside")
     options = "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
     run(server, f"CREATE DATABASE {name} {options}")
+    run(server, f"ALTER DATABASE {name} SET client_encoding = 'UTF8'")
     yield {**server, "dbname": name}
     postgres.drop_database(name)
     postgres.drop_database(f"{name}_beside")
