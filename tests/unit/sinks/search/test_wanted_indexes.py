@@ -17,7 +17,7 @@ def wanted(*names: str, **search: object) -> Wanted:
     """What is wanted of tables with a key."""
     tables = [TableName("public", name) for name in names]
     key = Column(name="id", type="int4", type_oid=23, declared="integer", key=1)
-    schemas = {
+    schemas: dict[str, tuple[TableSchema, ...]] = {
         str(table): (
             TableSchema(
                 namespace="public",
