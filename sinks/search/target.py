@@ -76,7 +76,7 @@ class TableIndexes(Target):
         for index in search.indexes:
             if index.table not in captured:
                 self._report(f"[[search.indexes]]: {index.table} isn't captured (yet)")
-        names = [state.tables[name].name for name in sorted(keyed & wanted)]
+        names = [table.name for name, table in state.tables.items() if name in keyed & wanted]
         self._refused = refused = without_index(search, names)
         indexed = keyed & wanted - refused.keys()
         tables = {name: table for name, table in state.tables.items() if name in indexed}

@@ -7,8 +7,10 @@ or stand there before; once the row is mended, the log adds up to what the sourc
 import base64
 import json
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -17,10 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
-from cdc.log.state import read_dead_letters
-from cdc.records.topics import dead_letter_topic
 from deploy.local.kafka import Kafka
-from deploy.local.postgres import Postgres
 from deploy.local.processes import reserve_port
 from tests.faults.test_dead_letters import limit, text
 from tests.fixtures.pipeline import RunningPipeline, state_of
@@ -96,10 +95,8 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     log = daemon.command.log_end()
     assert log.count("a table is set aside") == 1
     assert "errors.dead.letter.include.list" in log
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
-        report = json.load(answer)
-    assert report["degraded"]
-    assert report["set_aside"].keys() == {"public.odd"}
+    wait_for(lambda: readiness(port).get("set_aside", {}).keys() == {"public.odd"})
+    assert readiness(port)["degraded"]
     shown = {each["table"]: each for each in status(made)}["public.odd"]
     assert shown["set_aside"]
     assert "can't be written" in shown["doubt"]
@@ -115,6 +112,16 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     daemon = made.start()
     wait_until_mended(made, database)
     assert made.stop(daemon) == 0
+
+
+def readiness(port: int) -> dict[str, Any]:
+    """What health says once the daemon is ready; nothing before."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
+            report: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError:
+        return {}
+    return report
 
 
 def status(made: RunningPipeline) -> list[dict[str, str]]:
@@ -254,51 +261,3 @@ def test_under_the_preset_it_ends_the_daemon_as_debezium_ends(
         connection.execute("INSERT INTO doc VALUES (1, %s)", [text(SENT_MAX)])
     assert daemon.wait(60) == ExitCode.RECORD_REFUSED
     assert "too large" in daemon.command.log_end()
-
-
-@pytest.fixture
-def raw(postgres: Postgres) -> Iterator[dict[str, str]]:
-    """A database that takes any bytes as text."""
-    name = f"test_{uuid4().hex[:12]}"
-    server = postgres.create_database(f"{name}_beside")
-    options = "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
-    run(server, f"CREATE DATABASE {name} {options}")
-    yield {**server, "dbname": name}
-    postgres.drop_database(name)
-    postgres.drop_database(f"{name}_beside")
-
-
-@pytest.mark.parametrize("listed", [False, True], ids=["set aside", "dead letter"])
-def test_a_byte_that_is_not_utf_8_concerns_its_record_or_its_table_alone(
-    pipeline: MakePipeline, raw: dict[str, str], listed: bool
-) -> None:
-    run(
-        raw,
-        "CREATE TABLE name (id int PRIMARY KEY, v text)",
-        "CREATE TABLE other (id int PRIMARY KEY, v text)",
-        "INSERT INTO name VALUES (1, 'plain')",
-        "INSERT INTO other VALUES (1, 'x')",
-    )
-    made = pipeline(
-        source=raw, **({"errors.dead.letter.include.list": "public.name"} if listed else {})
-    )
-    daemon = made.catch_up()
-    run(
-        raw,
-        "INSERT INTO name VALUES (2, chr(233)), (3, 'plain')",
-        "INSERT INTO other VALUES (2, convert_from('\\xc3a9', 'SQL_ASCII'))",
-    )
-    wait_for(lambda: not differing(made, raw, ["other"]) or not daemon.running)
-    assert daemon.running, daemon.command.log_end()
-    if listed:
-        topic = dead_letter_topic(made.settings.capture.topic_prefix)
-        (letter,) = read_dead_letters(made.settings.kafka, topic).values()
-        assert letter.table == "public.name"
-        assert aside(made) == set()
-    else:
-        wait_for(lambda: aside(made) == {"name"})
-    run(raw, "UPDATE name SET v = 'mended' WHERE id = 2")
-    if not listed:
-        assert made.millrace("snapshot", "--reset", "public.name").returncode == 0
-    wait_until_equal(made, raw, ["name", "other"])
-    assert made.stop(daemon) == 0

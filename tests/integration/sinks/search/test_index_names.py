@@ -43,7 +43,7 @@ def test_only_the_two_are_without_an_index_until_one_has_a_name_of_its_own(
     indexes.define(indexes=[named, {"table": "public.users", "name": "people"}])
     assert indexes.merge().exit_code == ExitCode.OK
     assert documents(indexes, "people") == {"1": "later"}
-    assert not indexes.client.indices.exists(index=f"{indexes.prefix}-public.users*")
+    assert indexes.client.indices.get(index=f"{indexes.prefix}-public.users*") == {}
 
 
 def documents(indexes: Indexes, name: str) -> dict[str, str]:
