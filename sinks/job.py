@@ -18,7 +18,7 @@ from cdc.settings import Settings
 from sinks.delta.target import LakehouseTables
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
-from sinks.run.options import PausedTables, Report, RunContext, RunOptions
+from sinks.run.options import PausedTables, Report, RunContext, RunOptions, wait_on
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
@@ -36,7 +36,7 @@ class Jobs:
     """The merge jobs of a configuration; a context manager that stops Spark at its end.
 
     Spark is started by the first run that has something for it to do. Where it is ``lasting``, many
-    runs come after that.
+    runs come after that. ``while_waiting`` is called while brokers don't answer, and may raise.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Jobs:
         options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
         *,
         lasting: bool = False,
+        while_waiting: Callable[[], None] = wait_on,
     ) -> None:
         self._settings = settings
+        self._while_waiting = while_waiting
         self._options = options
         self._lasting = lasting
         self._session: SparkSession | None = None
@@ -85,7 +87,7 @@ class Jobs:
         the log serves the next one, if it has succeeded.
         """
         options = replace(self._options, paused=paused)
-        context = RunContext(self._settings, self.session, report, options)
+        context = RunContext(self._settings, self.session, report, options, self._while_waiting)
         log = MillraceTopics(context)
         try:
             for name, run in self._runs.items():

@@ -112,6 +112,24 @@ def why_foreign(progress: Progress | None, state: SlotState, system: System) -> 
     return ""
 
 
+def check_own(servers: Servers) -> None:
+    """Raise GapError where a slot would be dropped that isn't known to be Millrace's own.
+
+    While the log says only that a slot is about to be made (Phase.CREATING), one that another
+    program makes under that name, in that database, looks the same.
+    """
+    state = servers.slot
+    if state is None:
+        return
+    if reason := why_foreign(servers.progress, state, servers.system):
+        raise GapError(
+            f"slot {state.name} has to be made again, and the one that is there may be another "
+            f"program's: {reason}",
+            remedy="choose another slot.name and topic.prefix; or, if no other program uses the "
+            f"slot, drop it at the source and start again: {slot.drop_statement(state.name)}",
+        )
+
+
 def check_slot(progress: Progress, servers: Servers) -> None:
     """Raise GapError unless the slot that was found gives everything after the log's progress."""
     wal_end = current_wal_end(servers.sql)
@@ -151,7 +169,8 @@ def begin_epoch(servers: Servers) -> int:
     """Record that the log goes on from this server's history; returns the epoch.
 
     The slot is taken away. Where an epoch was begun, and nothing of it is in the log yet, it
-    is that one. Raises ConfigError where the log has nothing to go on from.
+    is that one. Raises ConfigError where the log has nothing to go on from, GapError where the
+    slot may be another program's.
     """
     servers.take_lock()
     servers.find_slot()
@@ -161,6 +180,7 @@ def begin_epoch(servers: Servers) -> int:
     before = servers.progress
     if before is None:
         raise nothing_to_go_on_from(servers.settings.capture.slot_name)
+    check_own(servers)
     epoch = before.position.epoch
     if before.phase is not Phase.CREATING:
         epoch += 1
@@ -249,6 +269,7 @@ def create_slot(servers: Servers, replication: PGconn) -> tuple[Progress, Export
     start, or a new epoch, has announced is gone on with. A slot is dropped that was made without
     being recorded, or that a new epoch gives up: nothing of it will be in the log.
     """
+    check_own(servers)  # by what the log says before this announcement
     capture, before = servers.settings.capture, servers.progress
     prefix, name = capture.topic_prefix, capture.slot_name
     epoch = before.position.epoch if before else FIRST_EPOCH

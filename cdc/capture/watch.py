@@ -86,9 +86,7 @@ class SlotWatch:
         self._thread.join(PATIENCE_S)
         if self._failure is None:
             return
-        # A start that hasn't compared slot and log yet may have met somebody else's.
-        is_ours = self._health.progress is not None
-        is_to_go = is_ours and self._capture.slot_max_lag_policy == "drop"
+        is_to_go = self._capture.slot_max_lag_policy == "drop"
         if isinstance(self._failure, SlotLagError) and is_to_go:
             self._drop(self._failure)
         raise self._failure
@@ -181,6 +179,9 @@ class SlotWatch:
         """Raise SlotLagError where the slot holds back too much and isn't only to be warned of."""
         limit, policy = self._capture.slot_max_lag_bytes, self._capture.slot_max_lag_policy
         if policy == "warn" or limit is None or state.retained_bytes <= limit:
+            return
+        # What is to be dropped may be somebody else's until the start has compared slot and log.
+        if policy == "drop" and self._health.progress is None:
             return
         cause = "see why the log doesn't keep up (`millrace status`)"
         if state.lag_bytes < limit:

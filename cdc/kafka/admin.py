@@ -5,9 +5,10 @@ Requests go out for all topics at once. An answer is a value or a KafkaError, on
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from itertools import chain, groupby, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import (
@@ -27,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.errors import LogUnreachableError, MillraceError
+from cdc.errors import MillraceError
 from cdc.kafka import options
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, is_passing, log_error, reason, telling
 
@@ -38,6 +39,8 @@ REACH_S: Final = 10.0
 PATIENCE_S: Final = 60.0
 """How long brokers that have answered before may be away, or between two leaders."""
 REQUEST_S: Final = 60.0
+_READ_S: Final = 20.0
+"""The same for what changes nothing, and may be asked again."""
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _RETRY_S: Final = 0.05
@@ -65,7 +68,10 @@ def do_nothing() -> None:
 
 
 class LogAdmin:
-    """One admin client, whose waits call ``while_waiting`` at least twice a second."""
+    """One admin client, whose waits call ``while_waiting`` at least twice a second.
+
+    It is for one run or session: its patience with a topic's brokers is for all its requests.
+    """
 
     def __init__(
         self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
@@ -74,6 +80,8 @@ class LogAdmin:
         self._while_waiting = while_waiting
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._has_connected = False
+        self._given_up: dict[str, KafkaError] = {}
+        """Topics that were waited for in vain: of these this client asks no more."""
         config: dict[str, Any] = {
             **options.admin_options(kafka_options),
             "error_cb": self._complaints.append,
@@ -132,11 +140,11 @@ class LogAdmin:
         if not names:
             return {}
 
-        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+        def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
             topics = TopicCollection(names)
-            return self._client.describe_topics(topics, request_timeout=REQUEST_S)
+            return self._client.describe_topics(topics, request_timeout=timeout_s)
 
-        topics = self._ask(ask, names, "describing topics")
+        topics = self._ask(ask, names, timeout_s=_READ_S)
         configs = self._topic_configs(names)
         details: dict[str, TopicDescription] = {}
         for name in names:
@@ -157,12 +165,12 @@ class LogAdmin:
         if not names:
             return {}
 
-        def ask(names: list[str]) -> dict[str, Future[Any]]:
+        def ask(names: list[str], timeout_s: float) -> dict[str, Future[Any]]:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-            futures = self._client.describe_configs(resources, request_timeout=REQUEST_S)
+            futures = self._client.describe_configs(resources, request_timeout=timeout_s)
             return {resource.name: future for resource, future in futures.items()}
 
-        answers = self._ask(ask, names, "reading topics' settings")
+        answers = self._ask(ask, names, timeout_s=_READ_S)
         return {
             name: answer
             if isinstance(answer, KafkaError)
@@ -177,13 +185,18 @@ class LogAdmin:
         for broker in ids:  # a request is for one broker
             resource = ConfigResource(ResourceType.BROKER, broker)
             futures = self._client.describe_configs([resource], request_timeout=REQUEST_S)
-            answer = self._settle(futures, "reading a broker's settings")[resource]
+            answer = self._settle(futures)[resource]
             if not isinstance(answer, KafkaError):
                 settings[broker] = {key: str(entry.value) for key, entry in answer.items()}
         return settings
 
-    def create(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
+    def create(
+        self, topics: Iterable[NewTopic], unclear: set[str] | None = None
+    ) -> dict[str, KafkaError]:
         """Make topics; returns what went wrong with which.
+
+        ``unclear`` gets those that exist where they were asked for again: the first request has
+        made them, or somebody else has before the second.
 
         The controller has a topic before the brokers do. This waits for the brokers, so that the
         next request sees the topic.
@@ -191,13 +204,13 @@ class LogAdmin:
         failed: dict[str, KafkaError] = {}
         made: set[str] = set()
         for request in _portions(topics):
-            answers = self._create(request)
+            answers = self._create(request, set() if unclear is None else unclear)
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
         self._await(lambda cluster: not made - failed.keys() - cluster.topics.keys())
         return failed
 
-    def _create(self, request: list[NewTopic]) -> dict[str, Any]:
+    def _create(self, request: list[NewTopic], unclear: set[str]) -> dict[str, Any]:
         """A broker that has just started answers before its controller counts it as there.
 
         Until then nobody is named as the controller, and the client looks only now and then.
@@ -205,18 +218,16 @@ class LogAdmin:
         topics = {topic.topic: topic for topic in request}
         asked = Counter[str]()
 
-        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+        def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
             self._await(lambda cluster: cluster.controller_id >= 0)
             asked.update(names)
             wanted = [topics[name] for name in names]
-            return self._client.create_topics(wanted, request_timeout=REQUEST_S)
+            return self._client.create_topics(wanted, request_timeout=timeout_s)
 
-        answers = self._ask(ask, topics, "creating topics", _is_too_early)
-        # Asked again, it exists: it was the first answer that was lost.
-        return {
-            name: None if asked[name] > 1 and _exists(answer) else answer
-            for name, answer in answers.items()
-        }
+        answers = self._ask(ask, topics, _is_too_early)
+        exist = {name for name, answer in answers.items() if asked[name] > 1 and _exists(answer)}
+        unclear |= exist
+        return answers | dict.fromkeys(exist)
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
         """Delete topics, and wait until the brokers know; returns what went wrong with which."""
@@ -224,10 +235,10 @@ class LogAdmin:
         if not wanted:
             return {}
 
-        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
-            return self._client.delete_topics(names, request_timeout=REQUEST_S)
+        def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
+            return self._client.delete_topics(names, request_timeout=timeout_s)
 
-        answers = self._ask(ask, wanted, "deleting topics")
+        answers = self._ask(ask, wanted)
         failed = {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
         self._await(lambda cluster: not (set(wanted) - failed.keys()) & cluster.topics.keys())
         return failed
@@ -264,16 +275,23 @@ class LogAdmin:
 
         -1: no record is as late as the time of the ``spec``.
         """
+        # One partition without a leader fails a whole request: later each topic has one of its own.
+        divisions: Iterator[Callable[[object], str]] = chain([lambda _: ""], repeat(_topic_of))
 
-        def ask(partitions: list[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
-            requests = dict.fromkeys(partitions, spec)
-            return self._client.list_offsets(
-                requests, isolation_level=isolation, request_timeout=REQUEST_S
-            )
+        def ask(
+            wanted: list[TopicPartition], timeout_s: float
+        ) -> Mapping[TopicPartition, Future[Any]]:
+            futures: dict[TopicPartition, Future[Any]] = {}
+            for _, request in groupby(wanted, next(divisions)):
+                specs = dict.fromkeys(request, spec)
+                futures |= self._client.list_offsets(
+                    specs, isolation_level=isolation, request_timeout=timeout_s
+                )
+            return futures
 
         wanted = [TopicPartition(topic, partition) for topic, partition in partitions]
         offsets: dict[tuple[str, int], int] = {}
-        for partition, answer in self._ask(ask, wanted, "reading topics' offsets").items():
+        for partition, answer in self._ask(ask, wanted, timeout_s=_READ_S).items():
             if not isinstance(answer, KafkaError):
                 offsets[partition.topic, partition.partition] = answer.offset
                 continue
@@ -285,44 +303,63 @@ class LogAdmin:
 
     def _ask(
         self,
-        ask: Callable[[list[Request]], Mapping[Request, Future[Any]]],
+        ask: Callable[[list[Request], float], Mapping[Request, Future[Any]]],
         requests: Iterable[Request],
-        doing: str,
         is_to_repeat: Callable[[KafkaError], bool] = is_passing,
+        timeout_s: float = REQUEST_S,
     ) -> dict[Request, Any]:
-        """All answers; requests that fail by what passes are made again, for PATIENCE_S."""
+        """All answers; requests that fail by what passes are made again, for PATIENCE_S.
+
+        Those that nobody can answer before credentials or rights are mended aren't.
+        """
         deadline = time.monotonic() + PATIENCE_S
-        answers: dict[Request, Any] = {}
-        left = list(requests)
+        wanted = list(requests)
+        answers: dict[Request, Any] = {
+            each: self._given_up[_topic_of(each)]
+            for each in wanted
+            if _topic_of(each) in self._given_up
+        }
+        left = [each for each in wanted if each not in answers]
+        self._complaints.clear()  # they were of another request
         while left:
-            answers |= self._settle(ask(left), doing)
+            wait_s = max(METADATA_S, min(timeout_s, deadline - time.monotonic()))
+            answers |= self._settle(ask(left, wait_s), wait_s)
             left = [each for each in left if isinstance(answers[each], KafkaError)]
             left = [each for each in left if is_to_repeat(answers[each])]
+            self._client.poll(0)
+            refusal = next(filter(is_access, self._complaints), None)
+            if left and refusal is not None:
+                return answers | dict.fromkeys(left, refusal)
             if time.monotonic() > deadline:
+                self._given_up |= {_topic_of(each): answers[each] for each in left}
                 break
             if left:
                 self._while_waiting()
                 time.sleep(_AGAIN_S)
         return answers
 
-    def _settle(self, futures: Mapping[Request, Future[Any]], doing: str) -> dict[Request, Any]:
-        """Wait for all answers; an answer that is an error is returned as such."""
-        deadline = time.monotonic() + REQUEST_S + ATTEMPT_S
+    def _settle(
+        self, futures: Mapping[Request, Future[Any]], timeout_s: float = REQUEST_S
+    ) -> dict[Request, Any]:
+        """Wait for all answers; an answer that is an error, or doesn't come, is returned as one."""
+        deadline = time.monotonic() + timeout_s + ATTEMPT_S
         answers: dict[Request, Any] = {}
         for request, future in futures.items():
             while request not in answers:
+                left_s = deadline - time.monotonic()
                 try:
-                    answers[request] = future.result(timeout=ATTEMPT_S)
+                    answers[request] = future.result(timeout=max(0.0, min(ATTEMPT_S, left_s)))
                 except FutureTimeoutError:
                     self._while_waiting()
-                    if time.monotonic() > deadline:
-                        raise LogUnreachableError(
-                            f"{doing}: no answer for {REQUEST_S:.0f} s",
-                            where=f"bootstrap.servers {self.servers}",
-                        ) from None
+                    if left_s <= 0:
+                        answers[request] = KafkaError(KafkaError.REQUEST_TIMED_OUT)
                 except KafkaException as exception:
                     answers[request] = reason(exception)
         return answers
+
+
+def _topic_of(request: object) -> str:
+    return request.topic if isinstance(request, TopicPartition) else str(request)
 
 
 def _replicas(topic: TopicMetadata) -> int:

@@ -7,6 +7,7 @@ of one broker less. https://kafka.apache.org/documentation/#topicconfigs_min.ins
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from cdc.errors import ConfigError
 from cdc.kafka.admin import TopicDescription
 from cdc.settings.model import LogSettings
 
@@ -23,11 +24,27 @@ class Copies(NamedTuple):
 
 
 def copies_of(settings: LogSettings, brokers: int) -> Copies:
-    """What new topics get: three copies and two in sync, or as near as the cluster comes to it."""
+    """What new topics get: three copies and two in sync, or as near as the cluster comes to it.
+
+    Raises ConfigError where more have to be in sync than there would be copies.
+    """
     replicas = settings.topic_replication_factor or max(1, min(_REPLICAS, brokers))
     # With two copies, two in sync would let either broker stop all writing.
     min_isr = _MIN_ISR if replicas >= _REPLICAS else 1
-    return Copies(replicas, settings.topic_min_insync_replicas or min_isr)
+    min_isr = settings.topic_min_insync_replicas or min_isr
+    if min_isr > replicas:
+        raise ConfigError(
+            f"topic.min.insync.replicas = {min_isr} is above the copies of new topics ({replicas},"
+            f" in a cluster of {brokers}): no broker would take a record",
+            where="topic.min.insync.replicas in [log]",
+            remedy=f"set it to {replicas} at most, or leave it out; or start the other brokers",
+        )
+    return Copies(replicas, min_isr)
+
+
+def takes_nothing(topic: TopicDescription) -> bool:
+    """Whether more copies have to be in sync than there are: then no record is ever written."""
+    return 0 < topic.replicas < int(topic.config.get(MIN_ISR, "1"))
 
 
 def too_few(
@@ -42,6 +59,13 @@ def too_few(
             "topics have one copy in a cluster of several brokers: what its broker loses is lost",
             "kafka-reassign-partitions adds copies; topic.replication.factor says it of new topics",
             lone,
+        )
+    few = [name for name, topic in topics.items() if 1 < topic.replicas < min(_REPLICAS, brokers)]
+    if few:
+        yield (
+            f"topics have two copies, and the cluster has {brokers} brokers (by now)",
+            f"kafka-reassign-partitions adds copies; with three, set {MIN_ISR}=2",
+            few,
         )
     lax = [
         name

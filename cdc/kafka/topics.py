@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
-from cdc.kafka.copies import MIN_ISR, copies_of, too_few
+from cdc.kafka.copies import MIN_ISR, copies_of, takes_nothing, too_few
 from cdc.kafka.errors import log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.sending import send
@@ -289,7 +289,8 @@ class LogTopics:
         if not topics:
             return
         self._write_down([topic.name for topic in topics])
-        failed = self._make(topics, config, keep_ms)
+        unclear: set[str] = set()
+        failed = self._make(topics, config, keep_ms, unclear)
         if failed:  # somebody else's, or nobody's
             self._write_down(failed, made=False)
         raced = [topic for topic in topics if topic.name in failed]
@@ -298,12 +299,27 @@ class LogTopics:
                 raise log_error(error, "creating a topic", f"topic {name}")
         if raced:  # somebody else was faster: it has to be what we would have made
             self._ensure(raced, config, keep_ms)
+        for topic in topics:
+            if topic.name in unclear:
+                self._claim(topic, config, keep_ms)
+
+    def _claim(self, topic: WantedTopic, config: Mapping[str, str], keep_ms: int) -> None:
+        """Verify a topic that we have made, or somebody else before we were answered."""
+        try:
+            self._ensure([topic], config, keep_ms)
+        except TopicMismatchError:
+            self._write_down([topic.name], made=False)
+            raise
 
     def _make(
-        self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int
+        self,
+        topics: list[WantedTopic],
+        config: Mapping[str, str],
+        keep_ms: int,
+        unclear: set[str] | None = None,
     ) -> dict[str, KafkaError]:
         copies = copies_of(self._log, self._brokers)
-        return self._admin.create(
+        new = (
             NewTopic(
                 topic.name,
                 topic.partitions,
@@ -316,17 +332,16 @@ class LogTopics:
             )
             for topic in topics
         )
+        return self._admin.create(new, unclear)
 
     def _write_down(self, names: Iterable[str], *, made: bool = True) -> None:
         """Write to the log which topics are made by us; what has that is one of them."""
         own = WantedTopic(made_topic(self._prefix), 1, "compact")
-        written = list(names)
         if own.name not in self._admin.describe([own.name]):
             for name, error in self._make([own], STATE_CONFIG, 0).items():
                 raise log_error(error, "creating a topic", f"topic {name}")
-            written.insert(0, own.name)
         now_ms = time.time_ns() // 1_000_000
-        topics = [MadeTopic(topic=name, ts_ms=now_ms) for name in written]
+        topics = [MadeTopic(topic=name, ts_ms=now_ms) for name in names]
         records = [
             (topic.key, topic.model_dump_json().encode() if made else None) for topic in topics
         ]
@@ -339,6 +354,12 @@ class LogTopics:
             f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
             for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms)
         ]
+        if takes_nothing(existing):
+            remedy = self._alter(wanted.name, MIN_ISR, str(existing.replicas))
+            findings.append(
+                f"topic {wanted.name}: {MIN_ISR} is {existing.config[MIN_ISR]}, above its"
+                f" {existing.replicas} copies: no broker takes a record\n    → {remedy}"
+            )
         partitions = existing.partitions
         if partitions != wanted.partitions:
             remedy = (

@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogError, MillraceError
-from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin
+from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin, do_nothing
 from cdc.log.state import StateReader
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
@@ -48,17 +48,23 @@ class LogState:
 
 
 class LogReader:
-    """The log's state and offsets, read again at each call."""
+    """The log's state and offsets, read again at each call; for one run, as its LogAdmin is.
 
-    def __init__(self, kafka_options: Mapping[str, str]) -> None:
+    Its waits call ``while_waiting``, which may raise to give up.
+    """
+
+    def __init__(
+        self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
+    ) -> None:
         self._options = kafka_options
-        self._admin = LogAdmin(kafka_options)
+        self._while_waiting = while_waiting
+        self._admin = LogAdmin(kafka_options, while_waiting)
 
     def state(
         self, prefix: str, slot: str, report: Callable[[str], None] = print
     ) -> LogState | None:
         """Return the log's state once it can be read up to its ends; None before a first start."""
-        reader = StateReader(self._options)
+        reader = StateReader(self._options, self._while_waiting)
         progress = reader.last_progress(progress_topic(prefix), slot)
         if progress is None:
             return None
@@ -135,6 +141,7 @@ class LogReader:
             if not is_reported and time.monotonic() > began + _SAY_S:
                 report(f"waiting for an open Kafka transaction in {waiting[0][0]}")
                 is_reported = True
+            self._while_waiting()
             time.sleep(_ASK_AGAIN_S)
 
     def _committed_bounds(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cdc.capture.start import why_foreign
-from cdc.errors import ConfigError, LogUnreachableError
+from cdc.errors import ConfigError, LogAccessError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress, read_all
@@ -91,12 +91,13 @@ def _slot(settings: Settings, state: slot.SlotState) -> Step:
     topic = progress_topic(settings.capture.topic_prefix)
     try:
         progress = last_progress(settings.kafka, topic, name)
-    except LogUnreachableError as error:
-        raise LogUnreachableError(
+    except (LogUnreachableError, LogAccessError) as error:
+        again = error.remedy or "try again when the brokers answer"
+        raise type(error)(
             f"only the log tells whether Millrace made slot {name}: {error.what}",
             where=error.where,
-            remedy="try again when the brokers answer; or, if no other program uses the slot, drop "
-            f"it at the source: {by_hand}",
+            remedy=f"{again}; or, if no other program uses the slot, drop it at the source: "
+            f"{by_hand}",
         ) from error
     if reason := why_foreign(progress, state, _system(settings)):
         what = f"slot {name}: {reason}. If no other program uses it: {by_hand}"
@@ -134,6 +135,7 @@ def _topics(settings: Settings) -> list[Step]:
     # Those of the state go last: without them nobody knows which topics there are.
     state = [named(prefix) for named in (progress_topic, schema_topic, table_topic, made_topic)]
     made = {topic.topic for topic in read_all(settings.kafka, made_topic(prefix), MadeTopic)}
+    made.add(made_topic(prefix))  # nobody else has a use for it
     data = [table.topic for table in table_states(settings) if table.is_in_log]
     beside = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic)]
     others = dict.fromkeys([*data, *beside, *sorted(made)])

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from threading import Event
 from typing import Annotated, Final, Literal
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 
 from cdc.convert.converters import schema_reader
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, LogUnreachableError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
@@ -62,9 +63,22 @@ def merge(
     options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
     options = replace(options, accepted_drops=frozenset(accept_drop or ()))
     apart_s = _seconds(interval)
-    with stop_on_signals() as stop, Jobs(settings, sink, options, lasting=follow) as jobs:
-        code = run_on(jobs, settings, stop, apart_s, print_line) if follow else jobs.run(print_line)
+    with stop_on_signals() as stop:
+        patience = partial(_wait_unless, stop)
+        with Jobs(settings, sink, options, lasting=follow, while_waiting=patience) as jobs:
+            if follow:
+                code = run_on(jobs, settings, stop, apart_s, print_line)
+            else:
+                code = jobs.run(print_line)
     raise typer.Exit(code)
+
+
+def _wait_unless(stop: Event) -> None:
+    """Wait on for brokers, unless the command was told to end."""
+    if stop.is_set():
+        raise LogUnreachableError(
+            "told to stop while brokers were waited for", remedy="the next run goes on from here"
+        )
 
 
 def _seconds(text: str) -> float:

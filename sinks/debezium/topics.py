@@ -64,7 +64,7 @@ class DebeziumTopics:
         self._failed: dict[str, MillraceError] = {}
         self._ends: Offsets = {}
         self._groups: dict[str, list[RecordGroup]] = {}
-        self._log = TopicLog(settings.kafka)
+        self._log = TopicLog(settings.kafka, context.while_waiting)
 
     def state(self, last: RunPlan | None) -> LogState | None:
         """The topics, and how far they can be read now."""

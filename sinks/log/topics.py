@@ -37,6 +37,7 @@ class MillraceTopics(Topics):
 
     def __init__(self, context: RunContext) -> None:
         self._settings = context.settings
+        self._while_waiting = context.while_waiting
         self._session = context.session
         self._report = context.report
         self._state: LogState | None = None
@@ -45,7 +46,7 @@ class MillraceTopics(Topics):
 
     @cached_property
     def _log(self) -> LogReader:
-        return LogReader(self._settings.kafka)
+        return LogReader(self._settings.kafka, self._while_waiting)
 
     def state(self, last: RunPlan | None) -> LogState | None:
         """The log's state once it can be read up to its ends."""

@@ -19,6 +19,10 @@ PausedTables = Mapping[str, MillraceError]
 """Derived tables that failed a moment ago and wait for a retry, with their errors."""
 
 
+def wait_on() -> None:
+    """What a run does while it waits for brokers, where nobody may end it meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """A run's own options, and its access to the registry and the source, which no sink knows.
@@ -45,10 +49,12 @@ class RunOptions:
 class RunContext:
     """The configuration, and what a run is given by whoever starts it.
 
-    ``session`` is called once there is something for Spark to do.
+    ``session`` is called once there is something for Spark to do; ``while_waiting`` while brokers
+    don't answer: it may raise to give up.
     """
 
     settings: Settings
     session: SparkProvider
     report: Report
     options: RunOptions
+    while_waiting: Callable[[], None] = wait_on

@@ -211,6 +211,30 @@ def test_when_needed_a_gap_begins_a_new_epoch_by_itself(
     assert (gap.start.epoch, gap.end.epoch) == (1, 2), "what was deleted meanwhile is nowhere"
 
 
+def test_when_needed_another_programs_slot_of_the_same_name_stays(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    run(database, *ITEM)
+    made = pipeline(**PAGES, **{"snapshot.mode": "when_needed"})
+    assert made.stop(made.catch_up()) == 0
+    name = made.settings.capture.slot_name
+    run(database, f"SELECT pg_drop_replication_slot('{name}')")
+    run(database, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    daemon = made.start()
+    assert daemon.wait(60) == ExitCode.GAP
+    told = daemon.command.log_end()
+    asked = made.millrace("new-epoch", "--yes")
+    assert asked.returncode == ExitCode.GAP
+    for text in (told, asked.stderr):
+        assert "it is ahead of the log" in text
+        assert f"SELECT pg_drop_replication_slot('{name}');" in text
+    progress = made.progress()
+    assert progress is not None
+    assert progress.position.epoch == 1
+    run(database, f"SELECT pg_drop_replication_slot('{name}')")  # it is still there
+    assert made.stop(made.catch_up()) == 0
+
+
 def test_recovery_writes_lost_states_anew_and_reads_no_row(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

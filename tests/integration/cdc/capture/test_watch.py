@@ -325,11 +325,7 @@ def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
             assert "idle_replication_slot_timeout is 1s" in str(slot.why_lost(state))
 
 
-@pytest.mark.parametrize("policy", ["stop", "drop"])
-def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(
-    database: Conninfo, policy: str
-) -> None:
-    """So it does where it is to be dropped, until the start has found it to be Millrace's own."""
+def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Conninfo) -> None:
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     noise = "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 600000))"
@@ -337,7 +333,7 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(
     stop = threading.Event()
 
     def hold_back() -> None:
-        limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": policy}
+        limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": "stop"}
         with watched(database, stop, **limit) as health:
             run(database, noise)
             until(lambda: health.report().get("slot"))
@@ -352,6 +348,30 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(
     assert any("% of slot.max.lag.bytes (1.0 MB)" in entry["event"] for entry in logs)
     with session(database) as opened:
         assert slot.inspect(opened, capture(database).slot_name) is not None
+
+
+def test_a_slot_that_is_to_be_dropped_is_as_soon_as_the_start_knows_it_to_be_its_own(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start above the limit compares slot and log first: until then it may be somebody else's."""
+    monkeypatch.setattr("cdc.capture.watch.INSPECT_S", 0.1)
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    run(database, "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 1500000))")
+    stop = threading.Event()
+
+    def start() -> None:
+        limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": "drop"}
+        with watched(database, stop, **limit) as health:
+            until(lambda: health.report().get("slot"))
+            assert not stop.wait(0.5)
+            health.opened(Mock(), {})
+            assert stop.wait(10)
+
+    with pytest.raises(SlotLagError, match="dropped, as slot"):
+        start()
+    with session(database) as opened:
+        assert slot.inspect(opened, capture(database).slot_name) is None
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from cdc.errors import ConfigError, LogAccessError, LogUnreachableError, TopicMi
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
+from cdc.log.state import read_all
+from cdc.records.made_topics import MadeTopic
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, table_record
-from cdc.records.topics import data_topic, progress_topic, table_topic
+from cdc.records.topics import data_topic, made_topic, progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
 from compaction.topics import examine
 from deploy.local.kafka import Kafka
@@ -127,6 +129,51 @@ def test_topic_of_automatic_creation_is_refused(kafka: Kafka, topic_prefix: str)
         )
     assert "cleanup.policy is delete, not compact" in str(raised.value)
     assert "topic.partitions = 1" in str(raised.value)
+
+
+def test_a_topic_that_takes_no_record_is_refused_with_the_command(
+    kafka: Kafka, topic_prefix: str
+) -> None:
+    kept = {"min_compaction_lag_ms": WEEK_MS, "delete_retention_ms": WEEK_MS}
+    name = data_topic(topic_prefix, TableName("public", "a"))
+    make_topic(kafka, name, 3, cleanup_policy="compact", min_insync_replicas="2", **kept)
+    with pytest.raises(TopicMismatchError, match="no broker takes a record") as raised:
+        LogTopics(settings(kafka.client_options(), topic_prefix)).ensure_data_topics(
+            [], [captured("a")]
+        )
+    assert f"--entity-name {name} --add-config min.insync.replicas=1" in str(raised.value)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_topic_that_exists_when_it_is_asked_for_again_is_verified(
+    kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
+) -> None:
+    """The first answer was lost, or was no; then a consumer may have had the topic made."""
+    chosen = settings(kafka.client_options(), topic_prefix)
+    topics, name = LogTopics(chosen), data_topic(topic_prefix, TableName("public", "a"))
+    topics.ensure_state_topics()
+    real, asked = AdminClient.create_topics, list[str]()
+
+    def create(client: AdminClient, wanted: list[NewTopic], **more: Any) -> Any:
+        if asked:
+            return real(client, wanted, **more)
+        asked.extend(topic.topic for topic in wanted)
+        first = wanted if is_ours else [NewTopic(name, 1, 1)]
+        for made in real(client, first, **more).values():
+            made.result()
+        lost: Future[Any] = Future()
+        code = KafkaError._TRANSPORT if is_ours else KafkaError.NOT_CONTROLLER
+        lost.set_exception(KafkaException(KafkaError(code)))
+        return dict.fromkeys(asked, lost)
+
+    monkeypatch.setattr(AdminClient, "create_topics", create)
+    if is_ours:
+        topics.ensure_data_topics([], [captured("a")])
+    else:
+        with pytest.raises(TopicMismatchError, match="has 1 partitions, not 3"):
+            topics.ensure_data_topics([], [captured("a")])
+    made_topics = read_all(chosen.kafka, made_topic(topic_prefix), MadeTopic)
+    assert (name in {topic.topic for topic in made_topics}) is is_ours
 
 
 def test_recorded_partition_count_is_held_against_the_broker(
@@ -283,8 +330,10 @@ def test_state_topic_that_isnt_compacted_is_found(kafka: Kafka, topic_prefix: st
     LogTopics(chosen).ensure_state_topics()
     topic = progress_topic(topic_prefix)
     produce_old(chosen, topic)
-    (report, *_) = examine(chosen, [])
+    (report, *_) = reports = examine(chosen, [])
     assert "isn't compacted" in report.findings[0]
+    state_topics = progress_topic, schema_topic, table_topic, made_topic
+    assert {each.name for each in reports} == {named(topic_prefix) for named in state_topics}
 
 
 def produce_old(chosen: Settings, topic: str) -> None:
@@ -303,11 +352,11 @@ def test_a_signal_topic_that_isnt_ours_to_make_or_read_is_only_warned_about(
     topics = LogTopics(settings(kafka.client_options(), topic_prefix))
     allowed = getattr(LogAdmin, call)
 
-    def refuse(admin: LogAdmin, asked: Any) -> Any:
+    def refuse(admin: LogAdmin, asked: Any, *more: Any) -> Any:
         wanted = list(asked)
         if any("-signal" in getattr(one, "topic", one) for one in wanted):
             raise LogAccessError("not authorized")
-        return allowed(admin, wanted)
+        return allowed(admin, wanted, *more)
 
     monkeypatch.setattr(LogAdmin, call, refuse)
     topics.ensure_state_topics()

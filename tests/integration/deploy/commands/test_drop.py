@@ -1,12 +1,15 @@
 """`millrace drop`, typed: what Millrace made goes, and what it found stays, and is named."""
 
 import signal
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.kafka.admin import LogAdmin
+from cdc.kafka.topics import LogTopics, WantedTopic
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic, made_topic, progress_topic
 from deploy.local.kafka import Kafka
@@ -71,6 +74,41 @@ def test_a_start_that_died_after_it_made_topics_has_made_them(
     lines = typed(made.config, "drop", "--topics").stdout.splitlines()
     for name in (data_topic(prefix, TableName("public", "item")), progress_topic(prefix)):
         assert f"would drop topic {name}" in lines
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_start_that_died_before_it_made_the_topics_leaves_nothing_behind(
+    configured: Configured,
+    database: dict[str, str],
+    typed: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_written: bool,
+) -> None:
+    """Both before and after it has written down that it makes them; so after the next start."""
+    run(database, ITEM)
+    made = configured()
+    prefix = made.settings.capture.topic_prefix
+    real = LogTopics._make
+
+    def make(topics: LogTopics, wanted: list[WantedTopic], *more: Any) -> Any:
+        if [topic.name for topic in wanted] != [made_topic(prefix)]:
+            raise ConnectionError
+        return real(topics, wanted, *more)
+
+    with monkeypatch.context() as patch:
+        if is_written:
+            patch.setattr(LogTopics, "_make", make)
+        else:
+            patch.setattr("cdc.kafka.topics.send", Mock(side_effect=ConnectionError))
+        with pytest.raises(ConnectionError):
+            LogTopics(made.settings).ensure_state_topics()
+    lines = typed(made.config, "drop", "--topics").stdout.splitlines()
+    assert f"would drop topic {made_topic(prefix)}" in lines
+
+    LogTopics(made.settings).ensure_state_topics()
+    typed(made.config, "drop", "--yes", "--topics")
+    assert not [name for name in LogAdmin(made.settings.kafka).partitions() if prefix in name]
 
 
 def test_a_slot_that_the_log_doesnt_have_stays(

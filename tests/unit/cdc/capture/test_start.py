@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from cdc.capture.servers import Servers
-from cdc.capture.start import begin_epoch, check_continuity, check_untouched
+from cdc.capture.start import begin_epoch, check_continuity, check_untouched, create_slot
 from cdc.errors import GapError
 from cdc.postgres.connection import System
 from cdc.postgres.slot import SlotState
@@ -107,8 +107,35 @@ def test_a_new_epoch_waits_for_no_transaction_of_the_cluster_before(
     servers.progress = progress(Position(1, Lsn(490), 3), flush=500)
     servers.settings.capture.topic_prefix, servers.settings.capture.slot_name = "pre", "s"
     servers.system = System("2", 1, Lsn(900), "d", {})
+    servers.slot = None
     assert begin_epoch(cast("Servers", servers)) == 2
     ((_, record),) = (call.args[0] for call in servers.record.call_args_list)
     begun = parse_state(TableState, record.value, record.topic)
     assert (begun.epoch, begun.joined_xid, begun.joined_lsn) == (2, 0, 0)
     assert begun.doubt == doubt.model_copy(update={"leaves": (), "behind_xid": 0})
+
+
+OTHER_CLUSTER = System("2", 1, Lsn(900), "d", {})
+AHEAD = SLOT._replace(confirmed_flush_lsn=Lsn(501))
+
+
+@pytest.mark.parametrize(
+    ("state", "system", "words"),
+    [
+        (AHEAD, System("1", 1, Lsn(900), "d", {}), "ahead of the log"),
+        (SLOT, OTHER_CLUSTER, "another PostgreSQL cluster"),
+        (SLOT._replace(database="e"), System("1", 1, Lsn(900), "d", {}), "another database's"),
+    ],
+)
+def test_a_slot_that_may_be_another_programs_isnt_dropped_for_a_new_one(
+    state: SlotState, system: System, words: str
+) -> None:
+    servers = Mock()
+    servers.progress = progress(Position(1, Lsn(490), 3), flush=500)
+    servers.slot, servers.system = state, system
+    for drop in (begin_epoch, lambda servers: create_slot(servers, Mock())):
+        with pytest.raises(GapError, match=words) as caught:
+            drop(cast("Servers", servers))
+        assert "pg_drop_replication_slot('s')" in caught.value.remedy
+    servers.record.assert_not_called()
+    servers.end_slot.assert_not_called()

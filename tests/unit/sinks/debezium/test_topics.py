@@ -25,7 +25,7 @@ TOPICS = {name: f"p.{name}" for name in (T, U)}
 class MadeLog:
     """Topics, the first of which ends at offset 5, and one that nobody may look at."""
 
-    def __init__(self, _kafka: dict[str, str]) -> None: ...
+    def __init__(self, _kafka: dict[str, str], *_more: object) -> None: ...
 
     def tables(self, _prefix: str, _captures: Any) -> dict[TableName, str]:
         return {**TOPICS, HIDDEN: "p.public.v"}

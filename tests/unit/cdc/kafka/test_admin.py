@@ -1,0 +1,98 @@
+"""Requests about topics: how long they are made again, and of which no more."""
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from cdc.errors import LogAccessError, LogUnreachableError, MillraceError
+from cdc.kafka.admin import LATEST, LogAdmin, do_nothing
+
+OFFSET = 7
+
+
+class Client:
+    """A client as librdkafka is: one partition without a leader fails a whole request."""
+
+    def __init__(self, lost: str, code: int = KafkaError._TIMED_OUT) -> None:
+        self._lost = lost
+        self._code = code
+        self.asked: list[set[str]] = []
+        self.on_request: Callable[[], None] = Mock()
+
+    def poll(self, _seconds: float) -> None:
+        """Nothing to serve."""
+
+    def list_offsets(
+        self, specs: Iterable[TopicPartition], **_more: object
+    ) -> dict[TopicPartition, Future[Any]]:
+        partitions = list(specs)
+        self.asked.append({partition.topic for partition in partitions})
+        self.on_request()
+        answer: Future[Any] = Future()
+        if self._lost in self.asked[-1]:
+            answer.set_exception(KafkaException(KafkaError(self._code)))
+        else:
+            answer.set_result(Mock(offset=OFFSET))
+        return dict.fromkeys(partitions, answer)
+
+
+def admin_of(client: Client, while_waiting: Callable[[], None] = do_nothing) -> LogAdmin:
+    admin = LogAdmin({"bootstrap.servers": "127.0.0.1:1"}, while_waiting)
+    vars(admin)["_client"] = client
+    return admin
+
+
+def test_a_topic_without_a_leader_costs_the_others_one_wait_and_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cdc.kafka.admin.PATIENCE_S", 0.5)
+    client = Client("lost")
+    admin = admin_of(client)
+    partitions = [("lost", 0), ("fine", 0), ("fine", 1)]
+    for _ in range(2):
+        failed: dict[str, MillraceError] = {}
+        offsets = admin.list_offsets(partitions, LATEST, failed=failed)
+        assert offsets == {("fine", 0): OFFSET, ("fine", 1): OFFSET}
+        assert isinstance(failed["lost"], LogUnreachableError)
+    assert client.asked[:3] == [{"lost", "fine"}, {"lost"}, {"fine"}]
+    assert client.asked[-1] == {"fine"}, "it was waited for once"
+
+
+def test_a_password_that_is_no_longer_right_isnt_waited_for() -> None:
+    client = Client("t", KafkaError._TRANSPORT)
+    admin = admin_of(client)
+    client.on_request = lambda: admin._complaints.append(KafkaError(KafkaError._AUTHENTICATION))
+    began = time.monotonic()
+    with pytest.raises(LogAccessError):
+        admin.list_offsets([("t", 0)], LATEST)
+    assert time.monotonic() - began < 5
+
+
+def test_whoever_waits_may_end_the_wait() -> None:
+    def end() -> None:
+        raise LogUnreachableError("told to stop")
+
+    began = time.monotonic()
+    with pytest.raises(LogUnreachableError, match="told to stop"):
+        admin_of(Client("t"), end).list_offsets([("t", 0)], LATEST)
+    assert time.monotonic() - began < 5
+
+
+def test_a_request_that_is_never_answered_is_given_up_like_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cdc.kafka.admin.PATIENCE_S", 0.1)
+    monkeypatch.setattr("cdc.kafka.admin.METADATA_S", 0.1)
+    client = Client("none")
+    monkeypatch.setattr(client, "list_offsets", lambda specs, **_: {one: Future() for one in specs})
+    failed: dict[str, MillraceError] = {}
+    partitions = [("t", number) for number in range(1_000)]
+    began = time.monotonic()
+    assert admin_of(client).list_offsets(partitions, LATEST, failed=failed) == {}
+    assert isinstance(failed["t"], LogUnreachableError)
+    assert time.monotonic() - began < 10
