@@ -12,13 +12,13 @@ import structlog
 
 from cdc.errors import MillraceError
 from cdc.postgres import publishing
-from cdc.postgres.captured import captured_tables, described_tables, unpublished
+from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.running import Running
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import SnapshotRequest
+from cdc.records.state import SnapshotRequest, TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.tables import Joined, Tables
 from snapshots.chunk import open_remedy
@@ -149,7 +149,6 @@ class NewTables:
         self._next = time.monotonic() + NEW_TABLES_S
         self._job: Job[list[TableDescription]] | None = None
         self._described: deque[TableDescription] = deque()
-        self._warned = set[TableName]()
         self._refused: list[TableName] = []
         """The tables that could never be captured, when new ones were looked for."""
 
@@ -175,8 +174,9 @@ class NewTables:
             states = self._tables.states.values()
             self._refused = [state.name for state in states if not state.is_in_log]
             others_than = frozenset([*followed, *self._tables.states.waiting])
-            in_log = frozenset(state.oid for state in states if state.is_in_log)
-            others = partial(_others, settings=self._settings, than=others_than, in_log=in_log)
+            others = partial(
+                _others, settings=self._settings, than=others_than, states=tuple(states)
+            )
             self._job = self._reader.ask(others)
         return Joined([])
 
@@ -190,37 +190,24 @@ class NewTables:
         name, states = table.name, self._tables.states
         if states.is_followed(name) or name in states.waiting:  # by its first change
             return Joined([])
-        return self._tables.join(table, reached) if table.entry else self._lacks(table, reached)
-
-    def _lacks(self, table: TableDescription, reached: Position) -> Joined:
-        """Tell of a table that isn't published, and that Millrace can't add.
-
-        It is set aside if the log has nothing of it.
-        """
-        obstacles, state = self._tables.obstacles, self._tables.states.get(table.name)
-        publication = self._settings.publication_name
-        error = obstacles.of(table) or unpublished(publication, table.name)
-        if state is None or not state.is_in_log:
-            return Joined(obstacles.refuse(table, error, reached))
-        if table.name not in self._warned:
-            self._warned.add(table.name)
-            log.warning(error.what, remedy=error.remedy)
-        return Joined([])
+        if not table.entry:
+            return Joined(self._tables.obstacles.leave_out(table, reached))
+        return self._tables.join(table, reached)
 
 
 def _others(
     connection: psycopg.Connection,
     settings: CaptureSettings,
     than: frozenset[TableName],
-    in_log: frozenset[int],
+    states: Sequence[TableState],
 ) -> list[TableDescription]:
     """Describe tables that are captured, and aren't among these.
 
-    What is new is added to the publication, where Millrace has made that; what the log has
-    ``in_log``, by its OID, was taken out by somebody.
+    What the log's ``states`` don't have is added to the publication, where Millrace has made that;
+    one that is locked is left for the next look.
     """
     captured = captured_tables(connection, settings)
-    new = [table for table in captured if table.oid not in in_log]
-    publishing.add(connection, settings, publishing.addable(connection, settings, new))
-    others = [table for table in captured if table.name not in than]
+    new = publishing.unknown(captured, states)
+    locked = publishing.add(connection, settings, publishing.addable(connection, settings, new))
+    others = [t for t in captured if t.name not in than and t.oid not in locked]
     return described_tables(connection, settings, others) if others else []

@@ -3,8 +3,8 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from uuid import uuid4
 
@@ -145,15 +145,12 @@ class Daemon:
         )
 
     def _capture(self, stop: threading.Event) -> None:
-        with ExitStack() as stack:
-            session = self._session(stack, stop)
+        with self._session(stop) as (session, stack):
             try:
                 self._capture_by(session, stack, stop)
             except SourceUnreachableError as error:
                 self._look_for_crash(session.servers, error)
                 raise
-            except UndecodableError as error:
-                raise session.servers.explained(error) from error
 
     def _look_for_crash(self, servers: Servers, error: SourceUnreachableError) -> None:
         """Note whether the server has crashed; rows of a snapshot are no decoded WAL."""
@@ -218,16 +215,22 @@ class Daemon:
         self._crashes.note_progress(progress)
         self.health.streaming(progress)
 
-    def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
-        servers = Servers(
-            self._settings,
-            stack,
-            stop,
-            self.health,
-            refusals=self._refusals,
-            in_progress=self._in_progress,
-        )
-        return Session(servers)
+    @contextmanager
+    def _session(self, stop: threading.Event) -> Iterator[tuple[Session, ExitStack]]:
+        """A session, and the stack that closes what is opened for it."""
+        with ExitStack() as stack:
+            servers = Servers(
+                self._settings,
+                stack,
+                stop,
+                self.health,
+                refusals=self._refusals,
+                in_progress=self._in_progress,
+            )
+            try:
+                yield Session(servers), stack
+            except UndecodableError as error:
+                raise servers.explained(error) from error
 
     def find_gap(self, stop: threading.Event) -> str:
         """Say whether, and why, `run` would refuse to go on. Changes nothing."""
@@ -253,8 +256,7 @@ class Daemon:
         With a condition (SQL) only the rows that meet it. Raises NotDoneError for tables of which
         not all was read.
         """
-        with ExitStack() as stack:
-            session = self._session(stack, stop)
+        with self._session(stop) as (session, stack):
             session.open(names)
             _require_slot(session)
             again = names if condition is None else ()
@@ -272,8 +274,7 @@ class Daemon:
 
     def resume(self, names: Sequence[str], stop: threading.Event) -> None:
         """Go on with what was paused of the named tables, or of all; else as `snapshot`."""
-        with ExitStack() as stack:
-            session = self._session(stack, stop)
+        with self._session(stop) as (session, stack):
             session.open()
             _require_slot(session)
             progress = session.catch_up(self._backfill, self.health)

@@ -25,6 +25,7 @@ from cdc.postgres.captured import (
     described_tables,
     ensure_publication,
     publication_exists,
+    publication_names,
 )
 from cdc.postgres.checks import preflight
 from cdc.postgres.connection import System, connect, identify
@@ -46,7 +47,6 @@ class Servers:
     topics: LogTopics
     slot: slot.SlotState | None
     writers: tuple[LogWriter, LogWriter]
-    progress: Progress | None
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Servers:
         self.has_waited = False
         """Whether this start has stood by: then all that a start checks at first was right."""
         self._crash: CrashNotice | None = None
+        self.progress: Progress | None = None
 
     def connect(self) -> None:
         """Connect to the source, without taking anything."""
@@ -108,12 +109,23 @@ class Servers:
         return [table.name for table in described if has_begun and self.is_spared(table)]
 
     def has_begun(self) -> bool:
-        """Whether there was a start before: tables are no more all that there is to this one."""
-        try:
-            self.read_progress()
-        except LogError:
-            return False  # what is wrong with the log isn't said yet
-        return self.progress is not None and not self.progress.is_first_start
+        """Whether there was a start before: tables are no more all that there is to this one.
+
+        Raises LogError where waiting mends that nobody can tell.
+        """
+        if self.is_first_start:  # it may have begun while this one stood by
+            try:
+                self.read_progress()
+            except LogError as error:
+                if error.retry:
+                    raise
+                return False  # what is wrong with the log isn't said yet
+        return not self.is_first_start
+
+    @property
+    def is_first_start(self) -> bool:
+        """Whether the log, as it was read last, has no slot yet."""
+        return self.progress is None or self.progress.is_first_start
 
     def is_spared(self, table: TableDescription) -> bool:
         """Whether a table that can't be captured ends no start but the first one.
@@ -124,29 +136,34 @@ class Servers:
 
     def is_left_out(self, table: TableDescription) -> bool:
         """Whether the publication that Millrace looks after doesn't publish the table (yet)."""
-        return self._capture.publication_autocreate_mode == "filtered" and not table.entry
+        return self._is_managed and not table.entry
+
+    @property
+    def _is_managed(self) -> bool:
+        return self._capture.publication_autocreate_mode == "filtered"
 
     def publish(self, checked: Sequence[TableDescription]) -> list[TableDescription]:
         """Make, extend or check the publication; returns the tables as they are by now.
 
         Where Millrace has made it, it gets the tables that are new. One that the log has, and that
-        isn't published any more, was taken out by somebody.
+        isn't published any more, was taken out by somebody. One that is locked isn't returned.
         """
         captured = [CapturedTable(table.oid, table.name) for table in checked]
-        new = publishing.addable(self.sql, self._capture, captured)
-        if new:
-            in_log = self._oids_in_log()
-            new = [table for table in new if table.oid not in in_log]
-            publishing.add(self.sql, self._capture, new)
+        name, is_managed = self._capture.publication_name, self._is_managed
+        if is_managed and not publication_exists(self.sql, name) and self.has_begun():
+            publishing.create(self.sql, self._capture, checked)
+        locked = set[int]()
+        if addable := publishing.addable(self.sql, self._capture, captured):
+            new = publishing.unknown(addable, self._states())
+            locked = publishing.add(self.sql, self._capture, new)
         ensure_publication(self.sql, self._capture, captured, self.has_begun)
-        return self.describe(captured)
+        return self.describe([table for table in captured if table.oid not in locked])
 
-    def _oids_in_log(self) -> set[int]:
+    def _states(self) -> list[TableState]:
         if not self.has_begun():
-            return set()
+            return []
         topic, keep_alive = table_topic(self._capture.topic_prefix), self.lease.keep_alive
-        states = read_all(self.settings.kafka, topic, TableState, keep_alive)
-        return {state.oid for state in states if state.is_in_log}
+        return read_all(self.settings.kafka, topic, TableState, keep_alive)
 
     def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
         """The tables in the order in which they are read."""
@@ -202,18 +219,28 @@ class Servers:
         return self._crash is not None and self.lease.is_streaming and self._crash.has_come()
 
     def explained(self, error: UndecodableError) -> PublicationError | GapError:
-        """What it means that WAL can't be decoded: create the publication, or a gap.
+        """What it means that WAL can't be decoded: another publication was used before, or a gap.
 
         A slot decodes with the publications of the change's time.
         """
         name = self._capture.publication_name
         if not publication_exists(self.sql, name):
             return error
+        fingerprints = (state.fingerprint for state in self._states())
+        oids = {each.publication.oid for each in fingerprints if each is not None}
+        before = [each for each in publication_names(self.sql, oids) if each != name]
+        if before:
+            return PublicationError(
+                f"the log was captured through publication {before[0]}: publication {name} is"
+                " another one, and what was written before it was made can't be decoded with it",
+                where=error.where,
+                remedy=f"set publication.name = {before[0]} again; or, {slot.NEW_EPOCH}",
+            )
         return GapError(
-            f"publication {name} was dropped for a while, and is another one now: what was written"
-            " in between can't be decoded",
+            f"publication {name} was dropped for a while, or publication.name was another one: what"
+            " was written before this one was made can't be decoded",
             where=error.where,
-            remedy=slot.NEW_EPOCH,
+            remedy=f"if publication.name was changed, put the old one back; {slot.NEW_EPOCH}",
         )
 
     def end_slot(self) -> None:

@@ -15,11 +15,11 @@ from cdc.capture.backfill import Backfill, SnapshotObserver, SnapshotWriter
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.errors import TableRefusedError, UnreadTableError
+from cdc.errors import UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres import slot
-from cdc.postgres.captured import described_tables, require_captured, unpublished
-from cdc.postgres.checks import preflight, risks
+from cdc.postgres.captured import described_tables, require_captured
+from cdc.postgres.checks import risks
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -66,7 +66,7 @@ class Session:
         if tries_again and (records := self.tables.obstacles.try_again()):
             servers.record(records)
         aside = self._set_aside(again)
-        if servers.progress is None or servers.progress.is_first_start:
+        if servers.is_first_start:
             start.check_untouched(states, [table.name for table in self._described])
         if not (again or self._capture.lossless):  # one gap after the other can be mended so
             whole = [state for state in states.values() if states.is_whole(state.name)]
@@ -89,12 +89,11 @@ class Session:
                 left.append(table)
                 continue
             if error is not None:
-                progress = servers.progress
-                if is_asked or not servers.is_spared(table) or _is_first(progress):
+                if is_asked or not servers.is_spared(table) or servers.is_first_start:
                     raise error
-                assert progress is not None  # noqa: S101 (the log has begun)
+                assert servers.progress is not None  # noqa: S101 (the log has begun)
                 if not obstacles.is_ahead(table):
-                    records += obstacles.refuse(table, error, progress.position)
+                    records += obstacles.refuse(table, error, servers.progress.position)
             aside += [table] if states[table.name].is_in_log else []
         if records:
             servers.record(records)
@@ -102,27 +101,14 @@ class Session:
         return aside
 
     def _tell_left_out(self) -> list[Record]:
-        """Set aside what the publication lacks, if the log has nothing of it; else warn of it."""
-        progress, records = self.servers.progress, list[Record]()
+        """Set aside, or warn of, what the publication lacks."""
+        obstacles, records = self.tables.obstacles, list[Record]()
         for table in self._left_out:
-            error = self._why_left_out(table)
-            if progress is None or _is_first(progress):
-                raise error
-            state = self.tables.states.get(table.name)
-            if self._capture.lossless and (state is None or not state.is_in_log):
-                records += self.tables.obstacles.refuse(table, error, progress.position)
-            else:  # of one that the log has, the catalog check tells that it isn't published
-                log.warning(error.what, remedy=error.remedy)
+            if self.servers.is_first_start:
+                raise obstacles.why_left_out(table)
+            assert self.servers.progress is not None  # noqa: S101 (the log has begun)
+            records += obstacles.leave_out(table, self.servers.progress.position)
         return records
-
-    def _why_left_out(self, table: TableDescription) -> TableRefusedError:
-        """What has to be mended before the table is published, or that it isn't."""
-        try:
-            preflight.check_joining(self.servers.sql, self._capture, table)
-        except TableRefusedError as error:
-            return error
-        obstacle = self.tables.obstacles.of(table)
-        return obstacle or unpublished(self._capture.publication_name, table.name)
 
     def _refused(self) -> list[Record]:
         """Set tables aside of which the brokers have refused a record: the log ends before that.
@@ -162,9 +148,10 @@ class Session:
 
     @property
     def snapshotted(self) -> list[str]:
-        """The tables whose rows the settings let a snapshot read, as people write them."""
-        names = (str(table.name) for table in self._described)
-        return [name for name in names if self._capture.snapshots(name)]
+        """The tables whose rows the settings and the role's rights let a snapshot read."""
+        wanted = (each for each in self._described if self._capture.snapshots(str(each.name)))
+        is_readable = self.tables.obstacles.is_readable
+        return [str(table.name) for table in wanted if is_readable(table)]
 
     def catch_up(
         self,
@@ -337,10 +324,6 @@ class Session:
                 records += joined.records
                 self.servers.lease.keep_alive()
         return records
-
-
-def _is_first(progress: Progress | None) -> bool:
-    return progress is None or progress.is_first_start
 
 
 def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:

@@ -66,6 +66,7 @@ WHERE p.pubname = %s
 ORDER BY n.nspname, c.relname
 """
 _PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
+_PUBLICATION_NAMES: Final = "SELECT pubname::text FROM pg_publication WHERE oid = ANY (%s)"
 _OPERATIONS: Final = (
     "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 )
@@ -184,13 +185,19 @@ def ensure_publication(
     if publication_exists(connection, name):
         _compare(connection, name, {table.name for table in tables}, has_begun)
         return False
-    _create(connection, settings, [table.name for table in tables])
+    create_publication(connection, settings, [table.name for table in tables])
     return True
 
 
 def publication_exists(connection: psycopg.Connection, name: str) -> bool:
     """Whether the database has a publication of that name."""
     return bool(query(connection, _PUBLICATION_EXISTS, [name]))
+
+
+def publication_names(connection: psycopg.Connection, oids: Iterable[int]) -> list[str]:
+    """The names of publications by their OIDs, of those that are there."""
+    rows = query(connection, _PUBLICATION_NAMES, [list(oids)])
+    return [name for (name,) in rows]
 
 
 def _require_publication(connection: psycopg.Connection, name: str) -> None:
@@ -212,12 +219,14 @@ def drop_publication(connection: psycopg.Connection, name: str) -> bool:
 
 def create_statement(name: str, tables: Iterable[TableName]) -> str:
     """The line that makes the publication, for people and for the server."""
-    return f"CREATE PUBLICATION {quote(name)} FOR TABLE {_only(tables)} WITH ({_OPERATIONS});"
+    listed = f" FOR TABLE {only}" if (only := _only(tables)) else ""
+    return f"CREATE PUBLICATION {quote(name)}{listed} WITH ({_OPERATIONS});"
 
 
-def _create(
-    connection: psycopg.Connection, settings: CaptureSettings, tables: list[TableName]
+def create_publication(
+    connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[TableName]
 ) -> None:
+    """Create a publication that is this capture's own; raises SourcePrivilegeError."""
     name = settings.publication_name
     statement = create_statement(name, tables)
     try:
@@ -243,9 +252,12 @@ def unpublished(publication: str, table: TableName) -> TablePublicationError:
 
 
 def publish_whole(publication: str, table: TableName) -> str:
-    """SQL that publishes all rows and columns of a table, a line each."""
+    """SQL that publishes all rows and columns of a table, a line each, in one transaction.
+
+    In two, changes in between would be nobody's.
+    """
     steps = (_alter(publication, step, [table]) for step in ("DROP", "ADD"))
-    return "".join(f"\n      {step}" for step in steps)
+    return "".join(f"\n      {step}" for step in ("BEGIN;", *steps, "COMMIT;"))
 
 
 def add_statement(publication: str, tables: Iterable[TableName]) -> str:

@@ -1,5 +1,6 @@
 """A publication → whether Millrace made it, as its comment says.
 
+It names the log, and not the slot: another ``slot.name`` leaves the publication Millrace's own.
 The comment comes in the transaction that makes the publication, and goes with it: one of the same
 name that somebody makes later hasn't it. https://www.postgresql.org/docs/current/sql-comment.html
 """
@@ -28,6 +29,6 @@ def is_own(connection: psycopg.Connection, settings: CaptureSettings) -> bool:
     return rows == [(_text(settings),)]
 
 
-# Neither name can have a quote in it.
+# A prefix can't have a quote in it.
 def _text(settings: CaptureSettings) -> str:
-    return f"made by Millrace: topic.prefix {settings.topic_prefix}, slot.name {settings.slot_name}"
+    return f"made by Millrace: topic.prefix {settings.topic_prefix}"

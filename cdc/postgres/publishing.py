@@ -6,13 +6,14 @@ from typing import Final
 import psycopg
 import structlog
 
-from cdc.errors import SourceError, TableRefusedError
-from cdc.postgres.captured import add_statement, described_tables
+from cdc.errors import SourceError, TableLockedError, TableRefusedError
+from cdc.postgres.captured import add_statement, create_publication, described_tables
 from cdc.postgres.checks.preflight import check_joining
 from cdc.postgres.connection import query
-from cdc.postgres.described import CapturedTable
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.ownership import is_own
 from cdc.records.schema import TableName
+from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 
 log = structlog.get_logger()
@@ -22,6 +23,9 @@ SELECT c.oid FROM pg_publication p JOIN pg_class c ON c.oid = ANY (%s)
 WHERE p.pubname = %s AND NOT p.puballtables
   AND pg_has_role(p.pubowner, 'USAGE') AND pg_has_role(c.relowner, 'USAGE')
   AND NOT EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+"""
+_OWNED: Final = """
+SELECT oid FROM pg_class WHERE oid = ANY (%s) AND pg_has_role(relowner, 'USAGE')
 """
 _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
 
@@ -38,20 +42,58 @@ def addable(
     return [asked[oid] for (oid,) in rows]
 
 
+def create(
+    connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[TableDescription]
+) -> None:
+    """Create the publication behind a first start: with tables that can be captured, and are ours.
+
+    As ``add`` does it: published, the user's UPDATEs of another one might fail. Raises
+    SourcePrivilegeError where the role owns none, or may create none.
+    """
+    able = [table for table in tables if _can_join(connection, settings, table)]
+    owned = {oid for (oid,) in query(connection, _OWNED, [[table.oid for table in able]])}
+    ours = [table.name for table in able if table.oid in owned]
+    create_publication(connection, settings, ours or [table.name for table in able])
+
+
+def unknown(tables: Iterable[CapturedTable], states: Iterable[TableState]) -> list[CapturedTable]:
+    """Those that the log has nothing of: others were taken out of the publication by somebody.
+
+    Of an epoch that begins, the states have no OIDs.
+    """
+    in_log = [state for state in states if state.is_in_log]
+    oids = {state.oid for state in in_log}
+    names = {state.name for state in in_log if not state.oid}
+    return [table for table in tables if table.oid not in oids and table.name not in names]
+
+
 def add(
     connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[CapturedTable]
-) -> None:
-    """Add tables that are ``addable``, one by one; one that somebody has locked waits.
+) -> set[int]:
+    """Add tables that are ``addable``, one by one; returns the OIDs of those that are locked.
 
-    One that can't be captured isn't added: published, the user's UPDATEs of it might fail.
+    These have to be tried again. One that can't be captured isn't added: published, the user's
+    UPDATEs of it might fail.
     """
+    locked = set[int]()
     addable_tables = list(tables)
     for table in described_tables(connection, settings, addable_tables) if addable_tables else ():
-        try:
-            check_joining(connection, settings, table)
-        except TableRefusedError:
-            continue  # whoever looks for new tables tells why
-        _add(connection, settings.publication_name, table.name)
+        if _can_join(connection, settings, table):
+            try:
+                _add(connection, settings.publication_name, table.name)
+            except TableLockedError:
+                locked.add(table.oid)
+    return locked
+
+
+def _can_join(
+    connection: psycopg.Connection, settings: CaptureSettings, table: TableDescription
+) -> bool:
+    try:
+        check_joining(connection, settings, table)
+    except TableRefusedError:
+        return False  # whoever looks for new tables tells why
+    return True
 
 
 def _add(connection: psycopg.Connection, publication: str, table: TableName) -> None:
@@ -65,5 +107,7 @@ def _add(connection: psycopg.Connection, publication: str, table: TableName) -> 
         reason = error.what
         what = "a table can't be added to the publication yet"
         log.warning(what, table=str(table), reason=reason)
+        if isinstance(error, TableLockedError):
+            raise
     else:
         log.info("a new table is added to the publication", table=str(table))

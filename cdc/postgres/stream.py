@@ -211,7 +211,7 @@ class ReplicationStream:
 
     def _notice(self, sqlstate: str | None, text: str) -> None:
         """From PostgreSQL 18 on, a publication that is missing is only warned about."""
-        if sqlstate == _NOT_IN_PREREQUISITE_STATE:
+        if sqlstate == _NOT_IN_PREREQUISITE_STATE and self._publication in text:
             self._warning = text
 
     def _unpublished(self, text: str) -> UndecodableError:
@@ -236,7 +236,8 @@ class ReplicationStream:
         except RefusedError as refusal:
             if refusal.sqlstate is None:
                 raise self._disconnected(refusal.text) from refusal
-            if refusal.sqlstate == _UNDEFINED_OBJECT:
+            # In whatever language it says so; a type that is missing has the same SQLSTATE.
+            if refusal.sqlstate == _UNDEFINED_OBJECT and self._publication in refusal.text:
                 raise self._unpublished(refusal.text) from refusal
             raise self._failure(refusal) from refusal
 

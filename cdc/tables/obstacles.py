@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from cdc.errors import MillraceError, TableRefusedError
+from cdc.postgres.captured import unpublished
 from cdc.postgres.checks.preflight import alter_identity, shared_topic
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
@@ -53,6 +54,7 @@ class Obstacles:
         self._schemas = schemas
         self._check = check
         self._check_readable = check_readable
+        self._warned = set[TableName]()
 
     def of(self, table: TableDescription) -> TableRefusedError | None:
         """Why a table can't be captured as it is described; None: it can."""
@@ -87,6 +89,20 @@ class Obstacles:
                 error = shared_topic(topic, [owner, table.name]) if owner != table.name else None
             obstacles.append((table, error))
         return obstacles
+
+    def is_readable(self, table: TableDescription) -> bool:
+        """Whether a read that nothing depends on can be made of a table; warns where not.
+
+        Where no table is set aside (not ``lossless``), the read itself ends with that.
+        """
+        try:
+            if self._settings.lossless:
+                self._check_readable(table)
+        except TableRefusedError as error:
+            what = "a table isn't read again: its changes alone need no right"
+            log.warning(what, reason=error.what, remedy=error.remedy)
+            return False
+        return True
 
     def is_ahead(self, table: TableDescription) -> bool:
         """Whether a followed table got its obstacle behind what the log has of it.
@@ -165,6 +181,29 @@ class Obstacles:
         now_ms = time.time_ns() // 1_000_000
         doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
         return [self._states.refused(table, reached, doubt)]
+
+    def leave_out(self, table: TableDescription, reached: Position) -> list[Record]:
+        """Tell of a table that isn't published, and that Millrace can't add.
+
+        It is set aside if the log has nothing of it, or nothing in this epoch; of another one the
+        catalog check tells that changes are missing. So it is warned of, once, and where no table
+        is set aside (not ``lossless``).
+        """
+        error, state = self.why_left_out(table), self._states.get(table.name)
+        if self._settings.lossless and not (state and state.is_in_log and state.oid):
+            return self.refuse(table, error, reached)
+        if table.name not in self._warned:
+            self._warned.add(table.name)
+            log.warning(error.what, remedy=error.remedy)
+        return []
+
+    def why_left_out(self, table: TableDescription) -> TableRefusedError:
+        """What has to be mended before a table is published, or that it isn't."""
+        try:
+            self._check(table)
+        except TableRefusedError as error:
+            return error
+        return self.of(table) or unpublished(self._settings.publication_name, table.name)
 
     def _is_to_read(self, table: TableDescription) -> bool:
         """Whether the table is of no use without its rows; its changes alone need no right.

@@ -5,6 +5,7 @@ a user mends everything in one go. Rights are found by trying: managed services 
 own way.
 """
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
@@ -27,6 +28,7 @@ from cdc.postgres.checks.rights import leaves, unreadable
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import server_address, sql_names
+from cdc.postgres.ownership import is_own
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -235,9 +237,12 @@ def _identified(
 
 
 def _whole(
-    table: TableDescription, settings: CaptureSettings, where: str
+    connection: psycopg.Connection, table: TableDescription, settings: CaptureSettings, where: str
 ) -> Iterator[TablePublicationError]:
-    """Whether the publication gives what the configuration asks for: all rows, and its columns."""
+    """Whether the publication gives what the configuration asks for: all rows, and its columns.
+
+    One that Millrace hasn't made may be meant so: to change it is the last remedy.
+    """
     if settings.publication_autocreate_mode == "disabled":
         return  # it is the user's own, and used as it is
     keeps = settings.column_modes.keeps
@@ -246,16 +251,26 @@ def _whole(
     parts += [f"without {', '.join(lacking)}"] if lacking else []
     if not parts:
         return
+    remedies = [
+        "use the publication as it is: publication.autocreate.mode = disabled",
+        "add the table to table.exclude.list",
+    ]
+    if lacking:
+        names = "|".join(map(_literally, lacking))
+        pattern = f"{_literally(str(table.name))}.({names})"
+        remedies.insert(1, f"leave the columns out (column.exclude.list: {pattern})")
     lines = publish_whole(settings.publication_name, table.name)
-    names = "|".join(lacking)
-    by_columns = f"\n    or leave the columns out (column.exclude.list: {table.name}.({names}))"
+    remedies.insert(0 if is_own(connection, settings) else 3, f"let its owner run{lines}")
     yield TablePublicationError(
         f"table {table.name} is published in part: {', '.join(parts)}",
         where=where,
-        remedy=f"let its owner run{lines}{by_columns if lacking else ''}\n    or use the"
-        " publication as it is: publication.autocreate.mode = disabled\n    or add the table to"
-        " table.exclude.list",
+        remedy="\n    or ".join(remedies),
     )
+
+
+def _literally(name: str) -> str:
+    """A pattern of the lists that takes the name; a dot takes itself."""
+    return re.escape(name).replace(r"\.", ".")
 
 
 def _refused(table: TableDescription, where: str, what: str, remedy: str) -> TableRefusedError:
@@ -275,7 +290,8 @@ def _refused_tables(
     """The tables that can't be captured, or not together, and why."""
     for table in tables:
         identified = _identified(table, settings, where)
-        for error in chain(_named(table, where), _whole(table, settings, where), identified):
+        whole = _whole(connection, table, settings, where)
+        for error in chain(_named(table, where), whole, identified):
             yield [table.name], error
     if settings.lossless:
         yield from _topics(settings.topic_prefix, tables)

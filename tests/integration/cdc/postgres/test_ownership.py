@@ -4,6 +4,7 @@ import pytest
 
 from cdc.postgres.captured import captured_tables, drop_publication, ensure_publication
 from cdc.postgres.ownership import is_own
+from cdc.postgres.publishing import addable
 from tests.fixtures.source import Conninfo, capture, run, session
 
 pytestmark = pytest.mark.postgres
@@ -21,3 +22,13 @@ def test_only_what_this_capture_has_made_is_its_own(database: Conninfo) -> None:
         drop_publication(opened, name)
         run(database, f"CREATE PUBLICATION {name} FOR TABLE t")
         assert not is_own(opened, settings)
+
+
+def test_another_slot_leaves_it_its_own(database: Conninfo) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    settings, other = capture(database), capture(database, slot_name="another")
+    with session(database) as opened:
+        ensure_publication(opened, settings, captured_tables(opened, settings))
+        run(database, "CREATE TABLE new (id int PRIMARY KEY)")
+        tables = captured_tables(opened, other)
+        assert [table.name.name for table in addable(opened, other, tables)] == ["new"]

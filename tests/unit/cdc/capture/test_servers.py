@@ -1,6 +1,7 @@
 """Which tables that can't be captured end a start, and which are set aside."""
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import Mock
@@ -9,11 +10,14 @@ import pytest
 
 from cdc.capture.servers import Servers
 from cdc.dead_letters.guard import Refusals
-from cdc.postgres.described import TableDescription
+from cdc.errors import LogAccessError, LogError, LogUnreachableError
+from cdc.postgres import publishing
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
+from cdc.records.state import Progress
 from cdc.settings import Settings
-from tests.fixtures.made_states import streaming
+from tests.fixtures.made_states import streaming, table_state
 
 CAPTURED = TableName("public", "t")
 TABLE = TableDescription(
@@ -80,3 +84,37 @@ def test_without_a_catalog_check_only_what_is_not_published_is_left_out(
 ) -> None:
     made = servers(**{"publication.autocreate.mode": mode, "lossless": "false"})
     assert made.is_spared(table) == is_spared
+
+
+def log_that_fails(error: LogError) -> Callable[..., Progress | None]:
+    def last_progress(*_: object) -> Progress | None:
+        raise error
+
+    return last_progress
+
+
+def test_while_the_log_is_away_nobody_can_tell_whether_a_table_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A daemon that has streamed waits for the brokers then, though a table is set aside."""
+    made = servers()
+    made.progress = None
+    where = "cdc.capture.servers.last_progress"
+    monkeypatch.setattr(made, "lease", Mock(), raising=False)
+    monkeypatch.setattr(where, log_that_fails(LogUnreachableError("nothing answers")))
+    with pytest.raises(LogUnreachableError):
+        made.has_begun()
+    monkeypatch.setattr(where, log_that_fails(LogAccessError("refused")))
+    assert not made.has_begun()
+    monkeypatch.setattr(where, lambda *_: streaming(Position(1, Lsn(9), 0)))
+    assert made.has_begun()
+    monkeypatch.setattr(where, log_that_fails(LogUnreachableError("nothing answers")))
+    assert made.has_begun(), "it has begun for good"
+
+
+def test_what_the_log_has_by_its_oid_or_of_the_epoch_before_by_its_name_is_not_new() -> None:
+    other = TableName("public", "other")
+    states = [table_state(CAPTURED, oid=8), table_state(other, oid=0)]
+    new = CapturedTable(10, CAPTURED)  # made anew, under the same name
+    asked = [CapturedTable(8, CAPTURED), CapturedTable(9, other), new]
+    assert publishing.unknown(asked, states) == [new]
