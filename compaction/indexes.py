@@ -71,7 +71,7 @@ def compact(
     """
     client = connect(settings)
     check(client, settings)
-    for alias in aliases(settings, tables).values():
+    for alias in aliases(settings, tables).by_name.values():
         where = f"index {alias}"
         before = _size(client, alias)
         if before is None:

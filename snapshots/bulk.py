@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 import structlog
@@ -27,18 +27,18 @@ from cdc.convert.pipeline import Encoder
 from cdc.errors import ROW_ERRORS, MillraceError, TableLockedError
 from cdc.postgres.connection import connect, query
 from cdc.postgres.copy_out import copy_out
-from cdc.postgres.described import Leaf, TableDescription
+from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
 from cdc.records.record import RecordOrBatch
-from cdc.records.state import LeafRead
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.tables.reads import ReadProgress, SnapshotBatch
 from snapshots import reader
+from snapshots.bulk_tables import BulkTable, LeafRange, Statement
 from snapshots.copied_rows import copier
 from snapshots.pace import Pace, Probe
-from snapshots.reader import ALL, LIMITS, Range, Ranges, merged, next_range, pages_of
+from snapshots.reader import LIMITS
 
 log = structlog.get_logger()
 
@@ -46,97 +46,6 @@ _RECEIVE_BUFFER_BYTES: Final = 64 << 10
 """What the kernel may hold for us of a COPY whose rate is limited: the rest waits at the source."""
 _CHUNK_S: Final = 5.0
 """A chunk is no longer than that, however low the rate is."""
-_LOCKED_S: Final = 10.0
-_AGAIN_S: Final = 1.0
-"""A table that was locked so long while others were read isn't waited for; how often it's tried."""
-
-
-class Statement(NamedTuple):
-    """A SELECT of the user's own, and the key of [capture] that has it; None: a signal does."""
-
-    text: str
-    key: str | None = None
-
-
-class _LeafRange(NamedTuple):
-    """What a chunk reads; without a leaf: all that the user's own SELECT gives."""
-
-    leaf: Leaf | None
-    tids: Range
-
-
-class _BulkTable:
-    """What of a table was read, is being read, and is missing."""
-
-    def __init__(self, table: TableDescription, own: Statement | None, chunk_bytes: int) -> None:
-        self.table = table
-        self.own = own
-        self.rows = 0
-        self.is_left = False
-        """Whether the rest is read another time."""
-        self.not_before = 0.0
-        """When (monotonic) its lock is tried again, after somebody held it."""
-        self._locked_since = math.inf
-        self.encoder: Encoder | None = None
-        self._chunk_pages = max(1, chunk_bytes // table.block_bytes)
-        leaves: Sequence[Leaf | None] = table.leaves if own is None else [None]
-        self._taken: dict[Leaf | None, list[Range]] = {leaf: [] for leaf in leaves}
-        self._done: dict[Leaf | None, Ranges] = dict.fromkeys(leaves, ())
-        self._files: dict[Leaf | None, int] = {}
-
-    @property
-    def may_be_left(self) -> bool:
-        """Whether it can also be read while streaming."""
-        return self.table.is_chunked and self.own is None
-
-    def next_chunk(self, rows_max: float) -> _LeafRange | None:
-        """What nobody reads yet, of about so many rows at most."""
-        per_page = max(1.0, self.table.rows_estimated / max(1, self.table.pages))
-        pages = max(1, int(min(self._chunk_pages, rows_max / per_page)))
-        for leaf, taken in self._taken.items():
-            size = 0 if leaf is None else leaf.pages  # a chunk to the last page has no end
-            tids = None if self.is_left else next_range(taken, size, pages)
-            if tids is not None:
-                taken.append(tids)
-                return _LeafRange(leaf, tids)
-        return None
-
-    def put_off(self, chunk: _LeafRange) -> None:
-        """Nobody reads a chunk now, after all: the table is locked."""
-        self._locked_since = min(self._locked_since, time.monotonic())
-        self.not_before = time.monotonic() + _AGAIN_S
-        self._taken[chunk.leaf].remove(chunk.tids)
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether its lock may still come soon."""
-        return not self.table.is_chunked or time.monotonic() - self._locked_since < _LOCKED_S
-
-    def has_read(self, chunk: _LeafRange, file: int) -> None:
-        """A chunk is done."""
-        self._locked_since = math.inf
-        self._files[chunk.leaf] = file
-        self._done[chunk.leaf] = merged([*self._done[chunk.leaf], chunk.tids])
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all of it was read."""
-        return all(done == (ALL,) for done in self._done.values())
-
-    @property
-    def progress(self) -> ReadProgress:
-        """How far it is, behind the last row of a chunk."""
-        done = [(leaf, ranges) for leaf, ranges in self._done.items() if leaf and ranges]
-        return ReadProgress(
-            self.table.name,
-            self.rows,
-            tuple(
-                LeafRead(leaf=leaf.oid, file=self._files[leaf], ranges=ranges)
-                for leaf, ranges in done
-            ),
-            sum(pages_of(ranges, leaf.pages) for leaf, ranges in done),
-            self.is_done,
-        )
 
 
 class _Worker:
@@ -153,16 +62,16 @@ class _Worker:
         self._file = 0
         self._records: list[RecordOrBatch] = []
         self._copier: fast.Copier
-        self._chunk: _LeafRange
-        self.table: _BulkTable | None = None
+        self._chunk: LeafRange
+        self.table: BulkTable | None = None
         self.is_throttled = False
         """Whether rows that have arrived wait until they may be taken."""
 
     def begin(
         self,
-        table: _BulkTable,
+        table: BulkTable,
         encoder: Encoder,
-        chunk: _LeafRange,
+        chunk: LeafRange,
         position: Position,
         *,
         patient: bool,
@@ -247,8 +156,9 @@ class Bulk:
         self._pace = pace
         self._probe = Probe(source, pace)
         self._workers: list[_Worker] = []
-        self._waiting: list[_BulkTable] = []
+        self._waiting: list[BulkTable] = []
         """Tables of which something is to be begun."""
+        self._failures: list[SnapshotBatch] = []
 
     def batches(
         self,
@@ -257,7 +167,7 @@ class Bulk:
     ) -> Iterator[SnapshotBatch]:
         """Every row of the tables that the snapshot sees; a table's last batch says so."""
         to_read = [
-            _BulkTable(table, statements.get(str(table.name)), self._settings.snapshot_chunk_bytes)
+            BulkTable(table, statements.get(str(table.name)), self._settings.snapshot_chunk_bytes)
             for table in tables
         ]
         try:
@@ -268,13 +178,16 @@ class Bulk:
                 with suppress(MillraceError, psycopg.Error):
                     worker.close()
 
-    def _batches(self, tables: Sequence[_BulkTable]) -> Iterator[SnapshotBatch]:
-        for table in tables:
-            if table.is_done:  # a partitioned table without partitions
-                self._encoder_of(table)
+    def _batches(self, tables: Sequence[BulkTable]) -> Iterator[SnapshotBatch]:
+        for table in tables:  # a partitioned table without partitions is done
+            if table.is_done and self._encoder_of(table) is not None:
                 yield SnapshotBatch(table.progress)
         self._waiting = list(tables)
-        while self._begin():
+        while self._begin() or self._failures:
+            yield from self._failures
+            self._failures.clear()
+            if not self._is_busy:
+                continue
             ready = self._ready()
             for worker in ready:
                 yield from self._taken(worker)
@@ -294,16 +207,16 @@ class Bulk:
             return self._begin(patient=True)
         return self._is_busy
 
-    def _begin_chunk(self, worker: _Worker, table: _BulkTable, *, patient: bool) -> bool:
+    def _begin_chunk(self, worker: _Worker, table: BulkTable, *, patient: bool) -> bool:
         """Begin what comes next of a table; returns whether more of it may follow at once."""
         patient = patient and not self._is_busy  # who waits for a lock keeps all others waiting
         if time.monotonic() < table.not_before and not patient:
             return False
         chunk = None if self._is_timed_out(table) else table.next_chunk(self._pace.rate * _CHUNK_S)
-        if chunk is None:
+        encoder = self._encoder_of(table) if chunk is not None else None
+        if chunk is None or encoder is None:
             self._waiting.remove(table)
             return False
-        encoder = self._encoder_of(table)
         patience = patient and table.is_waited_for
         try:
             worker.begin(table, encoder, chunk, self._position, patient=patience)
@@ -320,7 +233,7 @@ class Bulk:
     def _is_busy(self) -> bool:
         return any(worker.table is not None for worker in self._workers)
 
-    def _is_timed_out(self, table: _BulkTable) -> bool:
+    def _is_timed_out(self, table: BulkTable) -> bool:
         if self._until_s is None or time.monotonic() < self._until_s or not table.may_be_left:
             return False
         if not (table.is_left or table.is_done):
@@ -340,9 +253,13 @@ class Bulk:
             return self._workers[-1]
         return None
 
-    def _encoder_of(self, table: _BulkTable) -> Encoder:
-        if table.encoder is None:
-            table.encoder = self._encoder(table.table)
+    def _encoder_of(self, table: BulkTable) -> Encoder | None:
+        """The table's encoder; None, with a failure, where there can't be one."""
+        try:
+            table.encoder = table.encoder or self._encoder(table.table)
+        except ROW_ERRORS as error:
+            progress = ReadProgress(table.table.name, table.rows)
+            self._failures.append(SnapshotBatch(progress, failure=error))
         return table.encoder
 
     def _ready(self) -> list[_Worker]:
@@ -381,7 +298,7 @@ class Bulk:
         except reader.OF_ONE_TABLE as error:
             self._leave(worker, table, error)
 
-    def _give_up(self, table: _BulkTable) -> None:
+    def _give_up(self, table: BulkTable) -> None:
         """Read no more of a table that is set aside: its COPYs end with their connections."""
         table.is_left = True
         for worker in [worker for worker in self._workers if worker.table is table]:
@@ -389,7 +306,7 @@ class Bulk:
             worker.table = None
             worker.close()
 
-    def _leave(self, worker: _Worker, table: _BulkTable, error: MillraceError) -> None:
+    def _leave(self, worker: _Worker, table: BulkTable, error: MillraceError) -> None:
         """Leave a table that can't be read now to be read while streaming, if it can be so."""
         if self._until_s is None or not table.may_be_left:
             raise error

@@ -25,7 +25,7 @@ import psycopg
 import structlog
 
 from cdc.compiled import fast
-from cdc.errors import MillraceError, SourceError
+from cdc.errors import ROW_ERRORS, MillraceError, SourceError
 from cdc.postgres.catalog import new_xid
 from cdc.postgres.connection import query
 from cdc.postgres.partitions import has_rows
@@ -205,14 +205,19 @@ class DroppedPartitions:
         for each in asked:
             state = self._tables.states.get(each.table)
             is_noted = state and state.oid == each.oid and each.partition in state.ended
-            if not is_noted or self._is_for_later(each, question):
+            if not is_noted or self._tables.states.is_set_aside(each.table):
+                continue  # the read that brings it back replaces all rows
+            if self._is_for_later(each, question):
                 continue
             if reason := question.kept.get(each) or question.failed.get(each):
                 output.states.extend(self._tables.ended.keep(each.table, each.partition, reason))
                 continue
-            events, states = self._tables.ended.end(
-                each.table, each.partition, upto, reached, ts_us
-            )
+            try:
+                events, states = self._tables.ended.end(
+                    each.table, each.partition, upto, reached, ts_us
+                )
+            except ROW_ERRORS as error:
+                events, states = [], self._tables.obstacles.set_aside(each.table, error)
             output.events.extend(events)
             output.states.extend(states)
         return output

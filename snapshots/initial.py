@@ -26,7 +26,8 @@ from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.stream.translation import Limits
 from cdc.tables.reads import FIRST, Again, ReadProgress, SnapshotBatch
 from cdc.wal.frames import copy_data_end
-from snapshots.bulk import Bulk, Statement
+from snapshots.bulk import Bulk
+from snapshots.bulk_tables import Statement
 from snapshots.copied_rows import copier
 from snapshots.pace import Pace, Probe
 from snapshots.reader import (

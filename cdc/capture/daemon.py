@@ -182,6 +182,7 @@ class Daemon:
         if not session.tables.reads.is_all_shown(progress.cut):
             self._stream(session, stack, progress, stop, session.tables.reads.is_all_shown)
         if not stop.is_set():
+            session.check_read()
             session.servers.end_slot()
             log.info("done: snapshot.mode is initial_only")
 

@@ -15,7 +15,7 @@ from cdc.capture.backfill import Backfill, SnapshotObserver, SnapshotWriter
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.errors import UnreadTableError
+from cdc.errors import NotDoneError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres import slot
 from cdc.postgres.captured import described_tables, require_captured
@@ -113,24 +113,30 @@ class Session:
     def _refused(self) -> list[Record]:
         """Set tables aside of which the brokers have refused a record: the log ends before that.
 
-        Raises the refusal where its topic is no table's, or tables aren't to be set aside.
+        Raises the refusal where its topic is no table's, where something else was written than the
+        table's changes and rows, or where tables aren't to be set aside.
         """
         tables, progress, records = self.tables, self.servers.progress, list[Record]()
         topics = {
             data_topic(self._capture.topic_prefix, each.name): each for each in self._described
         }
         names = {state.topic: state.name for state in tables.states.values() if state.is_in_log}
-        refusals = self.servers.refusals.of_tables
-        for topic, error in refusals.items():
+        refusals = self.servers.refusals
+        for topic, error in refusals.of_tables.items():
             if topic not in names and topic in topics and progress is not None:
                 # What the log was to get of it was refused with its rows.
                 names[topic] = topics[topic].name
                 records += tables.states.begin_snapshot(topics[topic], progress.position)
-            if topic not in names or not self._capture.lossless:
+            name = names.get(topic)
+            is_over = name is not None and tables.reads.is_over(name)
+            is_in_vain = refusals.is_in_vain(topic, is_over=is_over)
+            if name is None or is_in_vain or not self._capture.lossless:
                 error.refused = None  # starting over leads nowhere
                 raise error
-            records += tables.obstacles.set_aside(names[topic], error)
-        refusals.clear()
+            records += tables.obstacles.set_aside(name, error)
+            asked = tables.states[name].requests  # what was read for them is what was refused
+            records += tables.reads.end(name, asked, "SQL_EXCEPTION", error.what)
+        refusals.of_tables.clear()
         return records
 
     def _check_progress(self) -> None:
@@ -145,6 +151,21 @@ class Session:
             start.check_slot(progress, servers)
             timeline = servers.system.timeline
             servers.progress = progress.model_copy(update={"timeline": timeline})
+
+    def check_read(self) -> None:
+        """Raise NotDoneError where captured tables are set aside: without the slot none is read."""
+        states, captures = self.tables.states, self._capture.captures
+        aside = {
+            name: frozenset[str]()
+            for name, state in states.items()
+            if state.is_set_aside and not state.gone_ms and captures(str(name))
+        }
+        if reasons := self.tables.reads.not_done(aside):
+            unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+            raise NotDoneError(
+                f"not read: {unread}",
+                remedy="mend that, and start again; or leave them out (table.exclude.list)",
+            )
 
     @property
     def snapshotted(self) -> list[str]:

@@ -5,6 +5,7 @@ table is set aside (cdc/tables/obstacles.py). A dead letter is a record among th
 same Kafka transaction as its neighbours and the progress. docs/decisions/0008-dead-letters.md.
 """
 
+import math
 import struct
 import time
 import uuid
@@ -46,6 +47,10 @@ _ROOM_BYTES: Final = 1_024
 """A record as near to a limit as that takes the readable way, which measures it."""
 _GROUP: Final = 128
 _SEARCHES_MAX: Final = 3
+_AGAIN_S: Final = 600.0
+"""A topic that refuses a batch again, so soon, doesn't do so for the batch's size alone."""
+_VAIN_MAX: Final = 3
+"""A reset may be asked for, begun and refused in one transaction: then the log knows of none."""
 _SNAPSHOT: Final = f"{0:016x}"
 """The end of a position whose rows have another one after each start."""
 _REASON_CHARS_MAX: Final = 2_000
@@ -61,16 +66,23 @@ class Refusals:
     A refusal dooms its transaction, and doesn't tell which record is meant. So the daemon starts
     over at the recorded progress, and sends what is suspect in groups, then one by one.
     ``topics`` are those for which that is done: records that aren't written alone, or that come
-    from any table. Of others the topic tells the table, which is set aside.
+    from any table. Of others the topic tells the table, which is set aside. ``routed`` are topics
+    with records of tables that they aren't named after: they tell none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.topics: set[str] = set()
+        self.routed: set[str] = set()
         self.reasons: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of each refused record → the reason."""
         self.of_tables: dict[str, RecordRefusedError] = {}
         """Topics whose tables the next start sets aside, with the reason."""
-        self._seen: set[str] = set()
+        self._batches: dict[str, float] = {}
+        """When (monotonic) topics have refused several records at once."""
+        self._vain = Counter[str]()
+        self.has_any = False
+        """Whether anything was refused: from then on batches are as small as topics want them."""
         self.suspects: Suspects | None = None
         self.dead_letter_counts: Counter[str] = Counter()
         """Table → how many dead letters were made since the daemon began."""
@@ -85,16 +97,24 @@ class Refusals:
             return False
         if refused.topic in self.topics and self._search(refused, error.what):
             return True
-        if refused.suspects > 1 and refused.topic not in self._seen:
-            self._seen.add(refused.topic)  # it may be the batch alone that is too large
+        now, before = self._clock(), self._batches.pop(refused.topic, -math.inf)
+        if refused.suspects > 1 and now - before >= _AGAIN_S:
+            self._batches[refused.topic] = now  # it may be the batch alone that is too large
+        elif refused.topic in self.routed:
+            return False
         else:
             self.of_tables[refused.topic] = error
+        self.has_any = True
         return True
 
-    @property
-    def has_any(self) -> bool:
-        """Whether anything was refused: from then on batches are as small as topics want them."""
-        return bool(self._seen or self.of_tables or self.reasons)
+    def is_in_vain(self, topic: str, *, is_over: bool) -> bool:
+        """Whether starting over for a topic leads nowhere.
+
+        ``is_over``: its table is set aside, and nothing is to be read of it. So it is time after
+        time where something else is written there.
+        """
+        self._vain[topic] = self._vain[topic] + 1 if is_over else 0
+        return self._vain[topic] > _VAIN_MAX
 
     def _search(self, refused: RefusedRecord, reason: str) -> bool:
         """Narrow down which record it is; returns whether that leads anywhere."""
@@ -110,6 +130,7 @@ class Refusals:
         if record in self.reasons:
             return False
         self.reasons[record] = reason
+        self.has_any = True
         self._searches = 0
         # There may be more where it was.
         more = refused.first < self._end
@@ -188,6 +209,8 @@ class DeadLetters:
         aside = self.sets_aside(schema)
         for record in records:
             self._refusals.topics.add(record.topic)
+            if record.topic != schema.topic:
+                self._refusals.routed.add(record.topic)
             large = self._too_large(record) if aside or self._oversized != "set_aside" else None
             refused = self._refused(record, change.position)
             if not (large or refused):

@@ -104,7 +104,7 @@ class Orders:
             if order.outcome == "replayed":
                 made = self._replayed(dead_letter, position, transaction)
         except (_InVainError, SourceError, LogFormatError, *ROW_ERRORS) as error:
-            if self._connection.broken:
+            if error.retry or self._connection.broken:  # the next start follows it
                 raise
             return _ignored(error.what)
         self._done.add(order.id)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
+from cdc.errors import ROW_ERRORS, CorruptMessageError, MillraceError
 from cdc.events.changes import Reread
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
@@ -127,7 +127,7 @@ class Encoders:
             return None
         try:
             return self._tables.encoders.encoder(arrival.schema)
-        except TableRefusedError as error:
+        except ROW_ERRORS as error:
             self.set_aside(relation.oid, error)
             return None
 

@@ -331,12 +331,12 @@ class Translation:
     def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
         if at := self._next():
             for oid in message.relation_oids:
-                if encoder := self._encoder(oid, at.position):
-                    try:
+                try:
+                    if encoder := self._encoder(oid, at.position):
                         self._write(encoder.truncate(frame.start, at.position), new=at.is_new)
                         self._show(oid, at, None, None)
-                    except ROW_ERRORS as error:
-                        self._set_aside(oid, error)
+                except ROW_ERRORS as error:
+                    self._set_aside(oid, error)
 
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
         if message.prefix == SOURCE_HEARTBEAT:

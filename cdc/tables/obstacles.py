@@ -32,7 +32,6 @@ log = structlog.get_logger()
 GIVEN_UP: Final = "a record of it can't be written (the next start tries again)"
 """Why the daemon doesn't read such a table again by itself."""
 _DEAD_LETTERS: Final = "errors.dead.letter.include.list"
-_AGAIN: Final = "start again, or run: millrace snapshot --reset"
 
 
 class Obstacles:
@@ -258,7 +257,11 @@ def _text(error: MillraceError) -> str:
 def _warn(table: TableName, error: MillraceError) -> None:
     remedy = error.remedy
     if not isinstance(error, TableRefusedError):
-        again = f"mend the row, or name the table in {_DEAD_LETTERS}; then {_AGAIN} {table}"
+        again = (
+            f"mend the row, or name the table in {_DEAD_LETTERS}; then run: millrace snapshot"
+            f" --reset {table}; or start again, where doubt.policy, doubt.reread.bytes.max and"
+            " settings of snapshots let the table be read by itself"
+        )
         remedy = f"{remedy}; or {again}" if remedy else again
     log.warning(
         "a table is set aside: its changes aren't taken until it can be read again",

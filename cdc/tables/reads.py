@@ -97,11 +97,15 @@ class TableReads:
         return not states.waiting and not any(state.initial for state in states.values())
 
     def is_all_shown(self, cut: Position) -> bool:
-        """Whether no table's first read is under way, and derived tables show all at that cut."""
+        """Whether no first read is under way, and derived tables show all at that cut.
+
+        But for tables that are set aside, and aren't read again by this process.
+        """
         whole = [state for state in self._states.values() if state.phase is Phase.STREAMING]
         is_right = self.is_all_read and not any(
             state.is_being_completed or state.is_to_settle for state in whole
         )
+        is_right &= not any(map(_is_to_come_back, self._states.values()))
         return is_right and all(
             Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole
         )
@@ -231,6 +235,12 @@ class TableReads:
             return []
         noted = self._states.set_requests(table, state.requests, doubt=doubt)
         return [noted, *self.end(table, ended, "SQL_EXCEPTION", reason)]
+
+    def is_over(self, table: TableName) -> bool:
+        """Whether a table is set aside, and nothing is read of it, nor is to be."""
+        state = self._states[table]
+        is_given_up = state.doubt is not None and bool(state.doubt.refused)
+        return state.is_set_aside and is_given_up and not state.requests
 
     def end(
         self,
@@ -368,6 +378,12 @@ def _gap(state: TableState, doubt: Doubt, at: Position) -> dict[str, object]:
         number=total,
     )
     return {"gaps": (*state.gaps, gap)[-GAPS_MAX:], "gaps_total": total}
+
+
+def _is_to_come_back(state: TableState) -> bool:
+    """Whether it is set aside, and read again as soon as it can be captured."""
+    is_open = state.doubt is not None and state.doubt.set_aside and not state.doubt.refused
+    return is_open and state.is_in_log and not state.gone_ms
 
 
 def _is_asked_reset(request: SnapshotRequest) -> bool:

@@ -47,7 +47,8 @@ def all_aliases(settings: Settings) -> dict[str, str]:
     """The aliases of all indexes, by the names of tables and documents; ConfigError without any."""
     from sinks.search.documents import aliases
 
-    return aliases(settings.require_search(), keyed_tables(settings, table_states(settings)))
+    keyed = keyed_tables(settings, table_states(settings))
+    return aliases(settings.require_search(), keyed).by_name
 
 
 class RunStatus(TableCounts):
@@ -244,7 +245,7 @@ def search_status(
     names: Sequence[TableName],
     states: Sequence[TableState],
 ) -> SinkStatus | None:
-    """How far search indexes are, those of these tables and of joined documents."""
+    """How far search indexes are, those of these tables (with keys) and of joined documents."""
     search = settings.search
     if search is None:
         return None
@@ -273,19 +274,20 @@ def _indexes(
 ) -> list[IndexStatus]:
     """Those that there are, or are going to be."""
     from sinks.search.dead_letters import DocumentDeadLetters
-    from sinks.search.documents import aliases, without_index
+    from sinks.search.documents import aliases
 
     refused = DocumentDeadLetters(client, search.index_prefix, None).counts()
     tables = {str(name) for name in names}
     of_tables = ledger.tables(tables)
-    missing = [_of_table(name, None, 0) for name in without_index(search, names)]
+    by_name, without = aliases(search, names)
+    missing = [_of_table(name, None, 0) for name in without]
     return missing + [
         (
             _of_table(name, of_tables.get(name), refused.get(alias, 0))
             if name in tables
             else _of_documents(name, ledger, refused.get(alias, 0))
         )
-        for name, alias in aliases(search, names).items()
+        for name, alias in by_name.items()
     ]
 
 

@@ -35,7 +35,7 @@ from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
 from sinks.search.ended import delete_ended
 from sinks.search.executors import WrittenDocuments, write_documents
-from sinks.search.indexes import TableIndex
+from sinks.search.indexes import Generation, TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
 from sinks.search.rows import documents
 from sinks.spark.errors import explained
@@ -58,13 +58,16 @@ class SearchContext:
     ledger: Ledger
 
     def publish(
-        self, target: TableIndex, index: str, settings: Mapping[str, Any], former: str | None = None
+        self,
+        target: TableIndex,
+        index: str,
+        settings: Mapping[str, Any],
+        former: Generation | None = None,
     ) -> None:
         """Let a loaded index serve; dead letters about the ones before it go with them."""
         target.publish(index, settings, former)
-        DocumentDeadLetters(self.client, self.search.index_prefix, target.alias).forget(
-            but_of=index
-        )
+        dead_letters = DocumentDeadLetters(self.client, self.search.index_prefix, target.alias)
+        dead_letters.forget(but_of=index)
 
 
 class EarlyLoad(NamedTuple):
@@ -242,8 +245,7 @@ class TableIndexer:
         """Let the loaded index serve, and record it alone."""
         target.require(loaded)
         settings = self._search.index_of(table).settings
-        former = record.serves.index if record.serves is not None else None
-        self._context.publish(target, loaded.index, settings, former)
+        self._context.publish(target, loaded.index, settings, former=record.serves)
         served = record.model_copy(update={"serves": loaded, "loading": None})
         self._ledger.write_table(table, served)
 

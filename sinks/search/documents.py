@@ -25,7 +25,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import Column, TableName, TableSchema
@@ -117,25 +117,24 @@ def document_index(prefix: str, name: str) -> str:
     return f"{prefix}{name}"
 
 
-def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> dict[str, str]:
-    """All aliases, by the names of those of the tables that are indexed, and of documents.
+class Aliases(NamedTuple):
+    """The aliases of tables that are indexed, and of documents, by their names.
 
-    Tables that can't have an index, as it would be another one's, are left out.
+    ``refused`` says why tables that are to be indexed can't be: they would share an index with each
+    other, or with documents. The index behind an alias is ``<alias>-<generation>``, so names of
+    that form count, too.
     """
+
+    by_name: dict[str, str]
+    refused: dict[str, SinkError]
+
+
+def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> Aliases:
+    """All aliases, where the log has these tables with keys."""
     names, unnamed = _named(settings, tables)
     refused = unnamed | _shared(settings, names)
     of_tables = {name: alias for name, alias in names.items() if name not in refused}
-    return of_tables | _of_documents(settings)
-
-
-def without_index(settings: SearchSettings, tables: Iterable[TableName]) -> dict[str, SinkError]:
-    """Why tables that are to be indexed can't be, by their names.
-
-    They would share an index with each other, or with documents. The index behind an alias is
-    ``<alias>-<generation>``, so names of that form count, too.
-    """
-    names, unnamed = _named(settings, tables)
-    return unnamed | _shared(settings, names)
+    return Aliases(of_tables | _of_documents(settings), refused)
 
 
 def _named(

@@ -197,7 +197,7 @@ class TableIndex:
         self,
         index: str,
         settings: Mapping[str, Any] = MappingProxyType({}),
-        former: str | None = None,
+        former: Generation | None = None,
     ) -> None:
         """Make a loaded index the one behind the alias, and delete the ones before it.
 
@@ -213,8 +213,8 @@ class TableIndex:
         before = [name for name in self.generations() if name != index]
         remove = [{"remove": {"index": name, "alias": self.alias}} for name in self._aliased()]
         actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
-        if former and alias_of(former) != self.alias and self._uuid(former) is not None:
-            actions.append({"remove_index": {"index": former}})
+        if former and alias_of(former.index) != self.alias and self.is_there(former):
+            actions.append({"remove_index": {"index": former.index}})
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
         self._delete(before)
 

@@ -36,7 +36,7 @@ from sinks.search.apply import (
 )
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
-from sinks.search.documents import aliases, without_index
+from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex, alias_of
 from sinks.search.progress import RunClaim, TableLoad, TableRecord, loaded_text, now_ms
 
@@ -77,11 +77,11 @@ class TableIndexes(Target):
             if index.table not in captured:
                 self._report(f"[[search.indexes]]: {index.table} isn't captured (yet)")
         names = [table.name for name, table in state.tables.items() if name in keyed & wanted]
-        self._refused = refused = without_index(search, names)
+        self._aliases, refused = aliases(search, names)
+        self._refused = refused
         indexed = keyed & wanted - refused.keys()
         tables = {name: table for name, table in state.tables.items() if name in indexed}
         self._state = replace(state, tables=tables)
-        self._aliases = aliases(search, names)
         self._records = None
         options = self._context.run.options
         indexes = tables.keys() | {document.name for document in search.documents}

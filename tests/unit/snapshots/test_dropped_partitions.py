@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import snapshots.dropped_partitions
 from cdc.compiled import fast
-from cdc.errors import SourceError, SourceUnreachableError
+from cdc.errors import RecordRefusedError, SourceError, SourceUnreachableError
 from cdc.postgres.described import TableDescription
 from cdc.records.fingerprint import (
     EndedPartition,
@@ -295,3 +295,29 @@ def test_why_rows_stay_is_said_for_each_reason(monkeypatch: pytest.MonkeyPatch) 
     assert update == {"ended": (GONE,)}
     assert [line["partitions"] for line in logs] == [1, 1]
     assert sum("too long" in line["reason"] for line in logs) == 1
+
+
+def test_nothing_ends_of_a_table_that_is_set_aside_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read that brings it back replaces all rows."""
+    source = Source(monkeypatch)
+    while not source.dropped.awaits_stream:
+        source.turns(1)
+    source.tables.obstacles.set_aside(STATE.name, RecordRefusedError("no"))
+    assert source.turns() == []
+    assert source.state.ended == (GONE,)
+    source.tables.begin_anew(DESCRIBED, Position(1, Lsn(source.wal), 0), (READ,))
+    assert source.state.ended == ()
+
+
+def test_a_table_that_its_event_cannot_be_made_of_is_set_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RecordRefusedError("no")
+
+    source = Source(monkeypatch)
+    monkeypatch.setattr(source.tables.encoders, "encoder", refuse)
+    assert source.turns() == []
+    assert source.tables.obstacles.is_given_up(STATE.name)

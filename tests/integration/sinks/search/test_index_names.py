@@ -1,8 +1,9 @@
-"""Two tables whose indexes would have one name → those two have none, and others go on."""
+"""Names of tables → names of indexes; two tables whose indexes would share one have none."""
 
 import pytest
 
 from cdc.errors import ExitCode
+from sinks.search.client import search
 from tests.fixtures.indexes import Indexes
 from tests.fixtures.spark import at, column, table_schema
 
@@ -49,3 +50,15 @@ def test_only_the_two_are_without_an_index_until_one_has_a_name_of_its_own(
 def documents(indexes: Indexes, name: str) -> dict[str, str]:
     answer = indexes.client.search(index=f"{indexes.prefix}-{name}", body={"size": 1_000})
     return {hit["_id"]: hit["_source"]["a"] for hit in answer["hits"]["hits"]}
+
+
+def test_an_index_is_searched_by_the_name_of_its_table(indexes: Indexes) -> None:
+    log = indexes.log(column("id", "int4", 1), table="Parents")
+    log.row("r", at(100, 0), {"id": 1})
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    assert indexes.settings.search is not None
+    result = search(indexes.settings.search, "public.Parents", "*")
+    assert [hit["_id"] for hit in result.hits] == ["1"]
+    assert search(indexes.settings.search, f"{indexes.prefix}-public.parents", "*") == result

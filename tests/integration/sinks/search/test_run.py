@@ -16,7 +16,6 @@ from cdc.records.state import Phase
 from deploy.local.certificates import Certificates
 from deploy.local.opensearch import OpenSearch
 from deploy.local.processes import reserve_port
-from sinks.search.client import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
@@ -386,15 +385,3 @@ def test_a_value_that_no_date_can_be_fails_its_index_or_is_left_out(indexes: Ind
     indexes.define(indexes=[{"table": "public.t", "unfit": {"until": "null"}}])
     assert indexes.merge().exit_code == ExitCode.OK
     assert indexes.documents() == {"1": {"id": 1}}
-
-
-def test_an_index_is_searched_by_the_name_of_its_table(indexes: Indexes) -> None:
-    log = indexes.log(column("id", "int4", 1), table="Parents")
-    log.row("r", at(100, 0), {"id": 1})
-    log.table(100)
-    log.reached(at(100, 0))
-    indexes.merge()
-    assert indexes.settings.search is not None
-    result = search(indexes.settings.search, "public.Parents", "*")
-    assert [hit["_id"] for hit in result.hits] == ["1"]
-    assert search(indexes.settings.search, f"{indexes.prefix}-public.parents", "*") == result

@@ -14,7 +14,7 @@ from deploy.local.processes import reserve_port
 from sinks.search.bulk import write
 from sinks.search.client import check, connect, insist, search
 from sinks.search.documents import mapping
-from sinks.search.indexes import TableIndex
+from sinks.search.indexes import Generation, TableIndex
 from tests.fixtures.search_tables import (
     TABLE,
     Target,
@@ -147,6 +147,23 @@ def test_generation_takes_over_the_alias_and_the_old_one_goes(target: Target) ->
     served = target.client.indices.get_settings(index=fresh)[fresh]["settings"]["index"]
     assert served["refresh_interval"] == "-1", "whoever writes refreshes in the end"
     assert served["gc_deletes"] == "1h"
+
+
+def test_an_index_of_another_name_goes_with_its_alias_unless_it_is_another_one(
+    target: Target,
+) -> None:
+    def moved(name: str, former: Generation) -> None:
+        renamed = TableIndex(target.client, f"{target.alias}{name}", "test", str(TABLE))
+        fresh = renamed.make(mapping(schema({"id": "text"})), None).index
+        renamed.publish(fresh, former=former)
+
+    serving = target.index
+    answer = target.client.indices.get_settings(index=serving)
+    uuid = answer[serving]["settings"]["index"]["uuid"]
+    moved("x", Generation(index=serving, uuid="of one that had the name before"))
+    assert target.client.indices.exists(index=serving)
+    moved("y", Generation(index=serving, uuid=uuid))
+    assert not target.client.indices.exists(index=serving)
 
 
 def test_generation_in_use_is_never_taken(target: Target) -> None:

@@ -48,6 +48,14 @@ def of(first: Writer, second: Writer | None = None) -> AlternatingWriters:
     return AlternatingWriters(cast("LogWriter", first), cast("LogWriter", second or Writer()))
 
 
+def wait_until_writable(writers: AlternatingWriters) -> None:
+    deadline = time.monotonic() + 10
+    while not writers.may_write:
+        assert time.monotonic() < deadline
+        writers.wait()
+        assert not writers.has_committed()
+
+
 def wait_until_committed(writers: AlternatingWriters) -> None:
     deadline = time.monotonic() + 10
     while not writers.has_committed():
@@ -79,9 +87,7 @@ def test_the_next_is_written_to_when_the_brokers_have_all_of_its_predecessor() -
         assert not writers.has_committed()
         assert not writers.may_write
         writer.may_flush.set()
-        writers.wait()
-        assert not writers.has_committed()
-        assert writers.may_write
+        wait_until_writable(writers)
         assert writers.is_committing
         writer.may_commit.set()
         wait_until_committed(writers)

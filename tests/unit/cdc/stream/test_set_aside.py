@@ -5,6 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from cdc.convert.pipeline import Encoder
+from cdc.errors import RecordRefusedError
 from cdc.events.changes import ABSENT
 from cdc.records.position import Lsn, Position
 from cdc.records.record import each
@@ -14,6 +18,7 @@ from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
 from cdc.tables.obstacles import GIVEN_UP
+from cdc.tables.tables import Tables
 from tests.fixtures import wal_bytes as wal
 from tests.fixtures.made_tables import STATE, tables
 from tests.properties.cdc.compiled.test_stream import frame
@@ -29,18 +34,22 @@ def announced(identity: bytes, key: int) -> bytes:
     return b"R" + wal.u32(STATE.oid) + b"public\0t\0" + identity + struct.pack(">H", 2) + types
 
 
+def translating(made: Tables, folder: Path) -> Translation:
+    return Translation(
+        made,
+        cast("Any", SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(500), cut_ts_us=0)),
+        Actions(lambda _: None, lambda _: None, lambda *_: []),
+        lambda _: None,
+        in_progress=InProgress(folder, 1 << 20),
+    )
+
+
 def test_a_table_is_not_read_anew_whose_changes_are_not_taken_any_more(tmp_path: Path) -> None:
     """A row of it lacks a value that can't be read: were it followed, no chunk would have that."""
     made = tables()
     first = SnapshotRequest(kind="initial")
     made.states.put(STATE.model_copy(update={"phase": Phase.SNAPSHOT, "requests": (first,)}))
-    translation = Translation(
-        made,
-        cast("Any", SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(500), cut_ts_us=0)),
-        Actions(lambda _: None, lambda _: None, lambda *_: []),
-        lambda _: None,
-        in_progress=InProgress(tmp_path, 1 << 20),
-    )
+    translation = translating(made, tmp_path)
     oid = wal.u32(STATE.oid)
     messages = [
         BEGIN,
@@ -62,13 +71,7 @@ def test_a_table_is_not_read_anew_whose_changes_are_not_taken_any_more(tmp_path:
 def test_of_a_row_that_has_no_record_the_table_is_set_aside_from_there_on(tmp_path: Path) -> None:
     made = tables()
     made.states.put(STATE.model_copy(update={"phase": Phase.STREAMING}))
-    translation = Translation(
-        made,
-        cast("Any", SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(500), cut_ts_us=0)),
-        Actions(lambda _: None, lambda _: None, lambda *_: []),
-        lambda _: None,
-        in_progress=InProgress(tmp_path, 1 << 20),
-    )
+    translation = translating(made, tmp_path)
     oid = wal.u32(STATE.oid)
     rows = [b"x", b"\xe9", b"x"]
     inserts = [b"I" + oid + b"N" + wal.row([b"%d" % n, text]) for n, text in enumerate(rows)]
@@ -86,3 +89,29 @@ def test_of_a_row_that_has_no_record_the_table_is_set_aside_from_there_on(tmp_pa
     (noted,) = made.obstacles.try_again()
     assert not made.obstacles.is_given_up(STATE.name)
     assert b'"refused":""' in (noted.value or b"")
+
+
+@pytest.mark.parametrize("kind", ["truncate", "insert"])
+@pytest.mark.parametrize("where", ["the encoder", "the event"])
+def test_so_it_is_where_there_is_no_encoder_or_no_event_of_a_truncate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, kind: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RecordRefusedError("no")
+
+    made = tables()
+    made.states.put(STATE.model_copy(update={"phase": Phase.STREAMING}))
+    if where == "the encoder":
+        monkeypatch.setattr(made.encoders, "encoder", refuse)
+    else:
+        for name in ("truncate", "insert", "compiled"):
+            monkeypatch.setattr(Encoder, name, refuse if name != "compiled" else lambda _: None)
+    oid = wal.u32(STATE.oid)
+    insert = b"I" + oid + b"N" + wal.row([b"1", b"x"])
+    truncate = b"T" + wal.u32(1) + b"\0" + oid
+    messages = [BEGIN, announced(b"d", 1), truncate if kind == "truncate" else insert]
+    data = bytearray(b"".join(frame(600 + n, message) for n, message in enumerate(messages)))
+    translation = translating(made, tmp_path)
+    assert translation.feed(data, 0, len(data), Limits(50, 1 << 20)) == len(data)
+    assert translation.take().events == 0
+    assert made.obstacles.is_given_up(STATE.name)

@@ -15,7 +15,6 @@ from sinks.search.documents import (
     field_names,
     index_name,
     mapping,
-    without_index,
 )
 
 
@@ -67,19 +66,19 @@ def test_tables_that_would_share_an_index_have_none_and_others_keep_theirs(
     names: tuple[str, ...],
 ) -> None:
     settings, tables = searched(), tables_of(*names, "other")
-    refused = without_index(settings, tables)
+    by_name, refused = aliases(settings, tables)
     assert refused.keys() == {f"public.{name}" for name in names}
     for name in names:
         assert f'[[search.indexes]] table = "public.{name}"' in refused[f"public.{name}"].remedy
-    assert aliases(settings, tables) == {"public.other": "public.other"}
+    assert by_name == {"public.other": "public.other"}
 
 
 def test_a_name_of_its_own_keeps_a_tables_index_apart() -> None:
     named = {"table": "public.Users", "name": "people"}
     settings = searched(indexes=[named], **{"index.prefix": "p-"})
     tables = tables_of("Users", "users")
-    assert without_index(settings, tables) == {}
-    assert aliases(settings, tables) == {
+    assert aliases(settings, tables).refused == {}
+    assert aliases(settings, tables).by_name == {
         "public.Users": "p-people",
         "public.users": "p-public.users",
     }
@@ -88,20 +87,20 @@ def test_a_name_of_its_own_keeps_a_tables_index_apart() -> None:
 def test_of_a_table_and_documents_of_one_name_the_documents_keep_it() -> None:
     document = {"name": "public.users", "table": "public.users"}
     settings = searched(documents=[document])
-    assert without_index(settings, tables_of("users")).keys() == {"public.users"}
-    assert aliases(settings, tables_of("users")) == {"public.users": "public.users"}
+    assert aliases(settings, tables_of("users")).refused.keys() == {"public.users"}
+    assert aliases(settings, tables_of("users")).by_name == {"public.users": "public.users"}
 
 
 def test_of_a_table_that_no_index_can_be_named_after_the_others_know_nothing() -> None:
     settings, tables = searched(tables=["_._", "public.t"]), [TableName("_", "_"), *tables_of("t")]
-    assert without_index(settings, tables).keys() == {"_._"}
-    assert aliases(settings, tables).keys() == {"public.t"}
+    assert aliases(settings, tables).refused.keys() == {"_._"}
+    assert aliases(settings, tables).by_name.keys() == {"public.t"}
 
 
 def test_tables_with_names_of_their_own_are_accepted() -> None:
     tables = tables_of("t", "t-x", "t1", "u-1")
-    assert without_index(searched(), tables) == {}
-    assert len(set(aliases(searched(), tables).values())) == len(tables)
+    assert aliases(searched(), tables).refused == {}
+    assert len(set(aliases(searched(), tables).by_name.values())) == len(tables)
 
 
 def test_fields_have_names_that_a_document_can_have() -> None:
