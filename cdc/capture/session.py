@@ -164,7 +164,8 @@ class Session:
             unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
             raise NotDoneError(
                 f"not read: {unread}",
-                remedy="mend that, and start again; or leave them out (table.exclude.list)",
+                remedy="mend that, or leave them out (table.exclude.list), and start again: until"
+                " then the slot holds back WAL",
             )
 
     @property

@@ -147,9 +147,10 @@ class Obstacles:
         """
         if error.retry or not self._settings.lossless:
             raise error
-        if not self._states.is_set_aside(name):
-            _warn(name, error)
         is_of_row = not isinstance(error, TableRefusedError)
+        is_known = self.is_given_up(name) if is_of_row else self._states.is_set_aside(name)
+        if not is_known:
+            _warn(name, error)
         return self._reads.set_aside(name, _text(error), GIVEN_UP if is_of_row else "")
 
     def is_given_up(self, name: TableName) -> bool:
