@@ -86,12 +86,12 @@ def test_a_new_table_that_is_locked_is_published_later(
 def test_another_name_of_the_publication_is_told_and_the_old_one_goes_on(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
-    run(database, *ITEM)
+    run(database, *ITEM, *ZZ)
     made = pipeline(**{"publication.name": "first"})
     assert made.stop(made.catch_up()) == 0
     run(database, "INSERT INTO item VALUES (6, 6, 'g')")
     other = pipeline(**{"publication.name": "other", "snapshot.mode": "when_needed"})
-    for command in (["run"], ["snapshot", "public.item"]):
+    for command in (["run"], ["snapshot", "public.zz"]):
         ended = other.millrace(*command, timeout_s=60)
         assert ended.returncode == ExitCode.PUBLICATION, ended.stderr
         assert "set publication.name = first again" in ended.stderr

@@ -124,7 +124,7 @@ def test_less_than_the_configuration_asks_for_is_refused_unless_it_says_so(
     assert made.stop(made.catch_up()) == 0
     lines = [line.strip() for line in ended.stderr.splitlines()]
     run(database, *(line for line in lines if line.endswith(";")))
-    daemon = made.start()
+    daemon = made.catch_up()
     if not wanted:
         wait_for(lambda: is_logged(made, database, "item"))
     assert made.stop(daemon) == 0
