@@ -63,7 +63,7 @@ def too_few(
     few = [name for name, topic in topics.items() if 1 < topic.replicas < min(_REPLICAS, brokers)]
     if few:
         yield (
-            f"topics have two copies, and the cluster has {brokers} brokers (by now)",
+            "topics have two copies in a cluster that has brokers for three",
             f"kafka-reassign-partitions adds copies; with three, set {MIN_ISR}=2",
             few,
         )
