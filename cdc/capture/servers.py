@@ -160,7 +160,9 @@ class Servers:
         return self.describe([table for table in captured if table.oid not in locked])
 
     def _states(self) -> list[TableState]:
-        if not self.has_begun():
+        if self.is_first_start:
+            self.read_progress()  # it may have begun while this one stood by
+        if self.is_first_start:
             return []
         topic, keep_alive = table_topic(self._capture.topic_prefix), self.lease.keep_alive
         return read_all(self.settings.kafka, topic, TableState, keep_alive)

@@ -16,8 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
-from cdc.kafka.copies import MIN_ISR, copies_of, takes_nothing, too_few
-from cdc.kafka.errors import log_error
+from cdc.kafka.copies import MIN_ISR, copies_of, too_few
+from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.sending import send
 from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
@@ -291,8 +291,9 @@ class LogTopics:
         self._write_down([topic.name for topic in topics])
         unclear: set[str] = set()
         failed = self._make(topics, config, keep_ms, unclear)
-        if failed:  # somebody else's, or nobody's
-            self._write_down(failed, made=False)
+        # Somebody else's, or nobody's; without an answer, it may be ours.
+        if foreign := [name for name, error in failed.items() if not is_passing(error)]:
+            self._write_down(foreign, made=False)
         raced = [topic for topic in topics if topic.name in failed]
         for name, error in failed.items():
             if error.name() != "TOPIC_ALREADY_EXISTS":
@@ -318,7 +319,8 @@ class LogTopics:
         keep_ms: int,
         unclear: set[str] | None = None,
     ) -> dict[str, KafkaError]:
-        copies = copies_of(self._log, self._brokers)
+        # Brokers that were away at the start may be back.
+        copies = copies_of(self._log, max(self._brokers, self._admin.broker_count()))
         new = (
             NewTopic(
                 topic.name,
@@ -354,12 +356,6 @@ class LogTopics:
             f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
             for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms)
         ]
-        if takes_nothing(existing):
-            remedy = self._alter(wanted.name, MIN_ISR, str(existing.replicas))
-            findings.append(
-                f"topic {wanted.name}: {MIN_ISR} is {existing.config[MIN_ISR]}, above its"
-                f" {existing.replicas} copies: no broker takes a record\n    → {remedy}"
-            )
         partitions = existing.partitions
         if partitions != wanted.partitions:
             remedy = (

@@ -220,6 +220,8 @@ class Doubt(BaseModel):
                 "behind_xid": max(self.behind_xid, later.behind_xid),
                 "right_until": min(right_until, default=None),
                 "set_aside": self.set_aside or later.set_aside,
+                # What keeps a table that is set aside from being read isn't gone by another doubt.
+                "refused": later.refused or (self.refused if self.set_aside else ""),
             }
         )
 

@@ -131,19 +131,6 @@ def test_topic_of_automatic_creation_is_refused(kafka: Kafka, topic_prefix: str)
     assert "topic.partitions = 1" in str(raised.value)
 
 
-def test_a_topic_that_takes_no_record_is_refused_with_the_command(
-    kafka: Kafka, topic_prefix: str
-) -> None:
-    kept = {"min_compaction_lag_ms": WEEK_MS, "delete_retention_ms": WEEK_MS}
-    name = data_topic(topic_prefix, TableName("public", "a"))
-    make_topic(kafka, name, 3, cleanup_policy="compact", min_insync_replicas="2", **kept)
-    with pytest.raises(TopicMismatchError, match="no broker takes a record") as raised:
-        LogTopics(settings(kafka.client_options(), topic_prefix)).ensure_data_topics(
-            [], [captured("a")]
-        )
-    assert f"--entity-name {name} --add-config min.insync.replicas=1" in str(raised.value)
-
-
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_topic_that_exists_when_it_is_asked_for_again_is_verified(
     kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
