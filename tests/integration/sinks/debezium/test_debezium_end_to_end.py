@@ -199,7 +199,7 @@ def test_the_command_asks_the_source_where_it_is_told_to(
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, v numeric(5, 2))")
         connection.execute("INSERT INTO t VALUES (1, 1.5)")
-        assert made.stop(made.catch_up()) == 0
+        assert made.stop(started_as_debezium(made)) == 0
     refused = merged()
     assert refused.exit_code == ExitCode.CONFIG, refused.output
     assert "nothing says what type its columns have" in refused.stdout
