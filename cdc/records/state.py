@@ -187,8 +187,7 @@ class Doubt(BaseModel):
     did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
     itself; ``is_stopped``: a signal has stopped that, so it doesn't try again. Behind
     ``right_until`` changes may be missing, which no read brings back (None: none are).
-    ``set_aside``: its changes can't be taken, and the stream goes past them until a read begins
-    that replaces all rows.
+    ``set_aside``: its changes aren't taken until a read begins that replaces all rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -220,7 +219,6 @@ class Doubt(BaseModel):
                 "behind_xid": max(self.behind_xid, later.behind_xid),
                 "right_until": min(right_until, default=None),
                 "set_aside": self.set_aside or later.set_aside,
-                # What keeps a table that is set aside from being read isn't gone by another doubt.
                 "refused": later.refused or (self.refused if self.set_aside else ""),
             }
         )

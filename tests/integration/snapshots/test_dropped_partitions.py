@@ -144,7 +144,6 @@ def test_the_rows_of_dropped_partitions_end_by_an_event_each(
         " unnest('{2024-01-31,2024-02-01}'::date[]) day, unnest('{a,b,it''s}'::text[]) kind"
         " WHERE kind <> 'it''s' OR id > 2",
     )
-    # A partition that was detached would be a table to capture.
     made = pipeline(**DELETE, **{"table.include.list": "public.numbers, public.trees"})
     daemon = begun(made, database)
     assert differing(made, database, ["numbers"]) == []
