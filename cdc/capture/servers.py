@@ -113,13 +113,16 @@ class Servers:
 
         Raises LogError where waiting mends that nobody can tell.
         """
+        try:
+            return self._has_begun()
+        except LogError as error:
+            if error.retry:
+                raise
+            return False  # what is wrong with the log isn't said yet
+
+    def _has_begun(self) -> bool:
         if self.is_first_start:  # it may have begun while this one stood by
-            try:
-                self.read_progress()
-            except LogError as error:
-                if error.retry:
-                    raise
-                return False  # what is wrong with the log isn't said yet
+            self.read_progress()
         return not self.is_first_start
 
     @property
@@ -160,9 +163,7 @@ class Servers:
         return self.describe([table for table in captured if table.oid not in locked])
 
     def _states(self) -> list[TableState]:
-        if self.is_first_start:
-            self.read_progress()  # it may have begun while this one stood by
-        if self.is_first_start:
+        if not self._has_begun():
             return []
         topic, keep_alive = table_topic(self._capture.topic_prefix), self.lease.keep_alive
         return read_all(self.settings.kafka, topic, TableState, keep_alive)

@@ -112,8 +112,8 @@ class LogSettings(Section):
         replicas, in_sync = self.topic_replication_factor, self.topic_min_insync_replicas
         if replicas is not None and in_sync is not None and in_sync > replicas:
             raise ValueError(
-                "topic.min.insync.replicas is above topic.replication.factor: no broker would take "
-                "a record"
+                "topic.min.insync.replicas is above topic.replication.factor: a record can't have "
+                "more copies than its topic"
             )
         return self
 
