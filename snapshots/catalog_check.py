@@ -25,7 +25,7 @@ from cdc.errors import MillraceError
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.postgres.slot import size
 from cdc.records.fingerprint import DoubtfulLeaf, TableFingerprint, within_limit
-from cdc.records.position import Position
+from cdc.records.position import INDEX_MAX, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, LeafRead, Phase, TableState
@@ -174,8 +174,12 @@ class CatalogCheck:
                 state.oid,
                 state.fingerprint,
             )
-            if before is None or not is_as_it_was or name in self._tables.states.waiting:
-                self._checked.pop(name, None)  # it began to be read meanwhile
+            # It began to be read meanwhile, or the stream has told of later DDL.
+            is_over = not is_as_it_was or self._tables.schemas.is_outdated(
+                finding.described, Position(reached.epoch, inspection.wal_begin, INDEX_MAX)
+            )
+            if before is None or is_over or name in self._tables.states.waiting:
+                self._checked.pop(name, None)
                 is_sure = False
                 continue
             if finding.now is None:

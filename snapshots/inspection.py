@@ -64,7 +64,7 @@ class Finding(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What a check has found, and how far the WAL was behind that.
+    """What a check has found, and how far the WAL was before and behind that.
 
     ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
     were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``aside`` are
@@ -73,6 +73,7 @@ class Inspection(NamedTuple):
     a finding is of DDL that lets others write.
     """
 
+    wal_begin: Lsn
     wal_end: Lsn
     catalog: dict[TableName, CatalogTable]
     findings: list[Finding]
@@ -96,7 +97,7 @@ def inspect(
     connection: psycopg.Connection, settings: CaptureSettings, watched: list[WatchedTable]
 ) -> Inspection:
     """Compare the catalog with what is watched; a table that somebody has locked waits."""
-    begun = time.monotonic()
+    started, wal_begin = time.monotonic(), current_insert_lsn(connection)
     oids = [table.state.oid for table in watched]
     catalog = fingerprints(connection, oids, settings.publication_name)
     findings, seen = list[Finding](), dict[TableName, TableFingerprint]()
@@ -136,8 +137,10 @@ def inspect(
     xid = 0 if all(cause.locks for cause in causes) else new_xid(connection)
     by_name = {table.name: table for table in catalog.values()}
     system = _system(connection) if missing else ""
-    took_s = time.monotonic() - begun
-    return Inspection(wal_end, by_name, findings, seen, undecided, aside, took_s, system, xid)
+    took_s = time.monotonic() - started
+    return Inspection(
+        wal_begin, wal_end, by_name, findings, seen, undecided, aside, took_s, system, xid
+    )
 
 
 def _gone(

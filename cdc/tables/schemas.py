@@ -152,6 +152,13 @@ class SchemaVersions:
         now = rekeyed(table.columns, table.name, table.replica_identity, self._rules)
         return _key(before.columns) == _key(now)
 
+    def is_outdated(self, table: TableDescription | None, at: Position) -> bool:
+        """Whether the newest version is another one, and of later than a description of ``at``."""
+        before = None if table is None else self.newest(table.name)
+        if table is None or before is None:
+            return False
+        return at < Position.parse(before.since) and not self.is_newest(table)
+
     def made_again(self, table: TableDescription) -> list[str]:
         """The columns that have another number by now, though the table looks the same."""
         before = self.newest(table.name)

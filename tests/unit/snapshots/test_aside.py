@@ -54,7 +54,7 @@ class SetAside:
         job.future.set_result(None)
         catalog = {NAME: CatalogTable(SEEN, NAME, entry=9)}
         aside = {NAME: self.described}
-        job.result = Inspection(Lsn(0), catalog, [], {NAME: SEEN}, set(), aside)
+        job.result = Inspection(Lsn(0), Lsn(0), catalog, [], {NAME: SEEN}, set(), aside)
         return job
 
     @property

@@ -32,7 +32,9 @@ class Source:
         job.future.set_result(None)
         made = TableFingerprint(columns="", identity="", seen=self.seen)
         table = CatalogTable(made, STATE.name, entry=9)
-        job.result = Inspection(Lsn(0), {STATE.name: table}, [], {STATE.name: made}, set(), {})
+        job.result = Inspection(
+            Lsn(0), Lsn(0), {STATE.name: table}, [], {STATE.name: made}, set(), {}
+        )
         return job
 
 

@@ -59,7 +59,14 @@ class Daemon:
         if self.is_there and self.state.gone_ms:
             findings = [Finding(watched, THERE, Differences())]
         job.result = Inspection(
-            self.wal_end, {STATE.name: THERE}, findings, {}, self.undecided, {}, system="here"
+            Lsn(0),
+            self.wal_end,
+            {STATE.name: THERE},
+            findings,
+            {},
+            self.undecided,
+            {},
+            system="here",
         )
         return job
 
