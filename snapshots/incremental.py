@@ -223,6 +223,7 @@ class IncrementalSnapshots:
         if read.described is None:
             if read.description_job is not None:
                 return False
+            read.described_at = self._cursor.reached
             read.description_job = self._reader.describe(read.captured, self._streamed(read))
             return True
         if read.request.reset:
@@ -236,7 +237,8 @@ class IncrementalSnapshots:
             return False
         chunk_job = self._reader.read(read.described, chunk_range, self._streamed(read))
         forgotten, announced = read.changes.forgotten, read.changes.announced
-        pending = PendingChunk(chunk_job, chunk_range, forgotten, announced, read.fence)
+        begun = self._cursor.reached
+        pending = PendingChunk(chunk_job, chunk_range, forgotten, announced, read.fence, begun)
         read.chunks[chunk_job.id] = pending
         return True
 
@@ -248,6 +250,9 @@ class IncrementalSnapshots:
     def _reset(self, read: TableRead, position: Position) -> SignalOutput:
         """Empty the table in the log, or partitions of it, and begin its read again."""
         assert read.described is not None  # noqa: S101 (it was, before the watermark was written)
+        if self._is_outdated(read):
+            read.described = None  # it is described, and marked, once more
+            return NOTHING
         state = self._tables.states[read.captured.name]
         if not state.is_in_log:  # it has no topic yet, which is made where it joins
             return SignalOutput([], self._finish(read, position, "it could never be captured"))
@@ -275,10 +280,18 @@ class IncrementalSnapshots:
         events, states = self._tables.begin_anew(table, position, (first, *others), bounds=bounds)
         return SignalOutput([*events], states)
 
+    def _is_outdated(self, read: TableRead) -> bool:
+        """Whether the stream, or a check, has told of DDL behind what the table was described."""
+        if read.described is None or read.described_at is None:
+            return False
+        return self._tables.schemas.is_outdated(read.described.table, read.described_at)
+
     def _chunk(self, read: TableRead, pending: PendingChunk, at: Position) -> SignalOutput:
-        chunk = pending.job.result
+        chunk, schemas = pending.job.result, self._tables.schemas
         self._reader.pace.took(chunk.row_count if chunk else 0, pending.chunk_range.rows_max)
         stale = None if chunk is None else read.stale(chunk, pending, self._cursor)
+        if chunk and schemas.is_outdated(chunk.described.table, pending.begun):
+            stale = None
         if chunk is None or stale is None:
             return NOTHING  # its range is still missing: it is read once more
         read.changes.settle(chunk.visibility, list(read.chunks))
@@ -331,7 +344,7 @@ class IncrementalSnapshots:
         refused = reason if request.is_own else ""
         records = [self._tables.reads.finish(name, request, at, pages, requested, refused)]
         if request.kind == "initial":
-            if read.described is not None:
+            if read.described is not None and not self._is_outdated(read):
                 records += self._tables.schemas.described(read.described.table, at)[1]
             records += tell.initial_table_done(at, [name], name, rows)
             if self._tables.reads.is_all_read:

@@ -22,7 +22,7 @@ from cdc.errors import (
 from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Position
 from cdc.records.state import LeafRead, SnapshotRequest, TableState
 from cdc.stream.signals import KeyTracking, StreamedRow
 from cdc.wal.messages import Relation
@@ -150,13 +150,17 @@ class Changes:
 
 
 class PendingChunk(NamedTuple):
-    """A chunk that is being read, with the state of Changes, and the fence, at its beginning."""
+    """A chunk that is being read, with the state of Changes, and the fence, at its beginning.
+
+    ``begun`` is what the stream had reached then.
+    """
 
     job: Job[Chunk]
     chunk_range: ChunkRange
     forgotten: int
     announced: int
     fence: Lsn
+    begun: Position
 
 
 class TableRead:
@@ -178,6 +182,8 @@ class TableRead:
         """Where the table has joined: such rows may be before its TRUNCATE, or with it."""
         self.changes = Changes()
         self.described: DescribedTable | None = None
+        self.described_at: Position | None = None
+        """What the stream had reached as the last description was begun."""
         self.description_job: Job[DescribedTable] | None = None
         self.marks: dict[str, Job[bool]] = {}
         self.chunks: dict[str, PendingChunk] = {}

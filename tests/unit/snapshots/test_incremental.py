@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import cast
 
 from cdc.compiled.fast import Cursor
+from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import CapturedTable, Leaf
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
+from cdc.wal.messages import Relation, RelationColumn
 from snapshots.chunk import DescribedTable
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.windows import Job, WindowReader
@@ -88,6 +90,32 @@ def test_a_reset_of_a_table_without_partitions_lets_go_of_its_rows() -> None:
     reader.descriptions[A].result = empty
     reads.turn(cursor)
     assert signalled.of(A) == ()
+
+
+def test_a_reset_takes_no_table_back_to_what_it_was_before_the_stream_told_of_it() -> None:
+    before = described(A)
+    signalled, reader, reads, cursor = resetting(before)
+    renamed = (RelationColumn(True, "id", 23, -1), RelationColumn(False, "later", 25, -1))
+    relation = Relation(before.table.oid, A.namespace, A.name, "d", renamed)
+    columns = (TABLE.columns[0], TABLE.columns[1].model_copy(update={"name": "later"}))
+    since = Position(1, Lsn(550), 1)
+    told, _ = signalled.tables.schemas.streamed(relation, since, lambda: columns)
+    (mark,) = reader.marks
+    mark.result, mark.behind = True, Lsn(600)
+    cursor.idle_at(Lsn(700))
+    looked_at = reader.descriptions[A]
+    output = reads.turn(cursor)
+    assert (output.events, output.states) == ([], [])
+    assert signalled.tables.schemas.newest(A) == told
+    assert reader.descriptions[A] is not looked_at, "it is looked at again"
+    now = replace(before.table, columns=columns, signature=relation_signature(relation))
+    reader.descriptions[A].result = DescribedTable(now, {})
+    reads.turn(cursor)
+    mark = reader.marks[-1]
+    mark.result, mark.behind = True, Lsn(800)
+    cursor.idle_at(Lsn(900))
+    assert len(reads.turn(cursor).events) == 3, "a TRUNCATE for each partition"
+    assert signalled.tables.schemas.newest(A) == told
 
 
 def test_a_reset_of_a_table_that_could_never_be_captured_ends_without_a_read() -> None:
