@@ -52,7 +52,7 @@ def _read(consumer: Consumer, topics: re.Pattern[str]) -> Iterator[Line]:
     consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in unread])
     read: dict[tuple[str, int], int] = {}
     while unread:
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         if message is None:
             raise RuntimeError("Kafka doesn't answer")
         place = str(message.topic()), int(message.partition() or 0)

@@ -129,6 +129,7 @@ class _Run:
         self, case: Case, pipeline: Pipeline, daemon: Process, database: dict[str, str]
     ) -> None:
         self._case = case
+        self._pipeline = pipeline
         self._slot = pipeline.settings.capture.slot_name
         self._daemon = daemon
         self._database = database
@@ -149,6 +150,23 @@ class _Run:
             self._drain(connection)
 
     def _drain(self, connection: psycopg.Connection) -> None:
+        """Wait until the log has all of the WAL, and the rows that signals in it have asked for.
+
+        Where a script only sleeps behind a signal, that was time enough for Debezium.
+        """
+        self._wait_for_stream(connection)
+        if self._pipeline.settings.capture.signal_data_collection is None:
+            return
+        # What the slot has acknowledged may be shown to readers a moment later.
+        self._pipeline.wait_until_logged(self._pipeline.wal_end(), self._daemon)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while any(state.requests for state in self._pipeline.tables()):
+            if not self._daemon.running or time.monotonic() > deadline:
+                raise ServerError(f"rows weren't read. {self._daemon.command.log_end()}")
+            time.sleep(_POLL_S)
+        self._wait_for_stream(connection)  # the last read may have ended by a row
+
+    def _wait_for_stream(self, connection: psycopg.Connection) -> None:
         """Wait until all that was written by now is durable in Kafka, hence acknowledged."""
         (end,) = connection.execute(_WAL_END).fetchone() or (None,)
         self._wait(connection, _FLUSHED, end, self._slot)
