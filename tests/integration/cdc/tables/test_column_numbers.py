@@ -18,6 +18,7 @@ from cdc.settings import CaptureSettings
 from cdc.wal.messages import Commit, Relation
 from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.server_settings import set_to, wait_for_hidden_commit
 from tests.fixtures.source import (
     Conninfo,
     capture,
@@ -27,7 +28,6 @@ from tests.fixtures.source import (
     session,
     streaming,
 )
-from tests.integration.cdc.capture.test_watch import set_to
 from tests.integration.snapshots.test_while_streaming import logged, rows
 
 pytestmark = pytest.mark.postgres
@@ -222,7 +222,8 @@ def test_a_rename_that_nobody_sees_yet_is_one(
     renaming = threading.Thread(target=rename)
     with set_to(postgres, synchronous_standby_names="nobody"):
         renaming.start()
-        time.sleep(1)
+        wait_for_hidden_commit(database)
+        time.sleep(1)  # the stream comes to it
         assert renaming.is_alive()
     renaming.join()
     made.wait_until_logged(made.wal_end(), daemon)

@@ -17,8 +17,8 @@ from cdc.records.topics import schema_topic
 from deploy.local.postgres import Postgres
 from tests.fixtures.few import few
 from tests.fixtures.pipeline import RunningPipeline, state_of
+from tests.fixtures.server_settings import set_to, wait_for_hidden_commit
 from tests.fixtures.source import Conninfo, run
-from tests.integration.cdc.capture.test_watch import set_to
 from tests.integration.snapshots.test_signal_topic import tell
 from tests.integration.snapshots.test_while_streaming import (
     IDLE,
@@ -363,7 +363,8 @@ def test_a_table_whose_commit_nobody_sees_yet_loses_no_change(
     making = threading.Thread(target=make)
     with set_to(postgres, synchronous_standby_names="nobody"):
         making.start()
-        time.sleep(1)
+        wait_for_hidden_commit(database)
+        time.sleep(1)  # the stream comes to it
         assert making.is_alive()
     making.join()
     run(database, "INSERT INTO item VALUES (2)")
