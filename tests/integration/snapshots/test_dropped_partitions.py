@@ -152,8 +152,8 @@ def test_the_rows_of_dropped_partitions_end_by_an_event_each(
         database,
         "DROP TABLE n0",
         "ALTER TABLE numbers DETACH PARTITION n2",
-        "CREATE TABLE n3 PARTITION OF numbers FOR VALUES FROM (30) TO (40)",
-        "INSERT INTO numbers VALUES (30, 'new')",
+        "BEGIN; CREATE TABLE n3 PARTITION OF numbers FOR VALUES FROM (30) TO (40);"
+        " INSERT INTO numbers VALUES (30, 'new'); COMMIT",
         "DROP TABLE t1a, t2",
     )
     wait_for(lambda: all(map(is_settled, made.tables())) and len(ends(made.log())) == 4)

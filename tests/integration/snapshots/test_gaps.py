@@ -3,7 +3,12 @@
 import pytest
 
 from tests.fixtures.source import Conninfo, run
-from tests.integration.snapshots.test_catalog_check import CASES, MakePipeline, make
+from tests.integration.snapshots.test_catalog_check import (
+    CASES,
+    MakePipeline,
+    make,
+    wait_until_checked,
+)
 from tests.integration.snapshots.test_while_streaming import wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -16,15 +21,7 @@ def test_a_gap_begins_where_the_table_was_right_before_the_daemon_was_stopped(
     made = pipeline()
     daemon = made.start_broken("tests.fixtures.frequent_checks")
     made.wait_until_logged(made.wal_end(), daemon)
-    right = made.wal_end()
-
-    def is_checked() -> bool:
-        run(database, "UPDATE label SET id = id WHERE id = 1")  # the log says so when it moves
-        progress = made.progress()
-        assert progress is not None
-        return progress.checked is not None and progress.checked.commit_lsn > right
-
-    wait_for(is_checked)
+    right = wait_until_checked(made, database, "label")
     assert made.stop(daemon) == 0
     before = made.wal_end()
     run(database, *(step.replace("{t}", "label") for step in CASES["label"].steps))
