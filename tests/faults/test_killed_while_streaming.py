@@ -82,15 +82,14 @@ def test_a_daemon_killed_at_any_step_loses_nothing_and_repeats_nothing(
 def test_at_least_once_a_daemon_killed_repeats_events_and_loses_none(
     pipeline: Callable[..., RunningPipeline], database: dict[str, str], topic_prefix: str
 ) -> None:
-    made = pipeline(**SMALL)
-    least = {"MILLRACE_LOG__DELIVERY": "at_least_once"}
+    made = pipeline(**SMALL, sections={"log": {"delivery": "at_least_once"}})
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         connection.execute(SCHEMA)
-        daemon = made.start({**least, VARIABLE: f"{FaultPoint.BATCH_WRITTEN}:7"})
-        daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
+        assert made.stop(made.catch_up()) == 0
+        daemon = made.start_broken("tests.faults.unrecorded")
         change(connection, seed=1, transactions=20)
         assert daemon.wait(60) == -signal.SIGKILL
-        daemon = made.start(least)
+        daemon = made.start()
         made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     records = made.log()
