@@ -86,7 +86,7 @@ def test_one_session_at_a_time_has_the_lock(database: Conninfo) -> None:
         assert slot.lock(second, "another")
         first.close()
         taken = threading.Event()
-        for _ in range(50):
+        for _ in range(600):
             if slot.lock(second, "millrace"):
                 taken.set()
                 break
@@ -127,7 +127,10 @@ def test_a_slot_is_made_for_a_failover_or_altered_to_be(database: Conninfo) -> N
             assert not made.failover
             slot.let_fail_over(pgconn, made)
             altered = slot.inspect(opened, name(database))
-            assert altered == made._replace(failover=True)
+            assert altered is not None
+            # The server may write WAL of its own in between.
+            kept = {"lag_bytes": altered.lag_bytes, "retained_bytes": altered.retained_bytes}
+            assert altered == made._replace(failover=True, **kept)
             assert slot.drop(opened, name(database))
             slot.create(pgconn, name(database), failover=True)
             again = slot.inspect(opened, name(database))
