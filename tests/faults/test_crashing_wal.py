@@ -32,7 +32,7 @@ def source(server_folder: Path) -> Iterator[dict[str, str]]:
 
 def run(source: Mapping[str, str], *statements: str) -> None:
     """Run statements, once the server takes connections."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             connection = psycopg.connect(make_conninfo(**source), autocommit=True)

@@ -63,7 +63,7 @@ def ids(made: RunningPipeline) -> list[int]:
 
 
 def await_ids(made: RunningPipeline, daemon: Process, *expected: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while ids(made) != [*expected] or any(state.doubt for state in made.tables()):
         assert daemon.running
         assert time.monotonic() < deadline, ids(made)
@@ -198,7 +198,7 @@ def test_a_log_of_a_newer_millrace_is_left_to_it(captured: RunningPipeline) -> N
     topic = progress_topic(captured.settings.capture.topic_prefix)
     key = json.dumps({"slot": progress.slot}, separators=(",", ":"))
     producer.produce(topic, json.dumps(record), key)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     refusal(captured, ExitCode.LOG_FORMAT, "newer", topic)
 
 
@@ -210,7 +210,7 @@ def test_another_cluster_is_a_gap(captured: RunningPipeline) -> None:
     topic = progress_topic(captured.settings.capture.topic_prefix)
     key = json.dumps({"slot": progress.slot}, separators=(",", ":"))
     producer.produce(topic, json.dumps(record), key)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     refusal(captured, ExitCode.GAP, "another PostgreSQL cluster", "topic.prefix")
 
 
@@ -252,7 +252,7 @@ def wait_for_slot(database: Mapping[str, str], name: str) -> None:
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         wait = """
             DO $$ BEGIN
-              FOR attempt IN 1..300 LOOP
+              FOR attempt IN 1..600 LOOP
                 EXIT WHEN (SELECT active FROM pg_replication_slots WHERE slot_name = '{}');
                 PERFORM pg_sleep(0.1);
               END LOOP;

@@ -26,7 +26,8 @@ from tests.fixtures.refusals import Configured
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 WAL_SENDER_TIMEOUT_S = 10
 STOP_S_MAX = 20
-TAKE_OVER_S = 10
+AT_ONCE_S = 15
+TAKE_OVER_S = 25
 """A busy machine's; a quiet one's is two."""
 END_THE_STANDBYS_SESSION = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity a
@@ -157,9 +158,7 @@ def test_the_daemon_recovers_from_an_orderly_restart_of_postgresql(
         time.sleep(0.5)
         postgres.restart()
         transactions = load.transactions
-        deadline = time.monotonic() + 30
-        while load.transactions < transactions + 20 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        daemon.wait_until(lambda: load.transactions > transactions + 20)
     finish(made, daemon, database, topic_prefix)
 
 
@@ -175,14 +174,14 @@ def test_sigterm_in_the_snapshot_and_while_waiting_for_the_slot_ends_at_once(
     first = configured(**{"slot.max.retries": 60})
     daemon = first.start({"MILLRACE_CAPTURE__SNAPSHOT__CHUNK__BYTES": "8192"})
     daemon.wait_until(lambda: any(table.rows_sent > 0 for table in first.tables()))
-    assert stopped_within(first, daemon, 5)
+    assert stopped_within(first, daemon, AT_ONCE_S)
     assert any(table.phase == "snapshot" for table in first.tables())
     daemon = first.start()
     streaming(first, daemon)
     standby = configured(**{"slot.max.retries": 60})
     waiting = standby.start()
     waiting.wait_until(lambda: "waiting" in waiting.command.log_end())
-    assert stopped_within(standby, waiting, 5)
+    assert stopped_within(standby, waiting, AT_ONCE_S)
     finish(first, daemon, database, topic_prefix)
 
 

@@ -175,7 +175,7 @@ def wait_until_followed(made: RunningPipeline, daemon: Process) -> None:
     """Wait until the log has what the signals have asked for."""
     place = TopicPartition(made.settings.capture.signal_topic or "", 0)
     consumer = Consumer({**made.settings.kafka, "group.id": "tests"})
-    _, sent = consumer.get_watermark_offsets(place, timeout=10)
+    _, sent = consumer.get_watermark_offsets(place, timeout=60)
     consumer.close()
     deadline = time.monotonic() + 60
     while (progress := made.progress()) is None or (progress.signal_offset or 0) < sent:

@@ -143,7 +143,7 @@ def test_readiness_tells_the_truth_when_either_side_goes_silent(
     probed = Probed(made)
     report = probed.until("ready", 200)
     assert report["phase"] == "streaming"
-    assert report["round_trip"]["took_s"] < READY_S
+    assert 0 < report["round_trip"]["took_s"] < 60
     assert report["slot"]["wal_status"] == "reserved"
 
     standby = Probed(configured(**{"slot.max.retries": 100}))

@@ -212,7 +212,7 @@ def test_while_a_table_is_locked_the_others_are_read(database: Conninfo) -> None
         began = time.monotonic()
         for batch in reading(database, exported, captured):
             if batch.progress.table.name == "c" and batch.progress.is_done:
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 9  # less than a lock is waited for
                 other.execute("ROLLBACK")
             if batch.progress.table.name == "a" and batch.progress.is_done:
                 break
@@ -237,7 +237,7 @@ def test_leaving_early_leaves_no_session_and_no_lock(database: Conninfo) -> None
         next(batches)
         batches.close()  # type: ignore[attr-defined]
         with session(database) as opened:
-            for _ in range(50):
+            for _ in range(600):
                 left = query(
                     opened,
                     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
@@ -255,7 +255,7 @@ def test_a_chunk_of_a_table_keeps_nobody_out_for_longer_than_it_takes(database: 
     with slot.exact_snapshot(database, settings.slot_name) as exported:
         batches = reading(database, exported, captured)
         next(batches)
-        alter = "SET lock_timeout = '5s'", "ALTER TABLE a ADD COLUMN later int"
+        alter = "SET lock_timeout = '30s'", "ALTER TABLE a ADD COLUMN later int"
         with ThreadPoolExecutor() as pool:
             altered = pool.submit(run, database, *alter)
             assert done(batches) == {"a", "b", "c"}

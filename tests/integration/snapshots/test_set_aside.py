@@ -131,7 +131,7 @@ def wait_until_equal(made: RunningPipeline, database: Conninfo, tables: list[str
     def are_equal() -> bool:
         return is_settled(made.tables()) and not differing(made, database, tables)
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not are_equal():
         assert time.monotonic() < deadline, difference(made, database, tables)
         time.sleep(0.3)

@@ -71,7 +71,7 @@ def requests(made: RunningPipeline) -> list[SnapshotRequest]:
 
 def wait_until_read(made: RunningPipeline, daemon: Process) -> None:
     """Wait until the log has all, and nothing is left to be read."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     made.wait_until_logged(made.wal_end(), daemon)
     while requests(made):
         assert daemon.running, daemon.command.log_end()
@@ -279,15 +279,14 @@ def test_snapshots_are_paused_resumed_and_stopped(pipeline: MakePipeline, source
         connection.execute(insert, ["1", "execute-snapshot", data])
         connection.execute(insert, ["2", "pause-snapshot", None])
     made.wait_until_logged(made.wal_end(), daemon)
-    time.sleep(0.5)
+    time.sleep(0.5)  # what isn't paused would go on
     assert [request.paused for request in requests(made)] == [True, True]
-    read = of(made, "item")
-    assert len(read) in {0, 50}  # the chunk that was under way
     send(source, "stop-snapshot", '{"data-collections": ["public.item"]}')
     send(source, "resume-snapshot", "")
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
-    assert [len(of(made, table)) for table in ("item", "pair")] == [len(read), 300]
+    assert len(of(made, "item")) in {0, 50}  # the chunk that was under way
+    assert len(of(made, "pair")) == 300
 
 
 def test_a_blocking_snapshot_reads_while_the_stream_waits(

@@ -49,7 +49,7 @@ def state(made: RunningPipeline, table: str) -> TableState | None:
 
 def wait_for(condition: Callable[[], object]) -> None:
     """Wait until it is so."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -40,7 +40,7 @@ class Log:
                 "fetch.wait.max.ms": SOON_MS,
             }
         )
-        known = consumer.list_topics(timeout=10).topics
+        known = consumer.list_topics(timeout=60).topics
         places = [
             TopicPartition(topic, partition, 0)
             for topic, found in known.items()

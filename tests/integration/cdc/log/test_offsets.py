@@ -59,7 +59,7 @@ def write(kafka: Kafka, topic: str, key: bytes, value: bytes | None) -> None:
     """Write a record to a state topic, outside of any transaction."""
     producer = Producer({**kafka.client_options()})
     producer.produce(topic, value, key, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def test_a_tombstone_takes_the_slots_progress_away(
@@ -119,7 +119,7 @@ def test_offsets_are_told_by_the_age_of_their_records(
     for partition, hours in ((0, 3), (0, 2), (1, 3), (1, 0)):
         timestamp = now_ms - hours * 3_600_000
         producer.produce(topic, b"{}", b"{}", partition=partition, timestamp=timestamp)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     reader = LogReader(kafka.client_options())
     since_ms = now_ms - 3_600_000
     assert reader.forgotten({topic: {0: 0, 1: 0}}, timedelta(hours=1)) == {topic: {0: 2, 1: 1}}

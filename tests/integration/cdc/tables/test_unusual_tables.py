@@ -224,4 +224,4 @@ def raise_limit(admin: AdminClient, topic: str) -> None:
     )
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(60)

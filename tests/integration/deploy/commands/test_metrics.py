@@ -33,7 +33,7 @@ def sample(name: str, **labels: str) -> Sample:
 
 def scraped(port: int, accept: str = "text/plain") -> dict[Sample, float]:
     """All numbers; none before anybody listens."""
-    with closing(HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         try:
             connection.request("GET", "/metrics", headers={"Accept": accept})
         except ConnectionRefusedError:
@@ -101,8 +101,8 @@ def test_metrics_follow_a_snapshot_its_pause_and_the_stream(
     run(database, "INSERT INTO pair SELECT generate_series(1, 10)")
     committed = sample("log_commit_timestamp_seconds")
     now = time.time()
-    metrics = until(scrape, lambda metrics: metrics.get(committed, 0) > now - 5)
-    assert metrics[committed] < now + 5
+    metrics = until(scrape, lambda metrics: metrics.get(committed, 0) > now - 60)
+    assert metrics[committed] < now + 60
 
     assert {name for name, _ in scraped(port, "application/openmetrics-text")} >= {
         name for name, _ in metrics if name.startswith("millrace_")

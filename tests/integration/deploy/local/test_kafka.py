@@ -60,7 +60,7 @@ def refusals(options: Options, expected: int) -> set[int]:
 
 def test_topics_are_not_created_by_accident(kafka: Kafka, topic_prefix: str) -> None:
     admin = AdminClient({**kafka.client_options()})
-    topic = admin.list_topics(topic_prefix, timeout=10).topics[topic_prefix]
+    topic = admin.list_topics(topic_prefix, timeout=60).topics[topic_prefix]
     assert topic.error is not None
     assert topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 

@@ -44,17 +44,17 @@ def forget(lake: DebeziumLake, offset: int) -> None:
     admin = AdminClient({**lake.kafka})
     asked = [TopicPartition(f"{lake.prefix}.public.t", 0, offset)]
     for future in admin.delete_records(asked).values():
-        future.result(10)
+        future.result(60)
 
 
 def make_anew(lake: DebeziumLake, table: str = "public.t") -> None:
     """Another topic of the same name."""
     admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.{table}"
-    admin.delete_topics([name])[name].result(10)
-    deadline = time.monotonic() + 20
-    while name in admin.list_topics(timeout=5).topics and time.monotonic() < deadline:
+    admin.delete_topics([name])[name].result(60)
+    deadline = time.monotonic() + 60
+    while name in admin.list_topics(timeout=60).topics and time.monotonic() < deadline:
         time.sleep(0.1)
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
     # The old partition may still take records, which then go with it.
     while not is_empty(admin, name) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -63,9 +63,9 @@ def make_anew(lake: DebeziumLake, table: str = "public.t") -> None:
 def add_partitions(lake: DebeziumLake, table: str, count: int) -> None:
     """Have a topic's keys go to so many partitions."""
     admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.{table}"
-    admin.create_partitions([NewPartitions(name, count)])[name].result(10)
-    deadline = time.monotonic() + 20
-    while len(admin.list_topics(name, 5).topics[name].partitions) < count:
+    admin.create_partitions([NewPartitions(name, count)])[name].result(60)
+    deadline = time.monotonic() + 60
+    while len(admin.list_topics(name, 60).topics[name].partitions) < count:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -75,7 +75,7 @@ def is_empty(admin: AdminClient, topic: str) -> bool:
     place = TopicPartition(topic, 0)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     try:
-        return int(admin.list_offsets({place: latest})[place].result(10).offset) == 0
+        return int(admin.list_offsets({place: latest})[place].result(60).offset) == 0
     except KafkaException:  # no leader yet
         return False
 

@@ -62,7 +62,7 @@ def consumed(kafka: Kafka, topic: str, partitions: Iterable[int]) -> list[Messag
     messages: list[Message] = []
     waiting = set(partitions)
     while waiting:
-        message = consumer.poll(10)
+        message = consumer.poll(60)
         assert message is not None
         if message.error() is None:
             messages.append(message)
