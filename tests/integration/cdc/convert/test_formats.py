@@ -51,7 +51,7 @@ class Log:
         self.by_topic: dict[str, list[Message]] = {}
         left = len(places)
         while left:
-            message = consumer.poll(10)
+            message = consumer.poll(60)
             assert message is not None, "Kafka doesn't answer"
             if (error := message.error()) is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error

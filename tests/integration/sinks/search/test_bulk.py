@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,7 +22,8 @@ from tests.fixtures.search_tables import Target, delete, position, settings, ups
 pytestmark = pytest.mark.opensearch
 
 BULK_BYTES = 1 << 16
-QUICK = Patience(total_s=1.0, first_pause_s=0.01, pause_s_max=0.05)
+QUICK = Patience(total_s=60.0, first_pause_s=0.01, pause_s_max=0.05)
+SHORT = replace(QUICK, total_s=1.0)
 
 
 @pytest.fixture
@@ -254,7 +256,7 @@ def test_server_busy_for_too_long_fails_the_run(
 ) -> None:
     client = connect(settings(moody(*[429] * 1_000).url))
     with pytest.raises(SinkUnreachableError, match="overloaded"):
-        write(client, target.write_alias, [upsert("a", 1)], bulk_bytes=BULK_BYTES, patience=QUICK)
+        write(client, target.write_alias, [upsert("a", 1)], bulk_bytes=BULK_BYTES, patience=SHORT)
 
 
 def test_body_too_large_for_a_proxy_is_halved(target: Target, moody: Callable[..., Moody]) -> None:
@@ -301,7 +303,7 @@ def test_server_killed_in_mid_bulk_has_everything_after_the_repeat(server_folder
                 yield action
 
         with pytest.raises(SinkUnreachableError, match="doesn't answer"):
-            write(target.client, target.write_alias, dying(), bulk_bytes=BULK_BYTES, patience=QUICK)
+            write(target.client, target.write_alias, dying(), bulk_bytes=BULK_BYTES, patience=SHORT)
         assert len(taken) < len(batch)
         node.start()
         counts = write(target.client, target.write_alias, batch, bulk_bytes=BULK_BYTES)

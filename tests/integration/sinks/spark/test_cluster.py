@@ -74,7 +74,7 @@ def test_a_merge_leaves_its_tasks_to_executors_in_other_processes(
 
     config = ("--config", str(made.config))
     merge = one_worker.submit(REPOSITORY / "millrace.py", "merge", "lakehouse", *config)
-    assert merge.wait(120) == ExitCode.OK, merge.command.log_end()
+    assert merge.wait(240) == ExitCode.OK, merge.command.log_end()
     rows = query_builder(str(tmp_path / "lakehouse" / "public" / "item"))
     expected = {key: key for key in range(ROWS) if key != 2} | {1: 100}
     assert {row["id"]: row["n"] for row in rows} == expected
@@ -112,7 +112,7 @@ def test_a_merge_that_loses_its_executors_ends_in_what_the_source_has(
     for executor in cluster.executors():  # with the records that they kept for the merge
         os.kill(executor, signal.SIGKILL)
     assert not any(table.glob("_delta_log/*.json")), "what it wrote isn't committed"
-    assert merge.wait(120) == ExitCode.OK, merge.command.log_end()
+    assert merge.wait(240) == ExitCode.OK, merge.command.log_end()
 
     rows = [(row["id"], row["n"], row["name"]) for row in query_builder(str(table))]
     assert sorted(rows) == sorted(source)

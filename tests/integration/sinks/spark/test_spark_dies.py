@@ -36,7 +36,7 @@ def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
     root = Path(__file__).resolve().parents[4]
     command = [sys.executable, "-c", RUN]
     done = subprocess.run(
-        command, cwd=root, check=False, capture_output=True, text=True, timeout=120
+        command, cwd=root, check=False, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == ExitCode.SINK_UNREACHABLE, done.stderr
     assert "Spark's JVM has ended" in done.stdout
