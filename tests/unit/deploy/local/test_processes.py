@@ -29,7 +29,7 @@ def shell(folder: Path, script: str) -> Command:
     return Command("the shell", ("sh", "-c", script), folder / "shell.log")
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -87,7 +87,7 @@ def test_stop_reaches_a_paused_process(tmp_path: Path) -> None:
     process.pause()
     started = time.monotonic()
     process.stop()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert not process.running
 
 
