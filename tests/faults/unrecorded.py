@@ -8,12 +8,13 @@ import signal
 from collections.abc import Callable
 
 from cdc.kafka.commits import AtLeastOnceWriter
+from cdc.kafka.producer import LogWriter
 from millrace import main
 
 _deliver = AtLeastOnceWriter._deliver
 
 
-def _delivered(self: AtLeastOnceWriter, while_waiting: Callable[[], None] | None = None) -> None:
+def _delivered(self: LogWriter, while_waiting: Callable[[], None] | None = None) -> None:
     has_events = self._begun is not None
     _deliver(self, while_waiting)
     if has_events:

@@ -39,7 +39,7 @@ ROW = re.compile(r"^\| `([\w./]+\.(?:py|pyx|pxi|java))` \|", re.MULTILINE)
 MARKER = f"marked{uuid4().hex}"
 COLUMN = f"column{uuid4().hex}"
 SCHEMA = "CREATE TABLE item (id int PRIMARY KEY, v text)"
-WAIT_S = 60
+WAIT_S = 120
 MakePipeline = Callable[..., RunningPipeline]
 
 

@@ -92,7 +92,7 @@ def test_another_name_of_the_publication_is_told_and_the_old_one_goes_on(
     run(database, "INSERT INTO item VALUES (6, 6, 'g')")
     other = pipeline(**{"publication.name": "other", "snapshot.mode": "when_needed"})
     for command in (["run"], ["snapshot", "public.zz"]):
-        ended = other.millrace(*command, timeout_s=60)
+        ended = other.millrace(*command, timeout_s=120)
         assert ended.returncode == ExitCode.PUBLICATION, ended.stderr
         assert "set publication.name = first again" in ended.stderr
     made = pipeline(**{"publication.name": "first"})

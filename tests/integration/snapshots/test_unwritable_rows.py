@@ -180,7 +180,7 @@ def test_a_first_snapshot_goes_on_without_it_and_the_command_reads_it(
     run(database, "INSERT INTO odd VALUES (31, 'NaN')")
     wait_for(lambda: aside(made) == {"odd"})
     assert made.stop(daemon) == 0
-    offline = made.millrace("snapshot", "public.odd", timeout_s=60)
+    offline = made.millrace("snapshot", "public.odd", timeout_s=120)
     assert offline.returncode == ExitCode.NOT_DONE
     assert "public.odd" in offline.stderr
 

@@ -129,8 +129,9 @@ def test_a_slot_is_made_for_a_failover_or_altered_to_be(database: Conninfo) -> N
             altered = slot.inspect(opened, name(database))
             assert altered is not None
             # The server may write WAL of its own in between.
-            kept = {"lag_bytes": altered.lag_bytes, "retained_bytes": altered.retained_bytes}
-            assert altered == made._replace(failover=True, **kept)
+            lag, retained = altered.lag_bytes, altered.retained_bytes
+            expected = made._replace(failover=True, lag_bytes=lag, retained_bytes=retained)
+            assert altered == expected
             assert slot.drop(opened, name(database))
             slot.create(pgconn, name(database), failover=True)
             again = slot.inspect(opened, name(database))
