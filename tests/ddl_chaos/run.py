@@ -170,7 +170,7 @@ class _Run:
         """Begin, go on until the time is up and each kind was done, and compare a last time."""
         self._source.make()
         self._stand.start()
-        self._stand.settle(check_s=0)
+        self._stand.settle()
         self._rereads.begin()
         self._writer.start()
         self._begun = self._compared = time.monotonic()
