@@ -6,9 +6,10 @@ that be done, and undoes it. Then the log adds up to what the source has.
 
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -170,6 +171,16 @@ def records_of(made: RunningPipeline, table: str) -> list[object]:
     return [record for record in made.log() if record.topic.endswith(f".public.{table}")]
 
 
+def readiness(port: int) -> dict[str, Any]:
+    """What health says once the daemon is ready; nothing before."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
+            report: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError:
+        return {}
+    return report
+
+
 def tell_of_it(made: RunningPipeline, port: int) -> None:
     """What status, health and metrics say."""
     answer = json.loads(made.millrace("status", "--json").stdout)
@@ -177,9 +188,8 @@ def tell_of_it(made: RunningPipeline, port: int) -> None:
     assert shown["public.by_index"]["set_aside"]
     assert "REPLICA IDENTITY DEFAULT" in shown["public.by_index"]["doubt"]
     assert not shown["public.other"]["set_aside"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
-        report = json.load(answer)
-    assert report["ready"]
+    wait_for(lambda: readiness(port).get("ready"))
+    report = readiness(port)
     assert report["degraded"]
     assert report["set_aside"].keys() == {f"public.{table}" for table in TABLES}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:

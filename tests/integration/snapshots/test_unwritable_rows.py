@@ -7,10 +7,7 @@ or stand there before; once the row is mended, the log adds up to what the sourc
 import base64
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -26,7 +23,7 @@ from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.refusals import Configured
 from tests.fixtures.source import Conninfo, run
 from tests.integration.snapshots.test_catalog_check import differing
-from tests.integration.snapshots.test_set_aside import aside, wait_until_equal
+from tests.integration.snapshots.test_set_aside import aside, readiness, wait_until_equal
 from tests.integration.snapshots.test_while_streaming import PAGES, wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -96,7 +93,7 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     assert log.count("a table is set aside") == 1
     assert "errors.dead.letter.include.list" in log
     wait_for(lambda: readiness(port).get("set_aside", {}).keys() == {"public.odd"})
-    assert readiness(port)["degraded"]
+    wait_for(lambda: readiness(port).get("degraded"))
     shown = {each["table"]: each for each in status(made)}["public.odd"]
     assert shown["set_aside"]
     assert "can't be written" in shown["doubt"]
@@ -112,16 +109,6 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     daemon = made.start()
     wait_until_mended(made, database)
     assert made.stop(daemon) == 0
-
-
-def readiness(port: int) -> dict[str, Any]:
-    """What health says once the daemon is ready; nothing before."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready") as answer:
-            report: dict[str, Any] = json.load(answer)
-    except urllib.error.HTTPError:
-        return {}
-    return report
 
 
 def status(made: RunningPipeline) -> list[dict[str, str]]:
