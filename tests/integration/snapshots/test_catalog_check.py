@@ -29,12 +29,16 @@ ROWS = "SELECT i, 'v' || i FROM generate_series(1, 9) i"
 
 
 class Case(NamedTuple):
-    """DDL, with DML in between, of a table that is named ``{t}``; its type is ``{t}_type``."""
+    """DDL, with DML in between, of a table that is named ``{t}``; its type is ``{t}_type``.
+
+    What comes ``before`` it leaves the table right: a check may say so until then.
+    """
 
     columns: str
     rows: str
     steps: tuple[str, ...]
     type: str = ""
+    before: tuple[str, ...] = ()
 
 
 ENUM = "CREATE TYPE {t}_type AS ENUM ('a', 'b')"
@@ -95,11 +99,13 @@ CASES = {
         PLAIN,
         ROWS,
         (
-            "CREATE TABLE {t}_new (LIKE {t} INCLUDING ALL)",
-            "INSERT INTO {t}_new SELECT id + 5, v FROM {t}",
             "ALTER TABLE {t} RENAME TO {t}_old",
             "ALTER TABLE {t}_new RENAME TO {t}",
             "ALTER PUBLICATION published ADD TABLE {t}",
+        ),
+        before=(
+            "CREATE TABLE {t}_new (LIKE {t} INCLUDING ALL)",
+            "INSERT INTO {t}_new SELECT id + 5, v FROM {t}",
         ),
     ),
     "made_anew": Case(
@@ -285,6 +291,7 @@ def test_what_the_stream_does_not_tell_is_read_again(
         assert made.stop(daemon) == 0
     right_until = {}
     for name, case in cases.items():
+        run(database, *(step.replace("{t}", name) for step in case.before))
         right_until[name] = made.wal_end()
         run(database, *(step.replace("{t}", name) for step in case.steps))
     run(database, *(() if of_all else PARTITIONS_CHANGE))
