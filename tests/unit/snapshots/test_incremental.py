@@ -3,6 +3,9 @@
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import cast
+from unittest.mock import Mock
+
+import pytest
 
 from cdc.compiled.fast import Cursor
 from cdc.postgres.catalog import relation_signature
@@ -10,8 +13,9 @@ from cdc.postgres.described import CapturedTable, Leaf
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.wal.messages import Relation, RelationColumn
-from snapshots.chunk import DescribedTable
+from snapshots.chunk import Chunk, ChunkRange, DescribedTable, Visibility
 from snapshots.incremental import IncrementalSnapshots
+from snapshots.reader import ALL
 from snapshots.windows import Job, WindowReader
 from tests.unit.snapshots.test_changes import TABLE
 from tests.unit.snapshots.test_requests import HERE, NEVER, A, B, SignalledTables
@@ -41,6 +45,22 @@ class Reader:
         self.marks.append(Job[bool]())
         self.marks[-1].future = Future()
         return self.marks[-1]
+
+
+class Chunks(Reader):
+    """Reads chunks, too."""
+
+    rows_max = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pace = Mock()
+        self.chunks: list[Job[Chunk]] = []
+
+    def read(self, _table: DescribedTable, _range: ChunkRange, _streamed: Lsn) -> Job[Chunk]:
+        self.chunks.append(Job[Chunk]())
+        self.chunks[-1].future = Future()
+        return self.chunks[-1]
 
 
 def described(name: TableName) -> DescribedTable:
@@ -116,6 +136,31 @@ def test_a_reset_takes_no_table_back_to_what_it_was_before_the_stream_told_of_it
     cursor.idle_at(Lsn(900))
     assert len(reads.turn(cursor).events) == 3, "a TRUNCATE for each partition"
     assert signalled.tables.schemas.newest(A) == told
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_chunk_that_is_older_than_what_a_check_has_told_is_read_again(*, is_told: bool) -> None:
+    signalled, reader, before = SignalledTables(), Chunks(), described(A)
+    reads = IncrementalSnapshots(cast("WindowReader", reader), signalled.tables, 1 << 20)
+    cursor = Cursor(HERE, HERE, Lsn(500))
+    signalled.signal("execute", {"data-collections": ["public.a"]})
+    reads.turn(cursor)
+    reader.descriptions[A].result = before
+    reads.turn(cursor)
+    schemas = signalled.tables.schemas
+    if is_told:
+        columns = (TABLE.columns[0], TABLE.columns[1].model_copy(update={"name": "later"}))
+        later = replace(before.table, columns=columns, signature="later")
+        schemas.described(later, Position(1, Lsn(550), 0))
+    (job,) = reader.chunks
+    seen = Visibility(1_000, 1_000, frozenset())
+    job.result, job.behind = Chunk(before, 1, 1, ALL, bytearray(), 0, seen, 1), Lsn(600)
+    cursor.idle_at(Lsn(700))
+    reads.turn(cursor)
+    newest = schemas.newest(A)
+    assert newest is not None
+    assert (newest.version, newest.columns[1].name) == (1, "later" if is_told else "v")
+    assert bool(signalled.of(A)) == is_told, "it is done, or its range is missing"
 
 
 def test_a_reset_of_a_table_that_could_never_be_captured_ends_without_a_read() -> None:
