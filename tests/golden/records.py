@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from tests.fixtures.pipeline import SOON_MS
+from tests.fixtures.pipeline import SOON_MS, wait_until_shown
 
 
 class Line(NamedTuple):
@@ -34,13 +34,13 @@ def collect(kafka: Mapping[str, str], topics: re.Pattern[str]) -> list[Line]:
         }
     )
     try:
-        return sorted(_read(consumer, topics))
+        return sorted(_read(consumer, kafka, topics))
     finally:
         consumer.close()
 
 
-def _read(consumer: Consumer, topics: re.Pattern[str]) -> Iterator[Line]:
-    found = consumer.list_topics(timeout=30).topics
+def _read(consumer: Consumer, kafka: Mapping[str, str], topics: re.Pattern[str]) -> Iterator[Line]:
+    found = consumer.list_topics(timeout=60).topics
     unread = {
         (name, partition)
         for name, topic in found.items()
@@ -49,6 +49,7 @@ def _read(consumer: Consumer, topics: re.Pattern[str]) -> Iterator[Line]:
     }
     if not unread:
         return
+    wait_until_shown(kafka, unread)
     consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in unread])
     read: dict[tuple[str, int], int] = {}
     while unread:
