@@ -42,7 +42,7 @@ def visible(
     kafka: Kafka, topic: str, partitions: int = 1, *, at_least: int = 0
 ) -> list[tuple[int, bytes | None]]:
     """What readers are shown; so many are waited for, as a commit returns before they are."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while len(found := _shown(kafka, topic, partitions)) < at_least:
         assert time.monotonic() < deadline, found
     return found
