@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from cdc.kafka.admin import LogAdmin
 from cdc.records.position import HEADER
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Process
@@ -229,7 +229,7 @@ def await_retention(kafka: Kafka, topic: str) -> None:
     """Wait until the broker has removed a record of 30 days ago, as it looks for them."""
     options, week_ms = kafka.client_options(), 7 * 86_400_000
     new = NewTopic(topic, 1, 1, config={"retention.ms": str(week_ms)})
-    AdminClient({**options}).create_topics([new])[topic].result(30)
+    assert LogAdmin(options).create([new]) == {}
     producer = Producer(options)
     producer.produce(topic, b"", timestamp=int(time.time() * 1_000) - 30 * 86_400_000)
     producer.flush(30)
