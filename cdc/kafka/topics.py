@@ -19,6 +19,7 @@ from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.copies import MIN_ISR, copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
+from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, older_ms_max
 from cdc.kafka.sending import send
 from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
 from cdc.records.made_topics import MadeTopic
@@ -63,10 +64,14 @@ class WantedTopic(NamedTuple):
 
 
 class TopicLimits(NamedTuple):
-    """The bytes of a batch that a topic takes at most, and whether it takes keyless records."""
+    """The bytes of a batch that a topic takes at most, and whether it takes keyless records.
+
+    ``older_ms_max`` is how old a record's own time may be, so that it is kept for log.keep.
+    """
 
     bytes_max: int
     keyless: bool
+    older_ms_max: int = 0
 
 
 class LogTopics:
@@ -92,12 +97,14 @@ class LogTopics:
         self._signals = settings.capture.signal_topic
         self._notifications = settings.capture.notification_topic
         self._opened: set[str] = set()
+        self._has_own_times = any(OWN_TIME in plugin.options for plugin in settings.transforms)
         self.limits: dict[str, TopicLimits] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
         self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
         # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
         self._data_config = {"max.message.bytes": self._record_bytes_max}
         self._admin = LogAdmin(settings.kafka, while_waiting)
+        self.record_times = RecordTimes(self.limits, self._keep_ms, self._admin.servers)
 
     @cached_property
     def _brokers(self) -> int:
@@ -203,7 +210,9 @@ class LogTopics:
         """
         if name not in self._opened:
             topic = WantedTopic(name, self._log.topic_partitions, cleanup)
-            self._ensure([topic], self._data_config, self._keep_ms)
+            has_own_times = self._has_own_times and cleanup == "delete"
+            longer = {"retention.ms": str(self._keep_ms + LATE_MS)} if has_own_times else {}
+            self._ensure([topic], self._data_config | longer, self._keep_ms)
             self._opened.add(name)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -269,8 +278,11 @@ class LogTopics:
         own = int(self._record_bytes_max)
         lower: dict[str, int] = {}
         for topic in wanted:
+            has = existing[topic.name].config if topic.name in existing else config
             limit = _batch_bytes_max(existing[topic.name]) if topic.name in existing else own
-            self.limits[topic.name] = TopicLimits(min(limit, own), topic.cleanup == "delete")
+            older_ms = older_ms_max(topic.cleanup, has, self._keep_ms)
+            keyless = topic.cleanup == "delete"
+            self.limits[topic.name] = TopicLimits(min(limit, own), keyless, older_ms)
             if limit < own and "max.message.bytes" in config:
                 lower[topic.name] = limit
         if lower:

@@ -72,6 +72,27 @@ def _key(columns: Iterable[Column]) -> list[int | str]:
     return [column for ordinal, column in sorted(each for each in keyed if each[0] is not None)]
 
 
+def _as_shown(before: Sequence[Column], now: Iterable[Column]) -> tuple[Column, ...]:
+    """The columns with what a signature doesn't tell of them: ALTER COLUMN … SET DEFAULT and such.
+
+    A column that may be another one by now, or none, stays as it was.
+    """
+    current = {column.name: column for column in now if column.number is not None}
+
+    def shown(column: Column) -> Column:
+        new = current.get(column.name)
+        if new is None or column.number not in {None, new.number}:
+            return column
+        update = {
+            "default": new.default,
+            "labels": new.labels,
+            "optional": new.optional and column.key is None,
+        }
+        return column.model_copy(update=update)
+
+    return tuple(map(shown, before))
+
+
 class SchemaVersions:
     """Relations and descriptions → the table's schema now, and what the log gets if it is new.
 
@@ -86,12 +107,18 @@ class SchemaVersions:
         rules: EventRules,
         reads: TableReads,
         filled: Filled,
+        *,
+        shows_columns: bool = False,
     ) -> None:
-        """``stored`` are those that the log has."""
+        """``stored`` are those that the log has.
+
+        ``shows_columns``: events show what a signature doesn't tell, so the catalog is asked.
+        """
         self._settings = settings
         self._rules = rules
         self._reads = reads
         self._filled = filled
+        self._shows_columns = shows_columns
         self._newest: dict[TableName, TableSchema] = {}
         self._by_signature: dict[tuple[TableName, str], TableSchema] = {}
         for schema in sorted(stored, key=lambda schema: schema.version):
@@ -202,8 +229,13 @@ class SchemaVersions:
         schema = self._by_signature.get((table, signature))
         # Of what is streamed once more, from before the newest version, an older one may be right.
         is_older = before is not None and since < Position.parse(before.since)
+        made: tuple[Column, ...] | None = None
         if schema is not None and (schema is before or is_older) and not is_new:
-            return schema, []
+            if is_older or not self._shows_columns:
+                return schema, []
+            made = _as_shown(schema.columns, columns())
+            if made == schema.columns:
+                return schema, []
         schema = TableSchema(
             namespace=table.namespace,
             table=table.name,
@@ -211,7 +243,7 @@ class SchemaVersions:
             since=str(since),
             topic=data_topic(self._settings.topic_prefix, table),
             replica_identity=replica_identity,
-            columns=rekeyed(columns(), table, replica_identity, self._rules),
+            columns=made or rekeyed(columns(), table, replica_identity, self._rules),
             signature=signature,
             oid=oid,
         )

@@ -120,7 +120,14 @@ class Tables:
         self._lookups = lookups
         self.states = TableStates(settings, states, rules)
         self.reads = TableReads(self.states)
-        self.schemas = SchemaVersions(capture, schemas, rules, self.reads, lookups.filled)
+        self.schemas = SchemaVersions(
+            capture,
+            schemas,
+            rules,
+            self.reads,
+            lookups.filled,
+            shows_columns=not capture.lossless or pipeline.convert.shows_columns,
+        )
         checks = lookups.check, lookups.check_readable
         self.obstacles = Obstacles(capture, self.states, self.reads, self.schemas, *checks)
         self.encoders = EncoderRegistry(

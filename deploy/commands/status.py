@@ -188,6 +188,7 @@ def render(status: Status) -> Group:
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
     of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
     of_sinks += [Text(text) for sink in status.sinks for text in sink.gap_texts()]
+    of_sinks += [Text(text) for sink in status.sinks for text in sink.doubt_texts()]
     of_sinks += [Text(text) for sink in status.sinks for text in sink.drop_texts()]
     return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 

@@ -20,6 +20,7 @@ from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
 from sinks.delta.commit import commit, write_nothing
+from sinks.delta.covered import is_covered
 from sinks.delta.evolution import set_properties
 from sinks.delta.history import write_history
 from sinks.delta.keyed import write_rows
@@ -74,10 +75,13 @@ class LakehouseTables(Target):
         }
         tables = derived_tables(self._lakehouse, state.tables)
         self._derived, left_out = without_unfit(tables, self._lakehouse, keyless, begun)
-        if unknown := sorted(self._options.accepted_gaps - self._derived.keys()):
-            raise ConfigError(
-                f"there is no derived table {', '.join(unknown)}", where="--accept-gap"
-            )
+        accepted = {
+            "--accept-gap": self._options.accepted_gaps,
+            "--accept-doubt": self._options.accepted_doubts,
+        }
+        for option, names in accepted.items():
+            if unknown := sorted(names - self._derived.keys()):
+                raise ConfigError(f"there is no derived table {', '.join(unknown)}", where=option)
         return Wanted(
             {
                 name: WantedTable(
@@ -217,7 +221,8 @@ class LakehouseTables(Target):
             rows = commit(target, plan.run, table.base, shape, write)
         _mark_gaps(target, plan.gaps(name))
         register(target)
-        return rows
+        doubt = table.debezium and table.debezium.doubt
+        return rows._replace(is_covered=is_covered(target, doubt, shape.keys)) if doubt else rows
 
     def _shape(self, name: str, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
         """The columns that a derived table has, of these schema versions."""

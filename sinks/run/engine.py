@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState
+from sinks.run.doubts import accepted, new_doubt
 from sinks.run.drops import (
     Drop,
     any_to_empty,
@@ -209,6 +210,7 @@ class Run:
             results = self._apply(plan, state, {table.name for table in expired})
             outcome = self._finished(plan, [*results, *expired])
         settled = self._target.settle(plan, outcome)
+        settled = accepted(plan, settled, self._options.accepted_doubts, self._report)
         if settled != outcome:
             self._plans.finish(settled)
         return settled, results
@@ -315,6 +317,7 @@ class Run:
             failed={table.name: str(table.error) for table in results if table.error is not None},
             versions=self._target.versions(plan, results),
             tables={table.name: table.counts() for table in done},
+            covered=tuple(table.name for table in done if table.is_covered),
         )
         self._plans.finish(outcome)
         return outcome
@@ -348,6 +351,9 @@ class Run:
             result = replace(result, seconds=time.monotonic() - started)
             if table.commits:
                 self._report(str(result))
+            signals = self._settings.capture.signal_data_collection
+            if (doubt := new_doubt(table, result, signals)) is not None:
+                self._report(f"warning: {doubt}")
             return result
 
         with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:

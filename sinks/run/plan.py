@@ -18,24 +18,12 @@ from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
 from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
+from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
 RunState = TypeVar("RunState", bound=BaseModel)
 Lack = Literal["nothing", "now", "before"]
-
-
-class DebeziumTopic(BaseModel):
-    """What a plan has of a topic that a real Debezium wrote, which has no state records."""
-
-    model_config = ConfigDict(frozen=True)
-
-    topic_id: str
-    """A topic made anew has another one."""
-    schemas: tuple[TableSchema, ...] = ()
-    """All that the table has had; this plan's records are read as the last of them."""
-    key_forms: tuple[str, ...] = ()
-    """All forms that keys have had, in the order in which they came up."""
 
 
 class TablePlan(BaseModel):
@@ -188,7 +176,7 @@ class TablePlan(BaseModel):
                 "lacks": "before",
                 "gaps": (),
                 "fresh_ms": int(time.time() * 1000),
-                "debezium": None,
+                "debezium": self.debezium and self.debezium.begun_again(),
             }
         )
 
@@ -275,9 +263,10 @@ def require_same_log(plan: RunPlan, state: LogState) -> None:
 def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
     """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
 
-    One that failed stays where it was, and one that isn't there yet begins as if never planned.
+    One that failed stays where it was, and one that isn't there yet begins as if never planned, but
+    for the types of its columns that were told.
     """
-    return plan.waiting | {
+    tables = plan.waiting | {
         name: table.left_alone()
         if name in outcome.failed
         else table.model_copy(
@@ -300,8 +289,17 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
             }
         )
         for name, table in plan.tables.items()
-        if table.base or name not in outcome.failed
+        if table.base or table.debezium or name not in outcome.failed
     }
+    return {name: _settled(name, table, outcome) for name, table in tables.items()}
+
+
+def _settled(name: str, table: TablePlan, outcome: RunOutcome) -> TablePlan:
+    """The table without a doubt that has ended, or that the plan was the first to bring."""
+    topic, covered = table.debezium, name in outcome.covered
+    if topic is None or topic.doubt is None or (name in outcome.failed and not covered):
+        return table
+    return table.model_copy(update={"debezium": topic.applied(covered=covered)})
 
 
 def ready(table: TableState, cut: Position) -> bool:

@@ -14,8 +14,8 @@ from cdc.records.state import Gap
 from cdc.settings.lakehouse import TableKind
 from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
+from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.plan import (
-    DebeziumTopic,
     RunPlan,
     TablePlan,
     WantedTable,
