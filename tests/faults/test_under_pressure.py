@@ -106,16 +106,17 @@ def assert_applied(made: RunningPipeline, rows: list[tuple[int, str]]) -> None:
     assert [(row["id"], row["v"]) for row in stored] == rows
 
 
-def test_a_jvm_out_of_memory_is_told_by_its_setting(filled: Filled) -> None:
-    """With 20 MB more than Spark itself needs; Spark's own check of so little is talked out of."""
+@pytest.mark.proof
+def test_a_merge_out_of_memory_says_so_and_the_next_one_goes_on(filled: Filled) -> None:
+    """With some 10 MB more than Spark itself needs; Spark's own check of so little is talked out of."""
     pipeline, rows = filled
-    little = {"spark.driver.memory": "72m", "spark.testing.memory": "1000000000"}
+    little = {"spark.driver.memory": "56m", "spark.testing.memory": "1000000000"}
     began = time.monotonic()
     small = pipeline(sections={"spark": {**RunningPipeline.spark, **little}})
     merge = begin(small, "merge", "lakehouse")
     told = said(merge)
     assert merge.returncode == ExitCode.MEMORY, told
-    assert "out of memory (spark.driver.memory = 72m)" in told
+    assert "out of memory (spark.driver.memory = 56m)" in told
     assert "raise spark.driver.memory in [spark]" in told
     assert time.monotonic() - began < 90
     assert_applied(pipeline(), rows)

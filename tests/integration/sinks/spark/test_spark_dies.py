@@ -22,6 +22,9 @@ def killed(spark):
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
     spark.range(3).count()
 
+def filling(spark):
+    spark.sql("SELECT length(repeat('x', 1000000000 + id)) FROM range(1)").collect()
+
 def collecting(spark):
     "As where each collection frees a little: most of the time goes into pauses."
     while True:
@@ -58,8 +61,9 @@ def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
     assert "Spark's JVM has ended in the middle of the run: it was killed" in done.stdout
 
 
-def test_a_jvm_that_only_collects_garbage_is_out_of_memory() -> None:
-    """It throws no error; within seconds here, in place of a minute."""
-    done = ended("collecting")
+@pytest.mark.parametrize("way", ["filling", "collecting"])
+def test_a_jvm_out_of_memory_is_told_by_its_setting(way: str) -> None:
+    """Also one that throws no error, and only collects garbage: for seconds here, not a minute."""
+    done = ended(way)
     assert done.returncode == ExitCode.MEMORY, done.stdout + done.stderr
     assert "out of memory (spark.driver.memory = 600m)" in done.stdout
