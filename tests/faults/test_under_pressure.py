@@ -108,7 +108,7 @@ def assert_applied(made: RunningPipeline, rows: list[tuple[int, str]]) -> None:
 
 @pytest.mark.proof
 def test_a_merge_out_of_memory_says_so_and_the_next_one_goes_on(filled: Filled) -> None:
-    """With some 10 MB more than Spark itself needs; Spark's own check of so little is talked out of."""
+    """With some 10 MB more than Spark itself needs, which by itself would refuse so little."""
     pipeline, rows = filled
     little = {"spark.driver.memory": "56m", "spark.testing.memory": "1000000000"}
     began = time.monotonic()
