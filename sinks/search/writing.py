@@ -12,11 +12,12 @@ from pyspark.sql import functions as F
 
 from cdc.settings import SearchSettings
 from sinks.changes.names import LOST, SNAPSHOT
-from sinks.changes.newest import PATCHY, contenders, is_patchy, latest
+from sinks.changes.newest import PATCHY, contenders, is_patchy, lacking, latest
 from sinks.changes.shape import TableShape
 from sinks.search.bulk import Counts
 from sinks.search.executors import WrittenDocuments, write_documents
 from sinks.search.rows import documents
+from sinks.spark.jvm import release
 
 _REMAINING: Final = "millrace_remaining"
 _SEVERAL: Final = "millrace_several"
@@ -83,8 +84,8 @@ def write_newest(
 ) -> Counts:
     """Write the newest of each key of ``contenders``: first those that are whole as they come.
 
-    Those that have to be made of several are read once more: that is rare, and what puts them
-    together grows with the columns. A key is one or the other.
+    Those that have to be made of several are read once more, which is rare, and kept by executors
+    meanwhile. A key is one or the other.
     """
     counted = rows.observe(_SEVERAL, F.count_if(PATCHY).alias("rows"))
     whole = counted.where(~F.col(PATCHY)).drop(PATCHY, LOST)
@@ -92,6 +93,10 @@ def write_newest(
     several = written.observed(_SEVERAL)
     if several is not None and not several.getAs("rows"):
         return written.counts
-    newest = latest(rows.where(PATCHY).drop(PATCHY), shape)
-    others = write_documents(documents(newest, shape), settings, index, only, is_load=is_load)
-    return written.counts + others.counts
+    others = rows.where(PATCHY).drop(PATCHY).localCheckpoint(eager=False)
+    try:
+        newest = documents(latest(others, shape, lacking(others, shape)), shape)
+        put_together = write_documents(newest, settings, index, only, is_load=is_load)
+    finally:
+        release(others)
+    return written.counts + put_together.counts
