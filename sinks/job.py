@@ -140,14 +140,11 @@ def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummar
         return run(context, log)
     except MillraceError as error:
         return error
-    except OSError as error:
-        if (of_disk := DiskError.of(error)) is None:
-            raise
-        return of_disk
     except Exception as error:
-        if (of_spark := run_error(error)) is None:
+        of_disk = DiskError.of(error) if isinstance(error, OSError) else None
+        if (of_machine := of_disk or run_error(error)) is None:
             raise
-        return of_spark
+        return of_machine
 
 
 def _require_readable(settings: Settings, sinks: Collection[str]) -> None:
