@@ -54,6 +54,7 @@ def query(
     form: Annotated[RowFormat, typer.Option("--format", "-f", help="How to print rows.")] = "table",
 ) -> None:
     """Query the lakehouse's tables, all as they were at one instant of the source."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     from sinks.changes.derived import derived_tables
@@ -74,7 +75,7 @@ def query(
         rows = answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql)
         try:
             _print(rows, form)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise spark_error("the query fails", error, where=str(cut)) from None
     finally:
         spark.stop()
