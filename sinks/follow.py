@@ -46,8 +46,9 @@ def follow(
         for name, turn in jobs.turns(new_lines, paused):
             done.append(turn)
             _report(new_lines, name, turn, paused)
-        if any(isinstance(turn, SparkEndedError) for turn in done):
-            return ExitCode.SINK_UNREACHABLE
+        ended = [turn for turn in done if isinstance(turn, SparkEndedError)]
+        if ended:
+            return ended[0].exit_code
         new_lines.begin_turn()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
         failed = any(isinstance(turn, MillraceError) for turn in done)

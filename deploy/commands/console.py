@@ -4,8 +4,9 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Self, TextIO, cast
 
 import rich.progress
 import structlog
@@ -137,6 +138,23 @@ class _ToStructlog(logging.Handler):
         log.log(record.levelno, record.getMessage(), logger=record.name)
 
 
+class _Unfailing:
+    """A text file whose failures end nothing: a log on a full disk isn't worth a daemon."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        """Write it, or as much of it as there is room for."""
+        with suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        with suppress(OSError):
+            self._file.flush()
+
+
 def configure_logging(*, json: bool = False) -> None:
     """Log to standard error: for people, or one JSON object a line."""
     renderer: structlog.typing.Processor = (
@@ -150,7 +168,7 @@ def configure_logging(*, json: bool = False) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()], force=True)
 

@@ -54,10 +54,14 @@ def query(
     form: Annotated[RowFormat, typer.Option("--format", "-f", help="How to print rows.")] = "table",
 ) -> None:
     """Query the lakehouse's tables, all as they were at one instant of the source."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     from sinks.changes.derived import derived_tables
     from sinks.delta.cuts import cut_at
     from sinks.delta.cuts import cuts as of_plans
     from sinks.delta.cuts import query as answer
+    from sinks.spark.errors import spark_error
     from sinks.spark.session import open_session
 
     settings = load(config)
@@ -68,7 +72,11 @@ def query(
     try:
         plan = plans.last()
         sources = [table.source for table in plan.all_tables.values()] if plan else []
-        _print(answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql), form)
+        rows = answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql)
+        try:
+            _print(rows, form)
+        except (PySparkException, Py4JJavaError) as error:
+            raise spark_error("the query fails", error, where=str(cut)) from None
     finally:
         spark.stop()
 

@@ -134,7 +134,8 @@ def derive_shape(
     live = [
         _typed(line, newest, first, options) for line in lines if newest.version in line.sources
     ]
-    live.sort(key=lambda field: newest.columns.index(field.column))
+    places = {column.name: place for place, column in enumerate(newest.columns)}
+    live.sort(key=lambda field: places[field.column.name])
     return TableShape(
         newest.name,
         _called([field for field in live if _is_kept(field.column, options)], options, reserved),

@@ -118,6 +118,12 @@ def json_type(column: Column, kind: str) -> str:
     return _IN_JSON.get(column.type, "string") if kind == spark_type(column) else "string"
 
 
+def is_as_in_json(column: Column, kind: str) -> bool:
+    """Whether a value that was read as the column's ``json_type`` is one of ``kind`` as it is."""
+    is_read = json_type(column, kind) == kind == spark_type(column)
+    return is_read and column.type not in _CONVERT
+
+
 def from_text(
     column: Column,
     value: SparkColumn,

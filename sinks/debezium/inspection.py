@@ -30,6 +30,7 @@ from sinks.debezium.parse import parse
 from sinks.debezium.records import RecordGroup, discover
 from sinks.run.debezium_topic import MemberDoubt
 from sinks.run.plan import TablePlan
+from sinks.spark.errors import spark_error
 from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def _as_table_error(table: TablePlan) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise SinkError(
-            f"its records can't be read: {first_line(error)}", where=f"table {table.source}"
+        raise spark_error(
+            "its records can't be read", error, where=f"table {table.source}"
         ) from None
 
 

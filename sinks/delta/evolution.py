@@ -19,7 +19,7 @@ from cdc.errors import SinkError
 from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
-from sinks.spark.session import first_line
+from sinks.spark.errors import spark_error
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
@@ -105,8 +105,9 @@ def evolve(target: DeltaTarget, shape: TableShape) -> None:
                 _widen(target, field)
         cluster(target)
     except PySparkException as error:
-        raise SinkError(
-            f"the table's columns can't be changed: {first_line(error)}",
+        raise spark_error(
+            "the table's columns can't be changed",
+            error,
             where=target.name,
             remedy="remove the Delta table, so that the next run rebuilds it from the log",
         ) from None

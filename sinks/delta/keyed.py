@@ -35,6 +35,7 @@ from sinks.delta.table import DeltaTarget
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges
+from sinks.spark.jvm import struct_of
 
 SMALL_BYTES: Final = 4 << 20
 """Rewriting a smaller table is faster than finding its rows."""
@@ -98,7 +99,27 @@ def rewrite(
         F.count_if(gone).alias("deleted"),
     ).where(upsert | (is_stored & ~gone))
     transaction.write(
-        rows.select(
+        _rewritten(rows, upsert, columns, shape, of_several=newest.patched is not None)
+    )
+    transaction.remove(files)
+    observed = counts.get
+    return transaction.commit(observed["inserted"], observed["updated"], observed["deleted"])
+
+
+def _rewritten(
+    rows: DataFrame,
+    upsert: SparkColumn,
+    columns: list[StructField],
+    shape: TableShape,
+    *,
+    of_several: bool,
+) -> DataFrame:
+    """The rows of ``_joined`` as they are to be stored.
+
+    Where no change is ``of_several``, by one expression, however many columns there are.
+    """
+    if of_several:
+        return rows.select(
             *(
                 F.when(upsert, _value(column, shape, of_several=True))
                 .otherwise(kept(column.name))
@@ -106,10 +127,16 @@ def rewrite(
                 for column in columns
             )
         )
-    )
-    transaction.remove(files)
-    observed = counts.get
-    return transaction.commit(observed["inserted"], observed["updated"], observed["deleted"])
+    named = {*shape.names, POSITION}
+    new = {
+        column.name: quoted(column.name)
+        if column.name in named
+        else f"CAST(NULL AS {column.dataType.simpleString()})"  # dropped in the source
+        for column in columns
+    }
+    old = {column.name: quoted(_STORED + column.name) for column in columns}
+    row = F.when(upsert, struct_of(new)).otherwise(struct_of(old))
+    return rows.select(row.alias(_STORED)).select(f"{_STORED}.*")
 
 
 def mark(
@@ -244,9 +271,9 @@ def _joined(
     changes: DataFrame, rows: DataFrame, shape: TableShape, names: list[str], how: str
 ) -> DataFrame:
     """Changes, with columns of the stored rows of their keys."""
-    columns = [changed(name).alias(_STORED + name) for name in names]
+    columns = [f"{quoted(name)} AS {quoted(_STORED + name)}" for name in names]
     same = [changed(key) == kept(key) for key in shape.keys]
-    return changes.join(rows.select(*columns, F.lit(True).alias(_STORED)), same, how)
+    return changes.join(rows.selectExpr(*columns, f"true AS {_STORED}"), same, how)
 
 
 def _updated(

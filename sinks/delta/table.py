@@ -21,7 +21,7 @@ from cdc.errors import SinkError
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
 from sinks.run.summary import TableVersion
-from sinks.spark.session import first_line
+from sinks.spark.errors import spark_error
 
 CHECKPOINT_EVERY: Final = 100
 """Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
@@ -204,8 +204,9 @@ def register(target: DeltaTarget) -> None:
         target.spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{escaped}'")
         detail = target.spark.sql(f"DESCRIBE DETAIL {name}").first()
     except PySparkException as error:
-        raise SinkError(
-            f"the table has no name in the catalog: {first_line(error)}",
+        raise spark_error(
+            "the table has no name in the catalog",
+            error,
             where=target.derived.catalog,
             remedy="the Delta table itself is up to date; make the schema, if it isn't there, and "
             "see that the merge may make tables in it",

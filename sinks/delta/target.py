@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.errors import ConfigError, MillraceError, SinkError
+from cdc.errors import ConfigError, MillraceError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.records.state import Gap
@@ -32,7 +32,8 @@ from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges
-from sinks.spark.session import first_line, tune
+from sinks.spark.errors import spark_error
+from sinks.spark.session import tune
 
 _WRITERS: Final = {"changes": write_events, "history": write_history}
 """Kind → what makes the commit; tables of current rows go by their keys, if they have any."""
@@ -281,8 +282,9 @@ def _mark_gaps(target: DeltaTarget, gaps: Sequence[Gap]) -> None:
     try:
         set_properties(target, {GAPS_PROPERTY: text})
     except PySparkException as error:
-        raise SinkError(
-            f"the table's gaps can't be marked: {first_line(error)}",
+        raise spark_error(
+            "the table's gaps can't be marked",
+            error,
             where=target.name,
             remedy="its rows are up to date; the next run tries again",
         ) from None

@@ -26,7 +26,6 @@ from sinks.changes.names import LOST
 from sinks.changes.newest import (
     Newest,
     contenders,
-    latest,
     newest_of_changes,
     newest_of_contenders,
     within,
@@ -84,13 +83,12 @@ class MillraceChanges:
         return newest_of_changes(self.parsed(shape), shape, ranges=ranges)
 
     @contextmanager
-    def latest(self, shape: TableShape) -> Iterator[DataFrame]:
-        """The same as rows of one kind, for a target that reads them once."""
+    def contenders(self, shape: TableShape) -> Iterator[DataFrame]:
+        """What that is made of, for a target that reads them once."""
         if self._early is None:
-            yield latest(self.parsed(shape), shape)
-            return
-        with self.newest(shape) as newest:
-            yield newest.all()
+            yield contenders(self.parsed(shape), shape)
+        else:
+            yield in_session(self._spark, self._early)
 
     def older(self, shape: TableShape) -> Older | None:
         """The stored rows that go if no change speaks of them."""

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import BaseModel
 
-from cdc.errors import BusyError, LogFormatError, SinkUnreachableError
+from cdc.errors import BusyError, DiskError, LogFormatError, SinkUnreachableError
 from sinks.changes.derived import local_path, runs_path
 from sinks.run.plan import RunPlan, RunState, TablePlan, parse_run_state
 from sinks.run.summary import LastCheck, RunOutcome, TableVersion
+from sinks.spark.errors import machine_error
+from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +78,8 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        (self._folder / name).unlink(missing_ok=True)
+        with _reachable(self._folder):
+            (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def _written(self, text: str) -> Iterator[str]:
@@ -130,8 +133,8 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if "FileAlreadyExists" in error.java_exception.getClass().getName():
                 raise FileExistsError(name) from None
-            raise SinkUnreachableError(
-                f"a file can't be written: {error.java_exception.getMessage()}", where=name
+            raise machine_error(error, name) or SinkUnreachableError(
+                f"a file can't be written: {first_line(error)}", where=name
             ) from None
 
     def replace(self, name: str, text: str) -> None:
@@ -186,6 +189,8 @@ def _reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
     except OSError as error:
         if but is not None and isinstance(error, but):
             raise
+        if (of_disk := DiskError.of(error, "the lakehouse can't be written")) is not None:
+            raise of_disk from None
         raise SinkUnreachableError(
             f"the lakehouse can't be read or written: {error.strerror}", where=str(path)
         ) from None

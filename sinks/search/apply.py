@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
-from sinks.changes.names import OWN, SNAPSHOT
-from sinks.changes.newest import PATCHY, contenders, is_patchy, latest, within
+from sinks.changes.names import OWN
+from sinks.changes.newest import within
 from sinks.changes.shape import TableShape, keeps_names, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
@@ -34,16 +32,15 @@ from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
 from sinks.search.ended import delete_ended
-from sinks.search.executors import WrittenDocuments, write_documents
+from sinks.search.executors import WrittenDocuments
 from sinks.search.indexes import Generation, TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
-from sinks.search.rows import documents
+from sinks.search.writing import marked, write_newest, write_remaining, write_snapshot_rows
 from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_REMAINING: Final = "millrace_remaining"
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
 
@@ -166,8 +163,9 @@ class TableIndexer:
     ) -> Counts:
         """Write to an index what changes leave; ``only`` documents with such an id."""
         shape = shape_of(changes.versions, self._search)
-        with explained(str(shape.table), self._settings.log.keep), changes.latest(shape) as rows:
-            return write_documents(documents(rows, shape), self._search, index, only).counts
+        name, keep = str(shape.table), self._settings.log.keep
+        with explained(name, keep), changes.contenders(shape) as rows:
+            return write_newest(rows, shape, self._search, index, only)
 
     def load(
         self,
@@ -187,13 +185,13 @@ class TableIndexer:
             shape = shape_of(versions, self._search)
             with explained(str(versions[-1].name), self._settings.log.keep):
                 parsed = self.changes(table, plan, versions).parsed(shape, snapshot=True)
-                changes = _marked(parsed)
+                changes = marked(parsed)
                 rows = (
-                    _write_snapshot_rows(changes, shape, self._search, index)
+                    write_snapshot_rows(changes, shape, self._search, index)
                     if early is None
                     else early.rows
                 )
-                counts = _write_remaining(changes, rows, shape, self._search, index)
+                counts = write_remaining(changes, rows, shape, self._search, index)
         return counts + self._end_rows(target, index, table, versions)
 
     def load_early(
@@ -211,8 +209,8 @@ class TableIndexer:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before)
             with explained(name, self._settings.log.keep):
-                changes = _marked(parse(records, shape, snapshot=True))
-                rows = _write_snapshot_rows(changes, shape, self._search, into.index)
+                changes = marked(parse(records, shape, snapshot=True))
+                rows = write_snapshot_rows(changes, shape, self._search, into.index)
         except SinkUnreachableError:
             raise
         except MillraceError:
@@ -347,54 +345,3 @@ def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
         for partition, offset in start.items()
     }
     return left.model_copy(update={"end": end})
-
-
-def _marked(changes: DataFrame) -> DataFrame:
-    """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
-
-    Spark pushes no filter below an observation: below it, the filter would parse each record again.
-    """
-    patchy = is_patchy(changes)
-    marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
-    return marked.observe(
-        _REMAINING,
-        F.count_if(~F.col(SNAPSHOT)).alias("changes"),
-        F.count_if(~F.col(SNAPSHOT) & F.col(PATCHY)).alias("patchy"),
-    )
-
-
-def _write_snapshot_rows(
-    changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
-) -> WrittenDocuments:
-    """Write the rows of snapshots among the changes, marked by ``_marked``.
-
-    A refused row may have changed since: it remains to be written.
-    """
-    rows = documents(changes.where(SNAPSHOT), shape)
-    return write_documents(rows, settings, index, is_load=True, is_final=False)
-
-
-def _write_remaining(
-    changes: DataFrame,
-    rows: WrittenDocuments,
-    shape: TableShape,
-    settings: SearchSettings,
-    index: str,
-) -> Counts:
-    """Write the newest of each key of the same changes that ``_write_snapshot_rows`` has left.
-
-    Returns the counts of both.
-    """
-    summary = rows.observed(_REMAINING)
-    written = replace(rows.counts, refused=0)
-    if rows.counts.refused:
-        others = changes
-    elif summary is None or summary.getAs("patchy"):
-        # Of those, a row's values are exact, and count before what was read at another time.
-        others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
-    elif summary.getAs("changes"):
-        others = changes.where(~F.col(SNAPSHOT))
-    else:
-        return written
-    newest = documents(latest(others, shape), shape)
-    return written + write_documents(newest, settings, index, is_load=True).counts

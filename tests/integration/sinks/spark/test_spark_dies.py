@@ -14,16 +14,29 @@ RUN = """
 import os, signal, sys
 from cdc.settings import Settings
 from sinks import job
+from sinks.spark import driver
 
-def run(context, log):
-    spark = context.session()
+driver.PAUSES_S, driver.PAUSES_PERCENT = 3, 20
+
+def killed(spark):
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
     spark.range(3).count()
+
+def filling(spark):
+    spark.sql("SELECT length(repeat('x', 1000000000 + id)) FROM range(1)").collect()
+
+def collecting(spark):
+    "As where each collection frees a little: most of the time goes into pauses."
+    while True:
+        spark._jvm.System.gc()
+
+def run(context, log):
+    globals()[sys.argv[1]](context.session())
 
 job.SINKS = {"lakehouse": run}
 settings = Settings(
     source={}, capture={"topic.prefix": "p"}, kafka={"bootstrap.servers": "nowhere"},
-    lakehouse={"path": "/nowhere"},
+    lakehouse={"path": "/nowhere"}, spark={"spark.driver.memory": "600m"},
 )
 with job.Jobs(settings, "lakehouse") as jobs:
     code = jobs.run()
@@ -31,13 +44,26 @@ sys.exit(code)
 """
 
 
-@pytest.mark.proof
-def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
+def ended(way: str) -> "subprocess.CompletedProcess[str]":
     root = Path(__file__).resolve().parents[4]
-    command = [sys.executable, "-c", RUN]
+    command = [sys.executable, "-c", RUN, way]
     done = subprocess.run(
         command, cwd=root, check=False, capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == ExitCode.SINK_UNREACHABLE, done.stderr
-    assert "Spark's JVM has ended" in done.stdout
     assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.proof
+def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
+    done = ended("killed")
+    assert done.returncode == ExitCode.SINK_UNREACHABLE, done.stderr
+    assert "Spark's JVM has ended in the middle of the run: it was killed" in done.stdout
+
+
+@pytest.mark.parametrize("way", ["filling", "collecting"])
+def test_a_jvm_out_of_memory_is_told_by_its_setting(way: str) -> None:
+    """Also one that throws no error, and only collects garbage: for seconds here, not a minute."""
+    done = ended(way)
+    assert done.returncode == ExitCode.MEMORY, done.stdout + done.stderr
+    assert "out of memory (spark.driver.memory = 600m)" in done.stdout

@@ -209,3 +209,23 @@ def test_what_is_told_to_stop_while_it_waits_says_nothing_of_a_bug(
     monkeypatch.setattr("deploy.commands.snapshot.is_captured", lambda _: False)
     ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
     assert (ended.exit_code, ended.stdout) == (code, "")
+
+
+def test_output_that_cant_be_written_is_told_and_a_reader_that_has_enough_isnt() -> None:
+    root = Path(__file__).resolve().parents[4]
+    words = [sys.executable, "-m", "millrace", "--help"]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            words, cwd=root, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == ExitCode.DISK
+    assert ended.stderr == (
+        "millrace: a file can't be written: No space left on device\n  → free some space there\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        words, cwd=root, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert ended.stderr == ""

@@ -1,0 +1,104 @@
+"""SIGTERM and SIGINT end a process in time, whatever it is at."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[4]
+COMMAND = """
+import ctypes, sys, threading, time
+from deploy.commands import ending
+from deploy.commands.app import stop_on_signals
+
+ending.ORDERLY_S, ending.CLEANUP_S = 0.6, 0.4
+
+def deaf():
+    print("begun", flush=True)
+    time.sleep(60)
+
+def in_c():
+    "Python's handlers wait until the call returns, and this one never does."
+    lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+    lock(mutex)
+    print("begun", flush=True)
+    lock(mutex)
+
+def thread():
+    "The command itself ends at once, and a thread of its doesn't."
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    deaf()
+
+def flag():
+    "It has taken note, and is at something long."
+    with stop_on_signals() as stop:
+        print("begun", flush=True)
+        stop.wait()
+        print("noted", flush=True)
+        time.sleep(60)
+
+def cleanup():
+    "What is held at servers is let go."
+    try:
+        flag()
+    finally:
+        print("let go", flush=True)
+
+def orderly():
+    with stop_on_signals() as stop:
+        print("begun", flush=True)
+        stop.wait()
+
+try:
+    with ending.ending_in_time():
+        globals()[sys.argv[1]]()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def ended(way: str, *numbers: signal.Signals) -> tuple[int, str, str, float]:
+    """How a command ends that gets these signals: code, output, complaints, seconds."""
+    words = [sys.executable, "-c", COMMAND, way]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as command:
+        assert command.stdout is not None
+        said = command.stdout.readline()
+        time.sleep(0.2)  # it is at what it has begun
+        began = time.monotonic()
+        for number in numbers:
+            os.kill(command.pid, number)
+            time.sleep(0.1)
+        output, complaints = command.communicate(timeout=30)
+        return command.returncode, said + output, complaints, time.monotonic() - began
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("way", ["deaf", "in_c", "thread", "flag", "cleanup"])
+def test_a_command_that_doesnt_end_is_ended(way: str, number: signal.Signals) -> None:
+    code, output, complaints, seconds = ended(way, number)
+    assert code == ExitCode.INTERRUPTED, complaints
+    assert seconds < 10
+    assert "Traceback" not in complaints
+    if way in {"flag", "cleanup"}:
+        assert "cut short: the next start goes on" in complaints
+    if way == "cleanup":
+        assert output.splitlines()[-1] == "let go"
+
+
+def test_a_command_that_ends_in_order_is_left_to_it() -> None:
+    code, _, complaints, _ = ended("orderly", signal.SIGTERM)
+    assert (code, complaints) == (0, "")
+
+
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_short_at_once(again: signal.Signals) -> None:
+    code, _, _, seconds = ended("flag", signal.SIGTERM, again)
+    assert code == ExitCode.INTERRUPTED
+    assert seconds < 0.6 + 5
