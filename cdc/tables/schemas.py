@@ -40,7 +40,11 @@ def altered_columns(before: TableSchema, after: TableSchema, filled: Filled) -> 
     """The columns of the later version in which rows may have values that no event has told."""
     if before.oid != after.oid:
         return []
-    numbered = all(column.number is not None for column in (*before.columns, *after.columns))
+    names = [[column.name for column in version.columns] for version in (before, after)]
+    if _is_numbered(before) != _is_numbered(after) and names[0] != names[1]:
+        # Sinks go by names then, and one that was renamed would lose its values.
+        return [column.name for column in after.columns if column.key is None]
+    numbered = _is_numbered(before) and _is_numbered(after)
     earlier = {(column.number if numbered else column.name): column for column in before.columns}
     new, altered = [], []
     for column in after.columns:
@@ -50,6 +54,36 @@ def altered_columns(before: TableSchema, after: TableSchema, filled: Filled) -> 
         elif not _keeps_values(was, column):
             altered.append(column.name)
     return [*altered, *sorted(filled(after.oid, new))] if new else altered
+
+
+def _is_numbered(version: TableSchema) -> bool:
+    return all(column.number is not None for column in version.columns)
+
+
+def numbered(
+    columns: tuple[Column, ...], before: TableSchema | None, now: TableDescription | None
+) -> tuple[Column, ...]:
+    """Columns of a Relation message, with numbers where a version before it and the catalog tell.
+
+    No number is given twice, and columns come in their order. So those that were there before and
+    are there now were there in between, and if they are as many, they are the message's.
+    """
+    if before is None or now is None or before.oid != now.oid:
+        return columns
+    if any(column.number is not None for column in columns):
+        return columns
+    published = {each.number: each for each in now.columns if each.name not in now.unpublished}
+    earlier = {each.number: each for each in before.columns if each.number is not None}
+    kept = sorted(earlier.keys() & published.keys() - {None})
+    if len(kept) != len(columns) or any(
+        column.type_oid not in {earlier[number].type_oid, published[number].type_oid}
+        for column, number in zip(columns, kept, strict=True)
+    ):
+        return columns
+    return tuple(
+        column.model_copy(update={"number": number})
+        for column, number in zip(columns, kept, strict=True)
+    )
 
 
 def _keeps_values(before: Column, after: Column) -> bool:

@@ -29,7 +29,7 @@ from cdc.tables.ended import EndedPartitions
 from cdc.tables.notifications import Notifications
 from cdc.tables.obstacles import Obstacles
 from cdc.tables.reads import TableReads
-from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions
+from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions, numbered
 from cdc.tables.states import TableStates, WaitingTable, check_published
 from cdc.wal.messages import Relation
 
@@ -325,7 +325,12 @@ class Tables:
         """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
         if xid is not None and self._settings.lossless:
             self._lookups.await_visible(xid)
-        return self._lookups.columns(relation)
+        columns = self._lookups.columns(relation)
+        if all(column.number is not None for column in columns):
+            return columns
+        name = TableName(relation.namespace, relation.name)
+        now = self._lookups.description(relation.oid, name)
+        return numbered(columns, self.schemas.newest(name), now)
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
         """Note an entry that the log lacks; see ``arrive`` for another one than it has."""

@@ -16,6 +16,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
+from cdc.settings.drops import COLUMN_POLICY
 from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
@@ -23,6 +24,10 @@ from sinks.spark.session import first_line
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_MAPPING_ID: Final = "delta.columnMapping.id"
+_MAPPING_LAST: Final = "delta.columnMapping.maxColumnId"
+PURGED_PROPERTY: Final = "millrace.purged"
+"""The numbers of the columns that a table had before files were rewritten that had others."""
 _COLUMNS_WITH_STATISTICS: Final = 32
 """So many columns, the first ones, have statistics by Delta's default."""
 _WITH_STATISTICS: Final = (
@@ -91,10 +96,12 @@ def dropped_columns(target: DeltaTarget, shape: TableShape) -> list[str]:
 def evolve(target: DeltaTarget, shape: TableShape) -> None:
     """Add, rename and widen the table's columns to those of a shape; raises SinkError.
 
-    Columns that the source has dropped stay.
+    Columns that the source has dropped stay, but where they are to be removed.
     """
     _require_same_deletes(target)
     try:
+        if target.derived.removes_columns:
+            remove_dropped(target, shape)
         _rename(target, shape)
         there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
         added = [field for field in shape.fields if field.name.lower() not in there]
@@ -103,7 +110,7 @@ def evolve(target: DeltaTarget, shape: TableShape) -> None:
         for field in shape.fields:
             if there.get(field.name.lower(), field.type) != field.type:
                 _widen(target, field)
-        cluster(target)
+        cluster(target, shape)
     except PySparkException as error:
         raise SinkError(
             f"the table's columns can't be changed: {first_line(error)}",
@@ -123,15 +130,62 @@ def _require_same_deletes(target: DeltaTarget) -> None:
         )
 
 
-def cluster(target: DeltaTarget) -> None:
-    """Have the table clustered as it is to be; only files written from then on are."""
-    wanted = list(target.derived.options.cluster)
-    if not wanted:
+def remove_dropped(target: DeltaTarget, shape: TableShape) -> None:
+    """Remove the columns that the source has dropped; nothing where there are none.
+
+    Queries of the table don't see their values any more, files have them until compaction has
+    rewritten these. Raises SinkError where the table is partitioned by one.
+    """
+    dropped = [field.name for field in target.columns() if _id(field.metadata) in shape.dropped]
+    if not dropped:
         return
     detail = DeltaTable.forPath(target.spark, target.path).detail().first()
+    if detail is not None and (fixed := {*detail["partitionColumns"]} & {*dropped}):
+        raise SinkError(
+            f"column {min(fixed)} is to be removed, and partitions the table, which Delta can't "
+            "change",
+            where=target.name,
+            remedy="remove the Delta table, so that the next run rebuilds it from the log; or set "
+            f'"{COLUMN_POLICY}" = "keep" for it in [[lakehouse.tables]]',
+        )
+    if detail is not None and {*(columns := detail["clusteringColumns"])} & {*dropped}:
+        _cluster_by(target, [name for name in columns if name not in dropped])
+    set_properties(target, _NAME_MAPPING)
+    listed = ", ".join(map(quoted, dropped))
+    target.spark.sql(f"ALTER TABLE {target.sql_name} DROP COLUMNS ({listed})")
+
+
+def column_ids(target: DeltaTarget) -> str:
+    """The numbers that Delta's column mapping has given the table's columns; empty: it hasn't.
+
+    A column that comes later has a number that none before had.
+    """
+    ids = (field.metadata.get(_MAPPING_ID) for field in target.columns())
+    return ",".join(str(id_) for id_ in ids if id_ is not None)
+
+
+def has_removed_columns(target: DeltaTarget) -> bool:
+    """Whether files may have values of columns that the table doesn't have any more."""
+    properties, ids = target.properties(), column_ids(target)
+    ever = int(properties.get(_MAPPING_LAST, 0))
+    return ever > len(ids.split(",")) and properties.get(PURGED_PROPERTY) != ids
+
+
+def cluster(target: DeltaTarget, shape: TableShape) -> None:
+    """Have the table clustered as it is to be; only files written from then on are."""
+    options = target.derived.options
+    if not options.cluster:
+        return
+    there, still = target.columns().names, shape.still(options.cluster)
+    wanted = [name for name in options.cluster if name in still or name in there]
+    detail = DeltaTable.forPath(target.spark, target.path).detail().first()
     if detail is not None and list(detail["clusteringColumns"]) != wanted:
-        columns = ", ".join(map(quoted, wanted))
-        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
+        _cluster_by(target, wanted)
+
+
+def _cluster_by(target: DeltaTarget, names: list[str]) -> None:
+    by = f"({', '.join(map(quoted, names))})" if names else "NONE"
+    target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
 
 
 def _rename(target: DeltaTarget, shape: TableShape) -> None:
