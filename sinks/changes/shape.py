@@ -64,7 +64,7 @@ class TableShape:
     @property
     def gone(self) -> set[str]:
         """Names that only columns had which the source has dropped."""
-        there = {column.name for column in self.versions[-1].columns}
+        there = {column.name for column in self.versions[-1].event_columns}
         return set(self.dropped.values()) - there - set(self.names)
 
     def still(self, names: Iterable[str]) -> list[str]:
@@ -100,7 +100,7 @@ def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collect
         column.name
         for version in versions
         if version.version <= reached
-        for column in version.columns
+        for column in version.event_columns
     }
     return all(
         source.name == field.column.name
@@ -183,7 +183,7 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
             for line in lines
             if before is not None and (column := line.sources.get(before.version)) is not None
         }
-        for column in version.columns:
+        for column in version.event_columns:
             line = open_lines.get(column.number if numbered else column.name)
             if line is None:
                 line = _Line(f"{version.version}:{column.name}", {})

@@ -146,13 +146,9 @@ class TablePlan(BaseModel):
         The log tells of that also where nobody writes to the table; a real Debezium doesn't. Or
         whether it loses those that it has kept so far.
         """
-        is_older = 0 < self.applied_version < self.schema_version or self.loses
-        return bool(self.base and is_older and not self.debezium)
-
-    @property
-    def loses(self) -> bool:
-        """Whether dropped columns that it has kept until now are to go."""
-        return self.removes and not self.removed
+        is_older = 0 < self.applied_version < self.schema_version
+        loses = self.removes and not self.removed
+        return bool(self.base and (is_older or loses) and not self.debezium)
 
     @property
     def commits(self) -> bool:

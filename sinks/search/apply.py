@@ -103,9 +103,8 @@ class TableIndexer:
     ) -> Counts | None:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
-        ``loaded`` is what there already is of its first load. None: that takes more than one step,
-        and is begun (``TableIndexes.load_next`` goes on with it). A new index ``removes`` columns
-        that were dropped.
+        ``loaded`` is what there already is of its first load. A new index ``removes`` dropped
+        columns. None: a load of several steps is begun (``TableIndexes.load_next`` goes on).
         """
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([str(newest.name)]).get(str(newest.name))
@@ -119,8 +118,7 @@ class TableIndexer:
         if before is None or before.newest is None:
             raise SinkError("the index has no progress record any more", where=target.what)
         before, counts = self._fitting(target, before, versions, removes=removes), Counts()
-        serves = before.serves
-        if serves is not None:
+        if (serves := before.serves) is not None:
             target.require(serves)
             counts = self._keep_up(target, serves.index, table, versions, read)
             target.require(serves)
@@ -320,9 +318,9 @@ class TableIndexer:
                 return None
             return into.model_copy(update={"has_dropped": into.has_dropped or drops})
 
-        into = fitting(loading.into) if loading is not None else None
+        into = fitting(loading.into) if loading else None
         loading = loading.model_copy(update={"into": into}) if loading and into else None
-        still = fitting(serves) if serves is not None else None
+        still = fitting(serves) if serves else None
         if still is None and loading is None:
             return self.begin_load(target, before, versions)
         return before.model_copy(update={"serves": still or serves, "loading": loading})
@@ -336,9 +334,8 @@ class TableIndexer:
         return TableGeneration(**made.model_dump(), overrides=indexed.overrides)
 
     def _mapping(self, versions: Sequence[TableSchema]) -> dict[str, Any]:
-        had = (column.name for version in versions for column in version.columns)
         overrides = self._search.index_of(str(versions[-1].name)).mapping
-        return mapping(versions[-1], overrides, had)
+        return mapping(versions[-1], overrides, [c.name for v in versions for c in v.columns])
 
 
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:

@@ -36,7 +36,7 @@ def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
     targets = {field.column.name: field.name for field in shape.fields}
     values = {
         column.name: value_in_json(column, F.col(quoted(targets[column.name])))
-        for column in schema.columns
+        for column in schema.event_columns
     }
     source = F.struct(
         *(values[name].alias(field) for name, field in fields.items()),
