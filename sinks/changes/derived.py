@@ -90,6 +90,11 @@ class Derived:
         return _OWN[self.kind]
 
     @property
+    def for_readers(self) -> bool:
+        """Whether it uses no feature of Delta's that readers in docs/lakehouse.md don't know."""
+        return self.options.compatibility == "readers"
+
+    @property
     def keeps_records(self) -> bool:
         """Whether an archive has the records as they were: it hides nothing that they tell."""
         return not (self.options.include or self.options.exclude or self.options.mask)
@@ -183,17 +188,20 @@ def _catalog_name(schema: str | None, table: TableName) -> str | None:
 
 def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
     name = options.derived_name
-    incompatible = options.incompatible or lakehouse.incompatible
+    given = {
+        "incompatible": options.incompatible or lakehouse.incompatible,
+        "compatibility": options.compatibility or lakehouse.compatibility,
+    }
     return Derived(
         name=name,
         source=options.source,
         kind=options.kind,
         path=options.path or table_path(lakehouse.path, TableName.parse(name)),
-        options=options.model_copy(update={"incompatible": incompatible}),
+        options=options.model_copy(update=given),
         salt=lakehouse.salt.get_secret_value() if lakehouse.salt is not None else "",
         keep=lakehouse.keep,
         catalog=options.catalog or _catalog_name(lakehouse.catalog, TableName.parse(name)),
-        deletion_vectors=lakehouse.deletion_vectors,
+        deletion_vectors=lakehouse.deletion_vectors and given["compatibility"] == "delta",
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",
         removes_columns=options.kind != "changes" and lakehouse.removes_columns(options),

@@ -13,6 +13,7 @@ from cdc.errors import SinkError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.lakehouse import DerivedTable, Unfit
+from sinks.changes.names import NOT_IN_PARQUET
 from sinks.changes.types import can_be_absent, holds, spark_type, widens
 
 
@@ -285,7 +286,7 @@ def _changed(
         }
         name = f"{field.column.name}__v{number}"
         return replace(
-            field, id=f"{number}:{field.column.name}", name=name, type=kind, sources=sources
+            field, id=f"{number}:{sources[number].name}", name=name, type=kind, sources=sources
         )
     raise SinkError(
         f"column {field.column.name} was {field.type} here, and is {field.column.declared} in the "
@@ -308,9 +309,12 @@ def _called(
     """The fields under names that differ whatever the case, since Spark's do.
 
     A name that differs from an earlier one by case only, or is one of ours, gets ``__2`` appended
-    (``__3`` and so on if that is taken as well).
+    (``__3`` and so on if that is taken as well). For other readers, characters that need Delta's
+    column mapping are ``_``.
     """
     wanted = [options.rename.get(field.column.name, field.name) for field in fields]
+    if options.compatibility == "readers":
+        wanted = [NOT_IN_PARQUET.sub("_", name) for name in wanted]
     own = {name.lower() for name in reserved}
     taken = own | {name.lower() for name in wanted}
     used = set(own)

@@ -1,29 +1,43 @@
 """A derived table's columns → those of its Delta table: made, added, renamed, widened.
 
-A column is identified by its id, which its comment holds, so that each step may be repeated
-after a crash. Renaming needs Delta's column mapping, which older readers don't know: a table gets
-it with its first rename.
+Renaming needs Delta's column mapping, which some readers don't know: a table gets it with its first
+rename, by a commit of its own.
 """
 
 import math
-import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
-from cdc.settings.drops import COLUMN_POLICY
-from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
-from sinks.changes.shape import DerivedField, TableShape
+from sinks.changes.names import COLUMN_ID, DELETED, END, NOT_IN_PARQUET, POSITION, quoted
+from sinks.changes.shape import TableShape
+from sinks.delta.columns import (
+    AddColumn,
+    ColumnStep,
+    DropColumn,
+    RenameColumn,
+    TableColumns,
+    WidenColumn,
+    plan_steps,
+    type_of,
+)
+from sinks.delta.readers import MAPPING, WIDENING, require_readable, warning
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
+from sinks.delta.transaction import CONFLICTS, DeltaTransaction
+from sinks.run.options import Report
 from sinks.spark.session import first_line
 
-_NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
-_NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_MAPPING_MODE: Final = "delta.columnMapping.mode"
+_NAME_MAPPING: Final = {_MAPPING_MODE: "name"}
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _MAPPING_ID: Final = "delta.columnMapping.id"
 _MAPPING_LAST: Final = "delta.columnMapping.maxColumnId"
 PURGED_PROPERTY: Final = "millrace.purged"
@@ -37,23 +51,27 @@ _WITH_STATISTICS: Final = (
 _MARGIN_HOURS: Final = 1
 """A run that meets a compaction still stands at the version from before it."""
 _LOG_HOURS: Final = 30 * 24
-_BETWEEN: Final = "_millrace_renamed_"
-"""Opens the name that a column has while it is renamed to one that another column still has."""
 
 
 def creation_properties(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
-    odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
     return {
-        **(_NAME_MAPPING if odd else {}),
+        **(_NAME_MAPPING if needs_mapping(shape.names) else {}),
         **retention_properties(target.derived.keep),
-        **_statistics(target, shape),
+        **_statistics(target, shape, target.derived.options.partition),
         "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         "delta.enableDeletionVectors": str(target.derived.deletion_vectors).lower(),
     }
 
 
-def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
+def needs_mapping(names: Iterable[str]) -> bool:
+    """Whether columns can have these names by Delta's column mapping only."""
+    return any(NOT_IN_PARQUET.search(name) for name in names)
+
+
+def _statistics(
+    target: DeltaTarget, shape: TableShape, partitioned_by: Collection[str]
+) -> dict[str, str]:
     """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
     if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
         return {}
@@ -61,13 +79,13 @@ def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     able = [
         field.name
         for field in shape.fields
-        if field.type.startswith(_WITH_STATISTICS) and field.name not in options.partition
+        if field.type.startswith(_WITH_STATISTICS) and field.name not in partitioned_by
     ]
     own = [POSITION, *([END] if target.derived.kind == "history" else [])]
     first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
     listed = [name for name in first if name in able or name in own]
     kept = listed[:_COLUMNS_WITH_STATISTICS]
-    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, kept))}
+    return {_STATISTICS: ",".join(map(quoted, kept))}
 
 
 def retention_properties(keep: timedelta) -> dict[str, str]:
@@ -93,30 +111,119 @@ def dropped_columns(target: DeltaTarget, shape: TableShape) -> list[str]:
     return [field.name for field in target.columns() if field.name.lower() not in own]
 
 
-def evolve(target: DeltaTarget, shape: TableShape) -> None:
-    """Add, rename and widen the table's columns to those of a shape; raises SinkError.
+def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> None:
+    """Bring the table's columns to those of a shape, in one commit before the run's own.
 
-    Columns that the source has dropped stay, but where they are to be removed.
+    All steps are planned first, from what stands: nothing is changed where one can't be done, and
+    nothing is left to do where a run before this one has come so far. Columns that the source has
+    dropped stay, but where they are to be removed. ``report`` is told which readers can't follow.
+    Raises SinkError where it can't be done, ``CONFLICTS`` where others were faster.
     """
     _require_same_deletes(target)
+    if target.derived.for_readers:
+        require_readable(target.name, target.reader_features())
+    there = target.columns_in_log()
     try:
-        if target.derived.removes_columns:
-            remove_dropped(target, shape)
-        _rename(target, shape)
-        there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
-        added = [field for field in shape.fields if field.name.lower() not in there]
-        if added:
-            _add(target, added)
-        for field in shape.fields:
-            if there.get(field.name.lower(), field.type) != field.type:
-                _widen(target, field)
+        drops = shape.dropped if target.derived.removes_columns else ()
+        steps = plan_steps(there, shape.fields, drops)
+        require_clusterable(target, shape, there.after(steps).names)
+        if steps:
+            for feature in sorted(_features(target, steps) - target.reader_features()):
+                report(warning(feature, [target.name]))
+            change = _rewrite if _rewrites(target, steps) else _change
+            change(target, run, there, steps, shape)
         cluster(target, shape)
-    except PySparkException as error:
+    except CONFLICTS:
+        raise
+    except (PySparkException, Py4JJavaError) as error:
         raise SinkError(
             f"the table's columns can't be changed: {first_line(error)}",
             where=target.name,
             remedy="remove the Delta table, so that the next run rebuilds it from the log",
         ) from None
+    except SinkError as error:
+        error.where = target.name
+        raise
+
+
+def _rewrites(target: DeltaTarget, steps: Iterable[ColumnStep]) -> bool:
+    """Whether files are written anew, since not all readers would find columns in the old ones."""
+    return target.derived.for_readers and not all(isinstance(step, AddColumn) for step in steps)
+
+
+def _features(target: DeltaTarget, steps: Sequence[ColumnStep]) -> set[str]:
+    """What the steps need of Delta that not all readers know."""
+    if target.derived.for_readers:
+        return set()
+    odd = needs_mapping(step.name for step in steps if isinstance(step, AddColumn))
+    mapped = odd or any(isinstance(step, RenameColumn | DropColumn) for step in steps)
+    widened = any(isinstance(step, WidenColumn) for step in steps)
+    return {*([MAPPING] if mapped else []), *([WIDENING] if widened else [])}
+
+
+def _change(
+    target: DeltaTarget,
+    run: int,
+    there: TableColumns,
+    steps: Sequence[ColumnStep],
+    shape: TableShape,
+) -> None:
+    """Take the steps; names are mapped before, since Delta changes nothing else with that."""
+    is_mapped = there.properties.get(_MAPPING_MODE, "none") != "none"
+    if MAPPING in _features(target, steps) and not is_mapped:
+        set_properties(target, _NAME_MAPPING)
+        there = target.columns_in_log()
+    _let_go(target, steps)
+    transaction = DeltaTransaction(target, run)
+    transaction.change_columns(_with_properties(target, there.after(steps), steps, shape))
+    transaction.commit_columns()
+
+
+def _rewrite(
+    target: DeltaTarget,
+    run: int,
+    there: TableColumns,
+    steps: Sequence[ColumnStep],
+    shape: TableShape,
+) -> None:
+    """Take the steps, and write all files in the new columns, in one commit."""
+    _let_go(target, steps)
+    transaction = DeltaTransaction(target, run)
+    after = there.after(steps, rewritten=True)
+    files = transaction.files()
+    columns = [
+        (F.lit(None) if old is None else F.col(quoted(old)))
+        .cast(type_of(field))
+        .alias(field["name"])
+        for field, old in zip(after.fields, after.before(there), strict=True)
+    ]
+    rows = transaction.rows(files).select(*columns)
+    transaction.change_columns(_with_properties(target, after, steps, shape))
+    transaction.write(rows)
+    transaction.remove(files)
+    transaction.commit_columns()
+
+
+def _let_go(target: DeltaTarget, steps: Iterable[ColumnStep]) -> None:
+    """Have the table not be clustered by a column that goes, which Delta wouldn't let go."""
+    dropped = {step.name for step in steps if isinstance(step, DropColumn)}
+    if dropped and not dropped.isdisjoint(_clustering(target)):
+        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
+
+
+def _with_properties(
+    target: DeltaTarget, after: TableColumns, steps: Sequence[ColumnStep], shape: TableShape
+) -> TableColumns:
+    """The columns, with the properties that their types need, and for statistics of them."""
+    properties = {key: value for key, value in after.properties.items() if key != _STATISTICS}
+    properties |= _statistics(target, shape, after.partitioned_by)
+    if WIDENING in _features(target, steps):
+        properties["delta.enableTypeWidening"] = "true"
+    types = [step.type for step in steps if isinstance(step, AddColumn)]
+    types += [step.to for step in steps if isinstance(step, WidenColumn)]
+    if any("timestamp_ntz" in kind for kind in types):
+        properties["delta.feature.timestampNtz"] = "supported"
+    return replace(after, properties=properties)
 
 
 def _require_same_deletes(target: DeltaTarget) -> None:
@@ -130,29 +237,17 @@ def _require_same_deletes(target: DeltaTarget) -> None:
         )
 
 
-def remove_dropped(target: DeltaTarget, shape: TableShape) -> None:
-    """Remove the columns that the source has dropped; nothing where there are none.
-
-    Queries of the table don't see their values any more, files have them until compaction has
-    rewritten these. Raises SinkError where the table is partitioned by one.
-    """
-    dropped = [field.name for field in target.columns() if _id(field.metadata) in shape.dropped]
-    if not dropped:
-        return
-    detail = DeltaTable.forPath(target.spark, target.path).detail().first()
-    if detail is not None and (fixed := {*detail["partitionColumns"]} & {*dropped}):
+def require_clusterable(target: DeltaTarget, shape: TableShape, names: Iterable[str]) -> None:
+    """Raise SinkError where the table is to be clustered by a column that it won't have."""
+    there = {name.lower() for name in names}
+    wanted = shape.still(target.derived.options.cluster)
+    lacking = [name for name in wanted if name.lower() not in there]
+    if lacking:
         raise SinkError(
-            f"column {min(fixed)} is to be removed, and partitions the table, which Delta can't "
-            "change",
+            f"cluster names columns that the table doesn't have: {', '.join(lacking)}",
             where=target.name,
-            remedy="remove the Delta table, so that the next run rebuilds it from the log; or set "
-            f'"{COLUMN_POLICY}" = "keep" for it in [[lakehouse.tables]]',
+            remedy="correct cluster in [[lakehouse.tables]]; columns go by their names here",
         )
-    if detail is not None and {*(columns := detail["clusteringColumns"])} & {*dropped}:
-        _cluster_by(target, [name for name in columns if name not in dropped])
-    set_properties(target, _NAME_MAPPING)
-    listed = ", ".join(map(quoted, dropped))
-    target.spark.sql(f"ALTER TABLE {target.sql_name} DROP COLUMNS ({listed})")
 
 
 def column_ids(target: DeltaTarget) -> str:
@@ -178,83 +273,20 @@ def cluster(target: DeltaTarget, shape: TableShape) -> None:
         return
     there, still = target.columns().names, shape.still(options.cluster)
     wanted = [name for name in options.cluster if name in still or name in there]
+    if _clustering(target) != wanted:
+        by = f"({', '.join(map(quoted, wanted))})" if wanted else "NONE"
+        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
+
+
+def _clustering(target: DeltaTarget) -> list[str]:
+    """By which columns the table is clustered."""
     detail = DeltaTable.forPath(target.spark, target.path).detail().first()
-    if detail is not None and list(detail["clusteringColumns"]) != wanted:
-        _cluster_by(target, wanted)
-
-
-def _cluster_by(target: DeltaTarget, names: list[str]) -> None:
-    by = f"({', '.join(map(quoted, names))})" if names else "NONE"
-    target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
-
-
-def _rename(target: DeltaTarget, shape: TableShape) -> None:
-    """Give every column that is there already the name that it has now.
-
-    One that the source has dropped gives its name away to a new one.
-    """
-    there = {_id(field.metadata): field.name for field in target.columns()}
-    names = {id_: name for id_, name in there.items() if id_ is not None}
-    wanted = {field.id: field.name for field in shape.fields}
-    renamed = {id_: name for id_, name in wanted.items() if names.get(id_, name) != name}
-    used = {name.lower() for name in wanted.values()}
-    for id_, name in names.items():
-        if id_ not in wanted and (name.lower() in used or name.startswith(_BETWEEN)):
-            had = id_.partition(":")[2] if name.startswith(_BETWEEN) else name
-            renamed[id_] = _free(had, used | {other.lower() for other in names.values()})
-    if not renamed:
-        return
-    set_properties(target, _NAME_MAPPING)
-    for id_ in renamed:  # by a name in between: two columns may have each other's
-        _rename_column(target, names[id_], f"{_BETWEEN}{id_}")
-    for id_, name in renamed.items():
-        _rename_column(target, f"{_BETWEEN}{id_}", name)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """A name for a dropped column: the one that it had, and a number."""
-    number = 1
-    while f"{name}__dropped{number}".lower() in taken:
-        number += 1
-    return f"{name}__dropped{number}"
-
-
-def _id(metadata: dict[str, str]) -> str | None:
-    comment = metadata.get("comment", "")
-    return comment.removeprefix(COLUMN_ID) if comment.startswith(COLUMN_ID) else None
-
-
-def _rename_column(target: DeltaTarget, name: str, to: str) -> None:
-    if name != to:
-        target.spark.sql(
-            f"ALTER TABLE {target.sql_name} RENAME COLUMN {quoted(name)} TO {quoted(to)}"
-        )
-
-
-def _add(target: DeltaTarget, columns: list[DerivedField]) -> None:
-    properties: dict[str, str] = {}
-    if any(_NOT_IN_PARQUET.search(field.name) for field in columns):
-        properties |= _NAME_MAPPING
-    if any("timestamp_ntz" in field.type for field in columns):
-        properties["delta.feature.timestampNtz"] = "supported"
-    set_properties(target, properties)
-    listed = ", ".join(
-        f"{quoted(field.name)} {field.type} COMMENT {_literal(COLUMN_ID + field.id)}"
-        for field in columns
-    )
-    target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({listed})")
+    return list(detail["clusteringColumns"]) if detail is not None else []
 
 
 def _literal(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def _widen(target: DeltaTarget, field: DerivedField) -> None:
-    set_properties(target, {"delta.enableTypeWidening": "true"})
-    target.spark.sql(
-        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(field.name)} TYPE {field.type}"
-    )
 
 
 def set_properties(target: DeltaTarget, properties: dict[str, str]) -> None:

@@ -29,9 +29,10 @@ from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, U
 from sinks.changes.newest import Newest, lost
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import FILE_AND_INDEX, DeltaTransaction, create, execute
+from sinks.delta.commit import create, execute
 from sinks.delta.evolution import columns_with_ids, dropped_columns
 from sinks.delta.table import DeltaTarget
+from sinks.delta.transaction import FILE_AND_INDEX, DeltaTransaction
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges

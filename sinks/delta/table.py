@@ -20,12 +20,16 @@ from pyspark.sql.types import StructType
 from cdc.errors import SinkError
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
+from sinks.delta.columns import TableColumns
+from sinks.delta.readers import MAPPING
 from sinks.run.summary import TableVersion
 from sinks.spark.session import first_line
 
 CHECKPOINT_EVERY: Final = 100
 """Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
 _COORDINATED: Final = re.compile("coordinatedCommits|catalogManaged|catalogOwned")
+_MAPPING_VERSION: Final = 2
+"""The reader version that is before features were listed."""
 _TXN_ID: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -91,6 +95,10 @@ class DeltaTarget:
         """The table's columns."""
         return StructType.fromJson(json.loads(self._metadata()["schemaString"]))
 
+    def columns_in_log(self) -> TableColumns:
+        """The table's columns, as Delta's log has them."""
+        return TableColumns.of(self._metadata())
+
     def files(self) -> DataFrame:
         """The files that the table has now, as Delta's log describes them (path, size, stats …).
 
@@ -128,6 +136,15 @@ class DeltaTarget:
     def properties(self) -> dict[str, str]:
         """The table's properties that Delta knows (``delta.…``), those that are set."""
         return dict(self._metadata()["configuration"])
+
+    def reader_features(self) -> set[str]:
+        """What a reader of the table has to know.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#reader-version-requirements
+        """
+        protocol = json.loads(self.last_snapshot().protocol().json())["protocol"]
+        listed = {*protocol.get("readerFeatures", ())}
+        return {MAPPING} if protocol["minReaderVersion"] == _MAPPING_VERSION else listed
 
     def has_deletion_vectors(self) -> bool:
         """Whether rows of a file may be marked as gone, by deletion vectors."""

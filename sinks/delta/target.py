@@ -21,10 +21,11 @@ from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
 from sinks.delta.commit import commit, write_nothing
-from sinks.delta.evolution import set_properties
+from sinks.delta.evolution import needs_mapping, set_properties
 from sinks.delta.history import write_history
 from sinks.delta.keyed import write_rows
 from sinks.delta.keyless import write_copies
+from sinks.delta.readers import MAPPING, VECTORS, warning
 from sinks.delta.table import DeltaTarget, register
 from sinks.run.options import RunContext
 from sinks.run.plan import Lack, RunPlan, TablePlan, WantedTable
@@ -218,10 +219,24 @@ class LakehouseTables(Target):
             write = partial(writer, target, plan, changes, shape)
             if not table.writes:  # its columns alone are others
                 write = partial(write_nothing, target)
-            rows = commit(target, plan.run, table.base, shape, write)
+            if not table.base:
+                self._report_features(target, plan, shape)
+            rows = commit(target, plan.run, table.base, shape, write, self._report)
         _mark_gaps(target, plan.gaps(name))
         register(target)
         return rows
+
+    def _report_features(self, target: DeltaTarget, plan: RunPlan, shape: TableShape) -> None:
+        """Tell which readers can't read a new table; of those with vectors once for all of them."""
+        if needs_mapping(shape.names):
+            self._report(warning(MAPPING, [target.name]))
+        with_vectors = [
+            name
+            for name, table in plan.tables.items()
+            if not table.base and name in self._derived and self._derived[name].deletion_vectors
+        ]
+        if with_vectors and with_vectors[0] == target.name:
+            self._report(warning(VECTORS, with_vectors))
 
     def _shape(self, name: str, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
         """The columns that a derived table has, of these schema versions."""
