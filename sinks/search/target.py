@@ -293,7 +293,8 @@ class TableIndexes(Target):
         wanted = self._search.removes_columns(self._search.index_of(name))
         if not (wanted and self._lacks_records(name)):
             return
-        newest = self._context.ledger.tables([name])[name].newest
+        record = self._context.ledger.tables([name]).get(name)
+        newest = record.newest if record is not None else None
         if newest is not None and newest.has_dropped:
             self._report(
                 f"{name}: documents keep the values of dropped columns until rows change, since "
