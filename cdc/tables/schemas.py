@@ -67,16 +67,14 @@ def _is_numbered(version: TableSchema) -> bool:
 
 
 def numbered(
-    columns: tuple[Column, ...], before: TableSchema | None, now: TableDescription | None
+    columns: tuple[Column, ...], before: TableSchema, now: TableDescription | None
 ) -> tuple[Column, ...]:
     """Columns of a Relation message, with numbers where a version before it and the catalog tell.
 
     No number is given twice, and columns come in their order. So those that were there before and
     are there now were there in between, and if they are as many, they are the message's.
     """
-    if before is None or now is None or before.oid != now.oid:
-        return columns
-    if any(column.number is not None for column in columns):
+    if now is None or before.oid != now.oid:
         return columns
     published = {each.number: each for each in now.columns if each.name not in now.unpublished}
     earlier = {each.number: each for each in before.columns if each.number is not None}
