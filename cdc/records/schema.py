@@ -38,7 +38,8 @@ class Column(BaseModel):
     ``domain`` and ``domain_elements`` say that the column's type, or that of its elements, was
     declared as a domain; ``typtype`` and ``delimiter`` are pg_type's, of the base type. ``number``
     is pg_attribute.attnum, which a column keeps for good, and no other one of its table ever gets;
-    None where it isn't certain.
+    None where it isn't certain. Events don't have one that ``column.include.list`` or
+    ``column.exclude.list`` has ``left_out``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +59,7 @@ class Column(BaseModel):
     typtype: str = "b"
     delimiter: str | None = None
     number: int | None = None
+    left_out: bool = False
 
     @property
     def precision_scale(self) -> tuple[int, int] | None:
@@ -112,6 +114,11 @@ class TableSchema(BaseModel):
     def name(self) -> TableName:
         """The table that this schema describes."""
         return TableName(self.namespace, self.table)
+
+    @property
+    def event_columns(self) -> tuple[Column, ...]:
+        """The columns that events have."""
+        return tuple(column for column in self.columns if not column.left_out)
 
     @property
     def key(self) -> tuple[Column, ...]:

@@ -78,6 +78,11 @@ class DerivedTable(OwnDropSettings):
             raise ValueError(f"{self.source}: either partition or cluster, not both")
         if self.deletes is not None and self.kind != "current":
             raise ValueError(f"{self.source}: deletes is for kind = current")
+        if self.column_drop_policy == "remove" and self.kind == "changes":
+            raise ValueError(
+                f'{self.source}: column.drop.policy = "remove" isn\'t for kind = changes: an '
+                "archive keeps every event as it was"
+            )
         return self
 
     @property
@@ -136,6 +141,12 @@ class LakehouseSettings(DropSettings):
             raise ValueError(
                 'table.drop.policy = "delete" needs Millrace\'s own log: the topics of a real '
                 "Debezium don't tell which tables are gone"
+            )
+        columns = (self.column_drop_policy, *(table.column_drop_policy for table in self.tables))
+        if "remove" in columns and self.topics_written_by == "debezium":
+            raise ValueError(
+                'column.drop.policy = "remove" needs Millrace\'s own log: a member that '
+                "records of a real Debezium lack isn't surely a column that was dropped"
             )
         options = (self.incompatible, *(table.incompatible for table in self.tables))
         if "new_column" in options and self.topics_written_by == "debezium":

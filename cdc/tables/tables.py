@@ -29,7 +29,7 @@ from cdc.tables.ended import EndedPartitions
 from cdc.tables.notifications import Notifications
 from cdc.tables.obstacles import Obstacles
 from cdc.tables.reads import TableReads
-from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions
+from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions, numbered
 from cdc.tables.states import TableStates, WaitingTable, check_published
 from cdc.wal.messages import Relation
 
@@ -321,18 +321,24 @@ class Tables:
 
         try:
             schema, new = self.schemas.streamed(
-                relation, since, lambda: checked(self._columns(relation, xid))
+                relation, since, lambda: checked(self._columns(relation, since, xid))
             )
             checked(schema.columns)  # a version may be known that was described, and never streamed
         except TableRefusedError as error:
             return None, self.obstacles.set_aside(table, error)
         return schema, new
 
-    def _columns(self, relation: Relation, xid: int | None) -> tuple[Column, ...]:
+    def _columns(self, relation: Relation, since: Position, xid: int | None) -> tuple[Column, ...]:
         """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
         if xid is not None and self._settings.lossless:
             self._lookups.await_visible(xid)
-        return self._lookups.columns(relation)
+        columns = self._lookups.columns(relation)
+        name = TableName(relation.namespace, relation.name)
+        before = self.schemas.newest(name)
+        is_sure = all(column.number is not None for column in columns)
+        if is_sure or before is None or since < Position.parse(before.since):
+            return columns
+        return numbered(columns, before, self._lookups.description(relation.oid, name))
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
         """Note an entry that the log lacks; see ``arrive`` for another one than it has."""

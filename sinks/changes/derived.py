@@ -68,7 +68,8 @@ class Derived:
     """A derived table: its name, the captured table that it is made of, and its path.
 
     ``options`` are the user's, with the lakehouse's where they say nothing. ``salt`` is hashed with
-    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one.
+    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one. It
+    ``removes_columns`` that the source has dropped, with their values.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Derived:
     keep: timedelta
     deletion_vectors: bool
     catalog: str | None
+    removes_columns: bool = False
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -202,4 +204,5 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
         deletion_vectors=lakehouse.deletion_vectors and given["compatibility"] == "delta",
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",
+        removes_columns=options.kind != "changes" and lakehouse.removes_columns(options),
     )

@@ -39,12 +39,17 @@ class DerivedField:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """The columns of a derived table, as the newest version has them, and all versions."""
+    """The columns of a derived table, as the newest version has them, and all versions.
+
+    ``dropped`` has the ids of those that it isn't to have any more, by the names that it had them
+    under: the source has dropped them, or the options leave them out.
+    """
 
     table: TableName
     fields: tuple[DerivedField, ...]
     versions: tuple[TableSchema, ...]
     salt: str = field(default="", repr=False)
+    dropped: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -56,6 +61,16 @@ class TableShape:
         """The names of the key's columns, in key order."""
         keyed = [field for field in self.fields if field.column.key is not None]
         return [field.name for field in sorted(keyed, key=lambda field: field.column.key or 0)]
+
+    @property
+    def gone(self) -> set[str]:
+        """Names that only columns had which the source has dropped."""
+        there = {column.name for column in self.versions[-1].event_columns}
+        return set(self.dropped.values()) - there - set(self.names)
+
+    def still(self, names: Iterable[str]) -> list[str]:
+        """Some columns that the user has named, without those that are gone."""
+        return [name for name in names if name not in self.gone]
 
     @property
     def patchy(self) -> list[str]:
@@ -86,7 +101,7 @@ def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collect
         column.name
         for version in versions
         if version.version <= reached
-        for column in version.columns
+        for column in version.event_columns
     }
     return all(
         source.name == field.column.name
@@ -94,6 +109,12 @@ def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collect
         else field.column.name not in used
         for field in plain_shape(versions, reserved).fields
     )
+
+
+def drops_since(versions: Sequence[TableSchema], reached: int) -> bool:
+    """Whether the newest version lacks a column that a schema version had."""
+    newest = versions[-1].version
+    return any(reached in line.sources and newest not in line.sources for line in _lines(versions))
 
 
 def derive_shape(
@@ -142,6 +163,7 @@ def derive_shape(
         _called([field for field in live if _is_kept(field.column, options)], options, reserved),
         tuple(versions),
         salt,
+        _dropped(lines, newest.version, options),
     )
 
 
@@ -163,7 +185,7 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
             for line in lines
             if before is not None and (column := line.sources.get(before.version)) is not None
         }
-        for column in version.columns:
+        for column in version.event_columns:
             line = open_lines.get(column.number if numbered else column.name)
             if line is None:
                 line = _Line(f"{version.version}:{column.name}", {})
@@ -171,6 +193,16 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
             line.sources[version.version] = column
         before = version
     return lines
+
+
+def _dropped(lines: Iterable[_Line], newest: int, options: DerivedTable) -> dict[str, str]:
+    """``TableShape.dropped``; one whose type has changed may have had an id of its own since."""
+    return {
+        f"{version}:{column.name}": options.rename.get(column.name, column.name)
+        for line in lines
+        if (now := line.sources.get(newest)) is None or not _is_kept(now, options)
+        for version, column in line.sources.items()
+    }
 
 
 def _are_numbered(older: TableSchema, newer: TableSchema) -> bool:

@@ -10,13 +10,14 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#schema-serialization-f
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql.types import StructField
 
 from cdc.errors import SinkError
+from cdc.settings.drops import COLUMN_POLICY
 from sinks.changes.names import COLUMN_ID
 from sinks.changes.shape import DerivedField
 from sinks.changes.types import widens
@@ -117,12 +118,12 @@ class TableColumns:
 
 
 def plan_steps(
-    there: TableColumns, wanted: Sequence[DerivedField], *, drops: bool = False
+    there: TableColumns, wanted: Sequence[DerivedField], drops: Collection[str] = ()
 ) -> tuple[ColumnStep, ...]:
     """The steps that lead from a table's columns to those that are wanted; raises SinkError.
 
-    Columns that aren't wanted any more stay, unless it ``drops`` them. One whose name is needed
-    gets another one.
+    Columns that aren't wanted any more stay, but those that it ``drops``, by their ids. One whose
+    name is needed gets another one.
     """
     standing = {id_: field for field in there.fields if (id_ := column_id(field)) is not None}
     others = {field["name"].lower() for field in there.fields if column_id(field) is None}
@@ -142,7 +143,8 @@ def plan_steps(
     left = {id_: field["name"] for id_, field in standing.items()}
     for field in wanted:
         left.pop(field.id, None)
-    steps += [DropColumn(*column) for column in left.items()] if drops else _made_way(left, names)
+    steps += [DropColumn(id_, left.pop(id_)) for id_ in [*left] if id_ in drops]
+    steps += _made_way(left, names)
     _require_possible(there, steps)
     return tuple(steps)
 
@@ -187,9 +189,9 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
     for step in steps:
         if isinstance(step, DropColumn) and step.name in there.partitioned_by:
             raise SinkError(
-                f"column {step.name} is gone from the source, and partitions the table",
-                remedy="choose another partition in [[lakehouse.tables]], and remove the Delta "
-                "table, so that the next run rebuilds it from the log",
+                f"column {step.name} is to be removed, and partitions the table",
+                remedy="remove the Delta table, so that the next run rebuilds it from the log; or "
+                f'set "{COLUMN_POLICY}" = "keep" for it in [[lakehouse.tables]]',
             )
         if not isinstance(step, DropColumn | RenameColumn):
             continue

@@ -26,10 +26,10 @@ ATTEMPTS_MAX: Final = 5
 def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
     """Write a Delta table that isn't there yet; inside of ``commit``."""
     options = target.derived.options
-    require_clusterable(target, [*shape.names, *target.derived.reserved])
+    require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
     writer = rows.write.format("delta").options(**creation_properties(target, shape))
-    if options.partition:
-        writer = writer.partitionBy(*options.partition)
+    if partition := shape.still(options.partition):
+        writer = writer.partitionBy(*partition)
     writer.mode("errorifexists").save(target.path)
     return Rows(inserted=target.added())
 
@@ -93,7 +93,7 @@ def commit(
         if after.run != run:
             raise _foreign(target, after.run, run)
         if not base:
-            cluster(target)
+            cluster(target, shape)
         return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")
 

@@ -37,6 +37,10 @@ from sinks.spark.errors import spark_error
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 _NAME_MAPPING: Final = {_MAPPING_MODE: "name"}
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_MAPPING_ID: Final = "delta.columnMapping.id"
+_MAPPING_LAST: Final = "delta.columnMapping.maxColumnId"
+PURGED_PROPERTY: Final = "millrace.purged"
+"""The numbers of the columns that a table had before files were rewritten that had others."""
 _COLUMNS_WITH_STATISTICS: Final = 32
 """So many columns, the first ones, have statistics by Delta's default."""
 _WITH_STATISTICS: Final = (
@@ -111,22 +115,23 @@ def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> 
 
     All steps are planned first, from what stands: nothing is changed where one can't be done, and
     nothing is left to do where a run before this one has come so far. Columns that the source has
-    dropped stay. ``report`` is told which readers can't follow. Raises SinkError where it can't be
-    done, ``CONFLICTS`` where others were faster.
+    dropped stay, but where they are to be removed. ``report`` is told which readers can't follow.
+    Raises SinkError where it can't be done, ``CONFLICTS`` where others were faster.
     """
     _require_same_deletes(target)
     if target.derived.for_readers:
         require_readable(target.name, target.reader_features())
     there = target.columns_in_log()
     try:
-        steps = plan_steps(there, shape.fields)
-        require_clusterable(target, there.after(steps).names)
+        drops = shape.dropped if target.derived.removes_columns else ()
+        steps = plan_steps(there, shape.fields, drops)
+        require_clusterable(target, shape, there.after(steps).names)
         if steps:
             for feature in sorted(_features(target, steps) - target.reader_features()):
                 report(warning(feature, [target.name]))
             change = _rewrite if _rewrites(target, steps) else _change
             change(target, run, there, steps, shape)
-        cluster(target)
+        cluster(target, shape)
     except CONFLICTS:
         raise
     except PySparkException as error:
@@ -233,10 +238,11 @@ def _require_same_deletes(target: DeltaTarget) -> None:
         )
 
 
-def require_clusterable(target: DeltaTarget, names: Iterable[str]) -> None:
+def require_clusterable(target: DeltaTarget, shape: TableShape, names: Iterable[str]) -> None:
     """Raise SinkError where the table is to be clustered by a column that it won't have."""
     there = {name.lower() for name in names}
-    lacking = [name for name in target.derived.options.cluster if name.lower() not in there]
+    wanted = shape.still(target.derived.options.cluster)
+    lacking = [name for name in wanted if name.lower() not in there]
     if lacking:
         raise SinkError(
             f"cluster names columns that the table doesn't have: {', '.join(lacking)}",
@@ -245,12 +251,32 @@ def require_clusterable(target: DeltaTarget, names: Iterable[str]) -> None:
         )
 
 
-def cluster(target: DeltaTarget) -> None:
+def column_ids(target: DeltaTarget) -> str:
+    """The numbers that Delta's column mapping has given the table's columns; empty: it hasn't.
+
+    A column that comes later has a number that none before had.
+    """
+    ids = (field.metadata.get(_MAPPING_ID) for field in target.columns())
+    return ",".join(str(id_) for id_ in ids if id_ is not None)
+
+
+def has_removed_columns(target: DeltaTarget) -> bool:
+    """Whether files may have values of columns that the table doesn't have any more."""
+    properties, ids = target.properties(), column_ids(target)
+    ever = int(properties.get(_MAPPING_LAST, 0))
+    return ever > len(ids.split(",")) and properties.get(PURGED_PROPERTY) != ids
+
+
+def cluster(target: DeltaTarget, shape: TableShape) -> None:
     """Have the table clustered as it is to be; only files written from then on are."""
-    wanted = list(target.derived.options.cluster)
-    if wanted and _clustering(target) != wanted:
-        columns = ", ".join(map(quoted, wanted))
-        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
+    options = target.derived.options
+    if not options.cluster:
+        return
+    there, still = target.columns().names, shape.still(options.cluster)
+    wanted = [name for name in options.cluster if name in still or name in there]
+    if _clustering(target) != wanted:
+        by = f"({', '.join(map(quoted, wanted))})" if wanted else "NONE"
+        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
 
 
 def _clustering(target: DeltaTarget) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -91,6 +92,7 @@ class LakehouseTables(Target):
                     table.kind,
                     table.keeps_records,
                     self._lakehouse.drop_rule(table.options),
+                    table.removes_columns,
                 )
                 for name, table in self._derived.items()
             },
@@ -104,6 +106,7 @@ class LakehouseTables(Target):
             return (folder / "_delta_log").is_dir()
         versions = state.schemas.get(table.source, ())
         has_columns = not versions or versions[-1].version == table.applied_version
+        has_columns &= table.removed or not self._derived[name].removes_columns
         is_idle = has_columns and table.start == state.ends.get(table.topic)
         return is_idle or self._table(name).exists()
 
@@ -206,7 +209,8 @@ class LakehouseTables(Target):
         table = plan.tables[name]
         if not table.commits:
             return Rows()
-        target = DeltaTarget(spark, self._prefix, self._configured(name))
+        derived = replace(self._configured(name), removes_columns=table.removes)
+        target = DeltaTarget(spark, self._prefix, derived)
         archived = None
         if table.replay is None:
             tune(spark, table.events, target.size_bytes())

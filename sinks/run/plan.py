@@ -6,11 +6,11 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from cdc.errors import LogForgottenError, LogFormatError
+from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
@@ -22,7 +22,6 @@ from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
-RunState = TypeVar("RunState", bound=BaseModel)
 Lack = Literal["nothing", "now", "before"]
 
 
@@ -62,6 +61,10 @@ class TablePlan(BaseModel):
     applied_version: int = 0
     """The schema version whose columns the derived table has; 0: there is none yet, or who wrote
     the plan didn't know."""
+    removes: bool = False
+    """Whether columns that the source has dropped go from the derived table."""
+    removed: bool = False
+    """Whether they did so by the plans before."""
     events: int
     """How many records there are to apply."""
     ends: tuple[RowsEnd, ...] = ()
@@ -128,10 +131,12 @@ class TablePlan(BaseModel):
     def evolves(self) -> bool:
         """Whether a table that is there gets the columns of another schema version.
 
-        The log tells of that also where nobody writes to the table; a real Debezium doesn't.
+        The log tells of that also where nobody writes to the table; a real Debezium doesn't. Or
+        whether it loses those that it has kept so far.
         """
         is_older = 0 < self.applied_version < self.schema_version
-        return bool(self.base and is_older and not self.debezium)
+        loses = self.removes and not self.removed
+        return bool(self.base and (is_older or loses) and not self.debezium)
 
     @property
     def commits(self) -> bool:
@@ -150,6 +155,7 @@ class TablePlan(BaseModel):
         """The plan of a table that stays where it was."""
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
         nothing["schema_version"] = self.applied_version
+        nothing["removes"] = self.removed
         if self.ends:  # which may be what has emptied it
             nothing["emptied"] = None
         return self.model_copy(update=nothing)
@@ -233,25 +239,14 @@ class WantedTable(NamedTuple):
     """A derived table that a plan is to have: the captured table, and the kind.
 
     An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
-    the captured table is dropped.
+    the captured table is dropped; ``removes`` whether columns go that are dropped.
     """
 
     source: str
     kind: TableKind = "current"
     is_whole: bool = True
     drop: DropRule = DropRule()
-
-
-def parse_run_state(kind: type[RunState], text: str, where: str) -> RunState:
-    """Read a plan or an outcome; raises LogFormatError where it isn't one of ours."""
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise LogFormatError(
-            f"a run's state can't be read: {error.errors()[0]['msg']}",
-            where=where,
-            remedy="a newer Millrace has written it: run that one",
-        ) from None
+    removes: bool = False
 
 
 def require_same_log(plan: RunPlan, state: LogState) -> None:
@@ -276,6 +271,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "after": plan.cut if table.pending or table.commits else table.after,
                 "base": plan.run if table.commits else table.base,
                 "applied_version": table.schema_version,
+                "removed": table.removes,
                 "events": 0,
                 "ends": (),
                 "gaps": plan.gaps(name),
@@ -317,7 +313,8 @@ def proposed(
 ) -> dict[str, TablePlan]:
     """The wanted tables with all that is new for them, before a census of the records."""
     tables: dict[str, TablePlan] = {}
-    for name, (source, kind, is_whole, _) in wanted.items():
+    for name, request in wanted.items():
+        source = request.source
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
             continue  # what was written since the ends were listed is shown topic by topic
@@ -343,13 +340,15 @@ def proposed(
             events=0,
             fresh_ms=state.read_ms if current or last is None else last.fresh_ms,
             source=source,
-            kind=kind,
+            kind=request.kind,
+            removes=request.removes,
+            removed=bool(last and last.base and last.removed),
             first_version=last.first_version if last and last.base else newest,
             read_end=last.read_end if last else {},
             emptied=last.emptied if last and table.gone_ms else None,
-            lacks=_lack(last, is_whole=is_whole),
+            lacks=_lack(last, is_whole=request.is_whole),
             gaps=last.gaps if last else (),
-            marks=_marks(table, last, state.progress.cut) if kind != "current" else (),
+            marks=_marks(table, last, state.progress.cut) if request.kind != "current" else (),
         )
         tables[name] = plan if plan.pending else plan.at_cut(versions, state.progress.cut)
     return tables

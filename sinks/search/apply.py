@@ -20,7 +20,7 @@ from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
 from sinks.changes.names import OWN
 from sinks.changes.newest import within
-from sinks.changes.shape import TableShape, keeps_names, plain_shape
+from sinks.changes.shape import TableShape, drops_since, keeps_names, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse
@@ -95,11 +95,13 @@ class TableIndexer:
         versions: Sequence[TableSchema],
         read: ReadChanges,
         loaded: EarlyLoad | None = None,
+        *,
+        removes: bool = False,
     ) -> Counts | None:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
-        ``loaded`` is what there already is of its first load. None: that takes more than one step,
-        and is begun (``TableIndexes.load_next`` goes on with it).
+        ``loaded`` is what there already is of its first load. A new index ``removes`` dropped
+        columns. None: a load of several steps is begun (``TableIndexes.load_next`` goes on).
         """
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([str(newest.name)]).get(str(newest.name))
@@ -112,9 +114,8 @@ class TableIndexer:
             return self._load_first(target, before, table, plan, versions, loaded)
         if before is None or before.newest is None:
             raise SinkError("the index has no progress record any more", where=target.what)
-        before, counts = self._fitting(target, before, versions), Counts()
-        serves = before.serves
-        if serves is not None:
+        before, counts = self._fitting(target, before, versions, removes=removes), Counts()
+        if (serves := before.serves) is not None:
             target.require(serves)
             counts = self._keep_up(target, serves.index, table, versions, read)
             target.require(serves)
@@ -207,7 +208,7 @@ class TableIndexer:
         records = within(observe_census(raw, [table], cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
-            into = self._made(target, versions[-1], before)
+            into = self._made(target, versions, before)
             with explained(name, self._settings.log.keep):
                 changes = marked(parse(records, shape, snapshot=True))
                 rows = write_snapshot_rows(changes, shape, self._search, into.index)
@@ -229,12 +230,12 @@ class TableIndexer:
         return MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
 
     def begin_load(
-        self, target: TableIndex, before: TableRecord, newest: TableSchema
+        self, target: TableIndex, before: TableRecord, versions: Sequence[TableSchema]
     ) -> TableRecord:
         """Make another index, to be loaded beside the one that serves; the record of both."""
-        into = self._made(target, newest, before)
+        into = self._made(target, versions, before)
         record = before.model_copy(update={"loading": TableLoad(into=into, ts_ms=now_ms())})
-        self._ledger.write_table(str(newest.name), record)
+        self._ledger.write_table(str(versions[-1].name), record)
         return record
 
     def finish_load(
@@ -258,7 +259,7 @@ class TableIndexer:
     ) -> Counts | None:
         """Begin an index that nobody sees before it is complete; one of a single step is loaded."""
         newest = versions[-1]
-        into = loaded.into if loaded is not None else self._made(target, newest, before)
+        into = loaded.into if loaded is not None else self._made(target, versions, before)
         loading = TableLoad(into=into, ts_ms=now_ms())
         record = self._record(plan, table, newest, serves=None, loading=loading)
         if loaded is None and table.unread > STEP_RECORDS:
@@ -290,33 +291,49 @@ class TableIndexer:
         return record
 
     def _fitting(
-        self, target: TableIndex, before: TableRecord, versions: Sequence[TableSchema]
+        self,
+        target: TableIndex,
+        before: TableRecord,
+        versions: Sequence[TableSchema],
+        *,
+        removes: bool,
     ) -> TableRecord:
         """The record of an index that the table's columns fit, or beside which one is loaded.
 
         Documents have their columns by name: those of before would keep what has another one now.
         """
-        newest = versions[-1]
         serves, loading = before.serves, before.loading
         if loading is not None and not target.is_there(loading.into):
             loading = None
-        if before.schema_version != newest.version:
-            wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
-            keeps = keeps_names(versions, before.schema_version, OWN)
-            if loading and not (keeps and target.extend(loading.into.index, wanted)):
-                loading = None
-            fits = serves is not None and keeps and target.extend(serves.index, wanted)
-            if not fits and loading is None:
-                return self.begin_load(target, before, newest)
-        return before.model_copy(update={"loading": loading})
+        if before.schema_version == versions[-1].version:
+            return before.model_copy(update={"loading": loading})
+        drops = drops_since(versions, before.schema_version)
+        keeps = keeps_names(versions, before.schema_version, OWN) and not (drops and removes)
+        wanted = self._mapping(versions)
+
+        def fitting(into: TableGeneration) -> TableGeneration | None:
+            if not (keeps and target.extend(into.index, wanted)):
+                return None
+            return into.model_copy(update={"has_dropped": into.has_dropped or drops})
+
+        into = fitting(loading.into) if loading else None
+        loading = loading.model_copy(update={"into": into}) if loading and into else None
+        still = fitting(serves) if serves else None
+        if still is None and loading is None:
+            return self.begin_load(target, before, versions)
+        return before.model_copy(update={"serves": still or serves, "loading": loading})
 
     def _made(
-        self, target: TableIndex, newest: TableSchema, before: TableRecord | None
+        self, target: TableIndex, versions: Sequence[TableSchema], before: TableRecord | None
     ) -> TableGeneration:
-        indexed = self._search.index_of(str(newest.name))
+        indexed = self._search.index_of(str(versions[-1].name))
         after = before.newest if before is not None else None
-        made = target.make(mapping(newest, indexed.mapping), after, indexed.settings)
+        made = target.make(self._mapping(versions), after, indexed.settings)
         return TableGeneration(**made.model_dump(), overrides=indexed.overrides)
+
+    def _mapping(self, versions: Sequence[TableSchema]) -> dict[str, Any]:
+        overrides = self._search.index_of(str(versions[-1].name)).mapping
+        return mapping(versions[-1], overrides, [c.name for v in versions for c in v.columns])
 
 
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
@@ -330,18 +347,3 @@ def history_of(cut: Position) -> Position:
     return Position(cut.epoch, Lsn(0), 0)
 
 
-def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
-    """A plan's next records behind those that are ``loaded``, in all partitions at once.
-
-    A key has its partition, so that what is older comes first.
-    """
-    start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
-    left = table.model_copy(update={"start": start})
-    if left.unread <= 0:
-        return None
-    records = min(left.unread, STEP_RECORDS)
-    end = {
-        partition: offset + -(-(table.end[partition] - offset) * records // left.unread)
-        for partition, offset in start.items()
-    }
-    return left.model_copy(update={"end": end})

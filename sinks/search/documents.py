@@ -186,7 +186,7 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
 def field_names(schema: TableSchema) -> dict[str, str]:
     """Each column's field; raises SinkError where two columns would share one."""
     fields: dict[str, str] = {}
-    for column in schema.columns:
+    for column in schema.event_columns:
         field = field_name(column.name)
         if field in fields.values():
             raise SinkError(
@@ -205,11 +205,18 @@ def field_name(column: str) -> str:
 
 
 def mapping(
-    schema: TableSchema, overrides: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    schema: TableSchema,
+    overrides: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    had: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The mapping of a table's index; the user's ``overrides`` of its fields come last."""
+    """The mapping of a table's index; the user's ``overrides`` of its fields come last.
+
+    Those of columns that the table only ``had`` say nothing.
+    """
     fields = field_names(schema)
-    properties = {fields[column.name]: field_mapping(column) for column in schema.columns}
+    properties = {fields[column.name]: field_mapping(column) for column in schema.event_columns}
+    gone = {*map(field_name, had)} - properties.keys()
+    overrides = {path: about for path, about in overrides.items() if path not in gone}
     override(properties, overrides, f"[[search.indexes]] {schema.name}")
     return mapping_of(properties)
 

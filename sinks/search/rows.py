@@ -38,7 +38,7 @@ def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
     targets = {field.column.name: field.name for field in shape.fields}
     values = {
         column.name: value_in_json(column, F.col(quoted(targets[column.name])))
-        for column in schema.columns
+        for column in schema.event_columns
         if column.key is not None or _is_changed(column)
     }
     changed = {targets[name]: value for name, value in values.items()}

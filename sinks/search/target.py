@@ -18,6 +18,7 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnr
 from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
+from cdc.settings.drops import COLUMN_POLICY
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
@@ -31,14 +32,20 @@ from sinks.search.apply import (
     EarlyLoad,
     SearchContext,
     TableIndexer,
-    next_step,
     shape_of,
 )
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex, alias_of
-from sinks.search.progress import RunClaim, TableLoad, TableRecord, loaded_text, now_ms
+from sinks.search.progress import (
+    RunClaim,
+    TableGeneration,
+    TableLoad,
+    TableRecord,
+    loaded_text,
+    now_ms,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +164,10 @@ class TableIndexes(Target):
             raise SinkError("the log doesn't have the table any more", where=f"table {name}")
         versions = versions_of(self._state, plan.tables[name])
         loaded = self._loaded.pop(name, None)
-        counts = self._indexer(spark).apply(self._index(name), plan, versions, read, loaded)
+        counts = self._indexer(spark).apply(
+            self._index(name), plan, versions, read, loaded, removes=self._removes_columns(name)
+        )
+        self._report_kept_columns(name)
         if counts is not None and counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"
@@ -243,13 +253,9 @@ class TableIndexes(Target):
 
     def _reason_to_rebuild(self, name: str, record: TableRecord) -> str | None:
         """Why the index of a table, or the one that is being loaded, isn't the one to have."""
-        loading, newest = record.loading, record.newest
-        overrides = newest.overrides if newest is not None else ""
-        if overrides != self._search.index_of(name).overrides:
-            return "[[search.indexes]] says something else"
-        if newest is not None and alias_of(newest.index) != self._aliases[name]:
-            return f"its index is to be {self._aliases[name]}"
-        if loading is None:
+        if (reason := self._outgrown(name, record.newest)) is not None:
+            return reason
+        if (loading := record.loading) is None:
             return None
         index = loading.into.index
         if not self._index(name).is_there(loading.into):
@@ -258,11 +264,49 @@ class TableIndexes(Target):
             return f"{index} was loaded so long ago that the log may have forgotten changes"
         return None
 
+    def _outgrown(self, name: str, newest: TableGeneration | None) -> str | None:
+        """Why the index that was made last isn't like the one that the user wants."""
+        overrides = newest.overrides if newest is not None else ""
+        if overrides != self._search.index_of(name).overrides:
+            return "[[search.indexes]] says something else"
+        if newest is not None and alias_of(newest.index) != self._aliases[name]:
+            return f"its index is to be {self._aliases[name]}"
+        if newest is not None and newest.has_dropped and self._removes_columns(name):
+            return "columns were dropped"
+        return None
+
+    def _removes_columns(self, name: str) -> bool:
+        """Whether a column that was dropped has a new index loaded, without its values.
+
+        Not where the log lacks records that the new one would need.
+        """
+        wanted = self._search.removes_columns(self._search.index_of(name))
+        return wanted and not self._lacks_records(name)
+
+    def _lacks_records(self, name: str) -> bool:
+        """Whether the log has lost any record that a table ever had, and needs."""
+        captured = self._state.tables[name]
+        return captured.cleanup == "delete" and any(self._state.starts[captured.topic].values())
+
+    def _report_kept_columns(self, name: str) -> None:
+        """Say that an index still has values that should be gone."""
+        wanted = self._search.removes_columns(self._search.index_of(name))
+        if not (wanted and self._lacks_records(name)):
+            return
+        record = self._context.ledger.tables([name]).get(name)
+        newest = record.newest if record is not None else None
+        if newest is not None and newest.has_dropped:
+            self._report(
+                f"{name}: documents keep the values of dropped columns until rows change, since "
+                "the log doesn't have all that a new index needs; "
+                f'"{COLUMN_POLICY}" = "keep" in [[search.indexes]] says that you know'
+            )
+
     def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:
         plan = self._plan(name, record).tables[name]
         topics.require_whole(name, plan, self._state, fresh=True)
-        newest = versions_of(self._state, plan)[-1]
-        self._indexer().begin_load(self._index(name), record, newest)
+        versions = versions_of(self._state, plan)
+        self._indexer().begin_load(self._index(name), record, versions)
         return TableResult(name)
 
     def _stepped(self, name: str, record: TableRecord, loading: TableLoad) -> TableResult:
@@ -333,3 +377,20 @@ class TableIndexes(Target):
 
     def _indexer(self, spark: "SparkSession | None" = None) -> TableIndexer:
         return TableIndexer(spark or self._context.run.session(), self._context)
+
+
+def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
+    """A plan's next records behind those that are ``loaded``, in all partitions at once.
+
+    A key has its partition, so that what is older comes first.
+    """
+    start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
+    left = table.model_copy(update={"start": start})
+    if left.unread <= 0:
+        return None
+    records = min(left.unread, STEP_RECORDS)
+    end = {
+        partition: offset + -(-(table.end[partition] - offset) * records // left.unread)
+        for partition, offset in start.items()
+    }
+    return left.model_copy(update={"end": end})

@@ -13,7 +13,7 @@ from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import schema_topic
 from deploy.local.pipeline import Pipeline
 from sinks.changes.derived import table_path
-from sinks.changes.names import IS_CURRENT
+from sinks.changes.names import IS_CURRENT, VALID_FROM, VALID_TO
 from sinks.search.client import connect
 from sinks.search.documents import index_name
 from tests.ddl_chaos.replay import OWN, Row, Versions, replayed
@@ -29,6 +29,8 @@ of all events, an index.
 """
 _TABLES: Final[Mapping[Form, Collection[str]]] = {"history": HISTORIES, "changes": ARCHIVES}
 """The tables that have such a form, where not all have it."""
+_OWN: Final = ("_millrace", VALID_FROM, VALID_TO, IS_CURRENT)
+"""How Millrace's own columns and fields begin."""
 _EXAMPLES: Final = 3
 _EXAMPLE_CHARACTERS: Final = 150
 _DOCUMENTS_MAX: Final = 10_000
@@ -89,7 +91,7 @@ class Comparison:
         self, table: str, columns: list[str], form: Form, versions: Versions
     ) -> Iterable[Row]:
         if form == "index":
-            return self._documents(table, columns)
+            return self._documents(table)
         lakehouse = self._pipeline.settings.require_lakehouse()
         name = full_name(table)
         kind = "" if form == "current" else f"_{form}"
@@ -99,6 +101,9 @@ class Comparison:
         there = {field.name for field in DeltaTable(path).schema().fields}
         if missing := [column for column in columns if column not in there]:
             return [{"no": missing}]
+        more = sorted(name for name in there - {*columns} if not name.startswith(_OWN))
+        if more and form != "changes":  # an archive keeps what the source has dropped
+            return [{"more": more}]
         if form != "changes":
             current = f" WHERE {IS_CURRENT}" * (form == "history")
             return query_builder(path, _select(columns) + current)
@@ -123,7 +128,7 @@ class Comparison:
                     events[table].append(versions[table].archived(record))
         return events
 
-    def _documents(self, table: str, columns: Iterable[str]) -> list[dict[str, Any]]:
+    def _documents(self, table: str) -> list[dict[str, Any]]:
         search = self._pipeline.settings.require_search()
         client = connect(search)
         index = index_name(search.index_prefix, full_name(table))
@@ -131,7 +136,8 @@ class Comparison:
             return [{"no": "index"}]
         client.indices.refresh(index=index)
         hits = client.search(index=index, body={"size": _DOCUMENTS_MAX})["hits"]["hits"]
-        return [{name: hit["_source"].get(name) for name in columns} for hit in hits]
+        sources = (hit["_source"] for hit in hits)
+        return [{n: row[n] for n in row if not n.startswith(_OWN)} for row in sources]
 
     def _versions(self) -> dict[str, Versions]:
         """By table: its schema versions."""

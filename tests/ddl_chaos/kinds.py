@@ -122,6 +122,21 @@ def column_made_again(source: Source) -> None:
     source.ddl(f"ALTER TABLE {table} {again}", table)
 
 
+def columns_swapped_in_steps(source: Source) -> None:
+    """Two of one type take each other's name, and the daemon may see some of the steps."""
+    having = [table for table in _ALTERED if source.added[table]]
+    if not having:
+        _add_column(source, "7")
+        columns_swapped_in_steps(source)
+        return
+    table = source.chance.choice(having)
+    name, between = source.added[table][-1], f"c{source.number()}"
+    for old, new in (("n", between), (name, "n"), (between, name)):
+        source.ddl(f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}", table)
+        source.pause()
+    source.changes(table)
+
+
 def publishes_inserts_only_for_a_while(source: Source) -> None:
     source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET (publish = 'insert')", *_ALL)
     for table in source.chance.sample(_ALL, 4):
@@ -245,6 +260,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "column with a constant default": column_with_constant_default,
     "column dropped": column_dropped,
     "column made again": column_made_again,
+    "columns swapped in steps": columns_swapped_in_steps,
     "inserts only for a while": publishes_inserts_only_for_a_while,
     "TRUNCATE unpublished": truncated_unpublished,
     "unpublished for a while": taken_out_and_in,

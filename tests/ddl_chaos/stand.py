@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from cdc.errors import ExitCode, MillraceError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, TableState
+from cdc.settings.drops import COLUMN_POLICY
 from deploy.local.kafka import Kafka
 from deploy.local.opensearch import OpenSearch
 from deploy.local.pipeline import Pipeline
@@ -102,7 +103,7 @@ class Stand(Servers):
             prefix=PREFIX,
             capture=_CAPTURE,
             search_url=self._opensearch.url if self._opensearch else None,
-            sections={"lakehouse": {"tables": self._more}},
+            sections={"lakehouse": {"tables": self._more, COLUMN_POLICY: "remove"}},
         )
 
     @property

@@ -94,20 +94,32 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return None if before == now else "columns that join have other names"
 
     def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
-        """Extend the mapping where the tables have more columns, if that is enough."""
+        """Extend the mapping where the tables have more columns, if that is enough.
+
+        Of columns that were dropped documents keep the values until they are made again, where
+        that is wanted.
+        """
         if generation.definition != self._document:
             return "its definition is another one"
+        removes = self._context.search.removes_columns(self._document)
+        if removes and generation.has_dropped:
+            return "columns were dropped"
         columns, before = self._columns(newest), generation.columns
+        gone = {name: before[name][0] for name in before.keys() - columns.keys()}
+        drops = bool(gone) and not removes and self._are_dropped(gone, newest)
+        columns = before | columns if drops else columns
         if columns == before:
             return generation
         mapping = self._mapping(self._root(self._document, newest), newest)
+        mapping = merged(generation.mapping, mapping) if drops else mapping
         names = sorted(columns.keys() & before.keys())
         if others := [name for name in names if columns[name][0] != before[name][0]]:
             return f"{', '.join(others)}: another column has that name"
         fits = extends(mapping, generation.mapping)
         if not (fits and self._index.extend(generation.index, mapping)):
             return "its fields are others"
-        return generation.model_copy(update={"columns": columns, "mapping": mapping})
+        update = {"columns": columns, "mapping": mapping, "has_dropped": drops}
+        return generation.model_copy(update=update)
 
     def begin(self, at: Instant, after: JoinedIndex | None) -> CutLoad[JoinedIndex]:
         """Make an index, and choose slices of about one size."""
@@ -204,6 +216,16 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
             for field in shapes[name].fields
         }
 
+    def _are_dropped(self, columns: Mapping[str, str], at: Instant) -> bool:
+        """Whether columns, by their identities, aren't there under any name."""
+        shapes = self._cuts.shapes(at)
+        return all(
+            id_ in shapes[table].dropped
+            for column, id_ in columns.items()
+            for table in self.tables(None)
+            if column.startswith(f"{table}.")
+        )
+
     def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
         """The mapping of the document's index, by the types that its fields have in Spark.
 
@@ -211,7 +233,11 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         """
         with explained(self.where):
             properties = _properties(root, types(root, self._cuts.reader(at).at(at)))
-        override(properties, self._document.mapping, self.where)
+        gone = {*root.gone_paths()}
+        overrides = {
+            path: about for path, about in self._document.mapping.items() if path not in gone
+        }
+        override(properties, overrides, self.where)
         return mapping_of(properties)
 
 
@@ -234,6 +260,17 @@ def _computed(kind: DataType) -> dict[str, Any]:
     if isinstance(kind, StructType):
         return {"properties": {field.name: _computed(field.dataType) for field in kind.fields}}
     return type_mapping(type_of(kind.simpleString()))
+
+
+def merged(before: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with what only an earlier one has, inside of objects, too."""
+    both = {
+        name: merged(before[name], value)
+        if isinstance(value, dict) and isinstance(before.get(name), dict)
+        else value
+        for name, value in mapping.items()
+    }
+    return {**before, **both}
 
 
 def extends(mapping: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ Every table of it is a node. One that two others are joined through is a node as
 show nothing but what is embedded in them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
@@ -37,7 +37,7 @@ class Node:
     """Rows of a table, and how they are embedded in those of the outer node.
 
     ``fields`` are the columns that show, by their fields; ``on`` has the pairs of columns that join
-    them.
+    them. Columns that were dropped had the fields that are ``gone``.
     """
 
     field: str
@@ -50,6 +50,7 @@ class Node:
     computed: tuple[tuple[str, str], ...] = ()
     embeds: tuple["Node", ...] = ()
     is_between: bool = False
+    gone: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -67,6 +68,12 @@ class Node:
         for embedded in self.embeds:
             for path in embedded.paths():
                 yield (self, *path)
+
+    def gone_paths(self) -> Iterator[str]:
+        """The paths of fields that are gone, in this node and below it."""
+        yield from self.gone
+        for embedded in self.embeds:
+            yield from (f"{embedded.field}.{path}" for path in embedded.shown.gone_paths())
 
     def linking(self) -> dict[str, set[str]]:
         """The columns of each table by which rows are told apart, or joined."""
@@ -93,7 +100,7 @@ def _node(
 ) -> Node:
     shape = _shape(rows.table, tables, where)
     named = {*rows.include, *rows.exclude, *rows.rename}
-    if strange := sorted(named - set(shape.names)):
+    if strange := sorted(named - set(shape.names) - shape.gone):
         raise _no_columns(rows.table, strange, where)
     fields = _fields(rows, shape, where)
     embeds = tuple(_embedded(embedded, shape, tables, where) for embedded in rows.embed)
@@ -105,6 +112,7 @@ def _node(
         where=rows.where,
         computed=tuple(rows.computed.items()),
         embeds=embeds,
+        gone=_gone(rows, shape, fields),
     )
     # Spark takes names that differ by case for one.
     columns = {name.lower() for name in shape.names}
@@ -134,6 +142,12 @@ def _fields(rows: JoinedRows, shape: TableShape, where: str) -> dict[str, Derive
             )
         fields[name] = _as_it_is(field)
     return fields
+
+
+def _gone(rows: JoinedRows, shape: TableShape, fields: Iterable[str]) -> frozenset[str]:
+    """Fields that only columns had which the source has dropped."""
+    had = (rows.rename.get(name, field_name(name)) for name in shape.gone)
+    return frozenset(had).difference(fields, rows.computed)
 
 
 def _as_it_is(field: DerivedField) -> DerivedField:
