@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.shape import TableShape
-from sinks.delta.evolution import cluster, creation_properties, evolve
+from sinks.delta.evolution import cluster, creation_properties, evolve, prepare_replacement
 from sinks.delta.table import DeltaTarget
 from sinks.run.summary import Rows
 
@@ -202,6 +202,16 @@ def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
     return Rows(inserted=target.added())
 
 
+def replace_all(target: DeltaTarget, rows: DataFrame) -> Rows:
+    """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
+    before = target.spark.read.format("delta").load(target.path).count()
+    writer = rows.write.format("delta").option("overwriteSchema", "true")
+    if target.derived.options.partition:
+        writer = writer.partitionBy(*target.derived.options.partition)
+    writer.mode("overwrite").save(target.path)
+    return Rows(inserted=target.added(), deleted=before)
+
+
 def execute(builder: DeltaMergeBuilder) -> Rows:
     """Run a MERGE and count what it did."""
     done: Any = builder.execute()
@@ -223,11 +233,18 @@ def write_nothing(target: DeltaTarget) -> Rows:
 
 
 def commit(
-    target: DeltaTarget, run: int, base: int, shape: TableShape, write: Callable[[], Rows]
+    target: DeltaTarget,
+    run: int,
+    base: int,
+    shape: TableShape,
+    write: Callable[[], Rows],
+    *,
+    replaces: bool = False,
 ) -> Rows:
     """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
 
-    ``base`` is the run that the table must have before. After the commit the table must have this
+    ``base`` is the run that the table must have before. Where ``write`` ``replaces`` the columns as
+    well, they aren't changed one by one. After the commit the table must have this
     one: Delta skips a lower number than it has without a word. The version that comes back
     has this run and no later one.
     """
@@ -240,7 +257,7 @@ def commit(
         if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
             raise _foreign(target, applied.run if applied else None, base)
         if base:
-            evolve(target, shape)
+            (prepare_replacement if replaces else evolve)(target, shape)
         try:
             with target.transaction(run):
                 rows = write()
@@ -255,7 +272,7 @@ def commit(
         after = target.applied()
         if after.run != run:
             raise _foreign(target, after.run, run)
-        if not base:
+        if replaces or not base:
             cluster(target)
         return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")

@@ -7,6 +7,7 @@ it with its first rename.
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -23,6 +24,7 @@ from sinks.spark.session import first_line
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _COLUMNS_WITH_STATISTICS: Final = 32
 """So many columns, the first ones, have statistics by Delta's default."""
 _WITH_STATISTICS: Final = (
@@ -62,7 +64,7 @@ def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
     listed = [name for name in first if name in able or name in own]
     kept = listed[:_COLUMNS_WITH_STATISTICS]
-    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, kept))}
+    return {_STATISTICS: ",".join(map(quoted, kept))}
 
 
 def retention_properties(keep: timedelta) -> dict[str, str]:
@@ -112,6 +114,34 @@ def evolve(target: DeltaTarget, shape: TableShape) -> None:
         ) from None
 
 
+def prepare_replacement(target: DeltaTarget, shape: TableShape) -> None:
+    """Let the table take the columns of a shape in place of its own; raises SinkError.
+
+    Properties that name columns of before, which are about to go, are taken away.
+    """
+    types = " ".join(field.type for field in shape.fields)
+    try:
+        set_properties(target, _needed_by(shape.names, types))
+        if _STATISTICS in target.properties():
+            target.spark.sql(f"ALTER TABLE {target.sql_name} UNSET TBLPROPERTIES ('{_STATISTICS}')")
+        detail = DeltaTable.forPath(target.spark, target.path).detail().first()
+        if detail is not None and list(detail["clusteringColumns"]):
+            target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
+    except PySparkException as error:
+        raise SinkError(
+            f"the table can't be written anew: {first_line(error)}",
+            where=target.name,
+            remedy="remove the Delta table, so that the next run rebuilds it from the log",
+        ) from None
+
+
+def _needed_by(names: Iterable[str], types: str) -> dict[str, str]:
+    """The properties that a table needs to have such columns."""
+    properties = _NAME_MAPPING if any(_NOT_IN_PARQUET.search(name) for name in names) else {}
+    is_local = "timestamp_ntz" in types
+    return {**properties, **({"delta.feature.timestampNtz": "supported"} if is_local else {})}
+
+
 def _require_same_deletes(target: DeltaTarget) -> None:
     derived = target.derived
     marked = DELETED in target.columns().names
@@ -134,13 +164,18 @@ def cluster(target: DeltaTarget) -> None:
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
 
 
+def stored_names(target: DeltaTarget) -> dict[str, str]:
+    """The names of the table's columns, by their ids."""
+    there = ((_id(field.metadata), field.name) for field in target.columns())
+    return {id_: name for id_, name in there if id_ is not None}
+
+
 def _rename(target: DeltaTarget, shape: TableShape) -> None:
     """Give every column that is there already the name that it has now.
 
     One that the source has dropped gives its name away to a new one.
     """
-    there = {_id(field.metadata): field.name for field in target.columns()}
-    names = {id_: name for id_, name in there.items() if id_ is not None}
+    names = stored_names(target)
     wanted = {field.id: field.name for field in shape.fields}
     renamed = {id_: name for id_, name in wanted.items() if names.get(id_, name) != name}
     used = {name.lower() for name in wanted.values()}
@@ -178,12 +213,8 @@ def _rename_column(target: DeltaTarget, name: str, to: str) -> None:
 
 
 def _add(target: DeltaTarget, columns: list[DerivedField]) -> None:
-    properties: dict[str, str] = {}
-    if any(_NOT_IN_PARQUET.search(field.name) for field in columns):
-        properties |= _NAME_MAPPING
-    if any("timestamp_ntz" in field.type for field in columns):
-        properties["delta.feature.timestampNtz"] = "supported"
-    set_properties(target, properties)
+    types = " ".join(field.type for field in columns)
+    set_properties(target, _needed_by([field.name for field in columns], types))
     listed = ", ".join(
         f"{quoted(field.name)} {field.type} COMMENT {_literal(COLUMN_ID + field.id)}"
         for field in columns

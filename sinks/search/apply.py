@@ -20,9 +20,10 @@ from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
+from sinks.changes.generations import keeps_rows, of_newest
 from sinks.changes.names import OWN, SNAPSHOT
 from sinks.changes.newest import PATCHY, contenders, is_patchy, latest, within
-from sinks.changes.shape import TableShape, keeps_names, plain_shape
+from sinks.changes.shape import TableShape, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse
@@ -206,7 +207,8 @@ class TableIndexer:
         name, history, kafka = table.source, history_of(cut), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(observe_census(raw, [table], cut), table.after, cut, history, keyed=True)
+        observed = observe_census(raw, [table], cut)
+        records = of_newest(within(observed, table.after, cut, history, keyed=True), versions)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before)
@@ -296,15 +298,13 @@ class TableIndexer:
     ) -> TableRecord:
         """The record of an index that the table's columns fit, or beside which one is loaded.
 
-        Documents have their columns by name: those of before would keep what has another one now.
+        Documents have ids by the key, and columns by name: those of before would keep another's.
         """
-        newest = versions[-1]
-        serves, loading = before.serves, before.loading
-        if loading is not None and not target.is_there(loading.into):
-            loading = None
+        newest, serves, loading = versions[-1], before.serves, before.loading
+        loading = loading if loading and target.is_there(loading.into) else None
         if before.schema_version != newest.version:
             wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
-            keeps = keeps_names(versions, before.schema_version, OWN)
+            keeps = keeps_rows(versions, before.schema_version, OWN)
             if loading and not (keeps and target.extend(loading.into.index, wanted)):
                 loading = None
             fits = serves is not None and keeps and target.extend(serves.index, wanted)
