@@ -88,6 +88,8 @@ def earlier_shapes(
 ) -> list[TableShape]:
     """The columns under each earlier key, oldest first; none before the ``applied`` version's.
 
+    Rows that no key told apart have no history.
+
     See ``of_generation``.
     """
     begun, versions = generations(shape.versions), shape.versions
@@ -95,7 +97,7 @@ def earlier_shapes(
         number
         for number, version in enumerate(versions, start=1)
         if number < len(versions) and begun[versions[number].version] == versions[number].version
-        if version.version >= applied
+        if version.version >= applied and version.key
     ]
     return [of_generation(shape, versions[:last], stored, options, first) for last in lasts]
 

@@ -291,7 +291,8 @@ class Run:
         # If this run dies, the next one doesn't know of errors, but of tables that wait.
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
         unread = self._topics.unread(tables, state)
-        waiting |= {name: tables.pop(name).left_alone() for name in unread}
+        left = {name: tables.pop(name).left_alone() for name in unread}
+        waiting |= {name: table for name, table in left.items() if table.base}
         refused = self._report_errors({**errors, **unread})
         if not _has_work(tables) and not refused:
             return last, []

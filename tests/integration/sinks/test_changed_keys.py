@@ -7,7 +7,7 @@ are the source's own SELECT.
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -15,7 +15,6 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import functions as F
 
 from cdc.errors import ExitCode
-from cdc.log.offsets import LogReader
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import schema_topic
 from sinks.changes.derived import table_path
@@ -27,6 +26,7 @@ from sinks.search.documents import index_name
 from sinks.search.run import run_search
 from tests.ddl_chaos.replay import OWN, Versions, replayed
 from tests.fixtures.pipeline import RunningPipeline, state_of
+from tests.fixtures.rekeyed import CASES, NINE
 from tests.fixtures.source import Conninfo, run
 from tests.fixtures.spark import run_once
 from tests.integration.snapshots.test_while_streaming import wait_for
@@ -40,175 +40,30 @@ pytestmark = [
     pytest.mark.opensearch,
     pytest.mark.usefixtures("opensearch"),
     pytest.mark.spark,
+    pytest.mark.timeout(580),
 ]
 MakePipeline = Callable[..., RunningPipeline]
 KINDS = ("current", "history", "changes")
-
-
-class Case(NamedTuple):
-    """How a table ``{t}`` is made and filled; phases of DDL and DML, between which it is merged."""
-
-    made: str
-    filled: str
-    phases: tuple[tuple[str, ...], ...]
-    key: str
-
-
-NINE = "FROM generate_series(1, 9) i"
-FUNCTION = """
-    CREATE FUNCTION {t}_filled() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN NEW.new_id := NEW.id + 4; RETURN NEW; END $$
-"""
-TRIGGER = """
-    CREATE TRIGGER filled BEFORE INSERT OR UPDATE ON {t}
-    FOR EACH ROW EXECUTE FUNCTION {t}_filled()
-"""
-SWAP = """
-    BEGIN;
-    DROP TRIGGER filled ON {t};
-    ALTER TABLE {t} DROP CONSTRAINT {t}_pkey;
-    ALTER TABLE {t} ALTER id DROP NOT NULL;
-    ALTER TABLE {t} ALTER new_id SET NOT NULL;
-    ALTER TABLE {t} RENAME id TO old_id;
-    ALTER TABLE {t} RENAME new_id TO id;
-    ALTER TABLE {t} ADD CONSTRAINT {t}_pkey PRIMARY KEY USING INDEX {t}_new;
-    COMMIT
-"""
-CASES = {
-    "swapped": Case(
-        "id int PRIMARY KEY, v text",
-        f"SELECT i, 'v' || i {NINE}",
-        (
-            (
-                "ALTER TABLE {t} ADD COLUMN new_id bigint",
-                FUNCTION,
-                TRIGGER,
-                "INSERT INTO {t} VALUES (10, 'while it is filled')",
-                "UPDATE {t} SET new_id = id + 4 WHERE id < 5",
-            ),
-            (
-                "DELETE FROM {t} WHERE id = 2",
-                "UPDATE {t} SET new_id = id + 4 WHERE id >= 5",
-                "CREATE UNIQUE INDEX CONCURRENTLY {t}_new ON {t} (new_id)",
-                "UPDATE {t} SET v = 'right before' WHERE id = 3",
-                SWAP,
-                "UPDATE {t} SET v = 'right behind' WHERE id = 5",
-                "DELETE FROM {t} WHERE id = 8",
-                "INSERT INTO {t} (id, v) VALUES (3, 'new')",
-            ),
-            ("UPDATE {t} SET v = 'later' WHERE id < 9", "ALTER TABLE {t} DROP COLUMN old_id"),
-        ),
-        "id",
-    ),
-    "moved": Case(
-        "id int PRIMARY KEY, code text NOT NULL, v text",
-        f"SELECT i, 'c' || 20 - i, 'v' || i {NINE}",
-        (
-            (
-                "UPDATE {t} SET v = 'before' WHERE id = 1",
-                "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (code)",
-                "UPDATE {t} SET v = 'behind' WHERE id < 3",
-                "INSERT INTO {t} VALUES (1, 'c1', 'of an id that was the key')",
-                "DELETE FROM {t} WHERE id = 4",
-            ),
-            ("UPDATE {t} SET code = 'other' WHERE id = 5",),
-        ),
-        "code",
-    ),
-    "more": Case(
-        "id int PRIMARY KEY, part int NOT NULL DEFAULT 1, v text",
-        f"SELECT i, i % 2, 'v' || i {NINE}",
-        (
-            (
-                "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (id, part)",
-                "INSERT INTO {t} VALUES (1, 7, 'another part'), (2, 7, 'another part')",
-                "DELETE FROM {t} WHERE id = 3",
-            ),
-            ("DELETE FROM {t} WHERE id = 2 AND part = 7", "UPDATE {t} SET part = 9 WHERE id = 4"),
-        ),
-        "id, part",
-    ),
-    "fewer": Case(
-        "id int, part int, v text, PRIMARY KEY (id, part)",
-        f"SELECT i, i % 2, 'v' || i {NINE}",
-        (
-            (
-                "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (id)",
-                "UPDATE {t} SET part = 5 WHERE id = 1",
-                "DELETE FROM {t} WHERE id = 3",
-            ),
-            ("UPDATE {t} SET part = 9 WHERE id = 4", "ALTER TABLE {t} DROP COLUMN part"),
-        ),
-        "id",
-    ),
-    "to_text": Case(
-        "id int PRIMARY KEY, v text",
-        f"SELECT i, 'v' || i {NINE}",
-        (
-            (
-                "DELETE FROM {t} WHERE id = 3",
-                "ALTER TABLE {t} ALTER id TYPE text",
-                "INSERT INTO {t} VALUES ('eleven', 'text')",
-                "DELETE FROM {t} WHERE id = '4'",
-            ),
-            ("UPDATE {t} SET v = 'later' WHERE id = '5'",),
-        ),
-        "id",
-    ),
-    "to_uuid": Case(
-        "id int PRIMARY KEY, v text, u uuid NOT NULL DEFAULT gen_random_uuid()",
-        f"SELECT i, 'v' || i {NINE}",
-        (
-            (
-                "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (u)",
-                "ALTER TABLE {t} DROP COLUMN id",
-                "ALTER TABLE {t} RENAME u TO id",
-                "DELETE FROM {t} WHERE v = 'v4'",
-            ),
-            ("UPDATE {t} SET v = 'later' WHERE v = 'v5'",),
-        ),
-        "id",
-    ),
-    "widened": Case(
-        "id int PRIMARY KEY, v text",
-        f"SELECT i, 'v' || i {NINE}",
-        (
-            (
-                "DELETE FROM {t} WHERE id = 3",
-                "ALTER TABLE {t} ALTER id TYPE bigint",
-                "INSERT INTO {t} VALUES (1234567890123, 'large')",
-            ),
-            ("UPDATE {t} SET v = 'later' WHERE id < 6",),
-        ),
-        "id",
-    ),
-    "by_index": Case(
-        "id int NOT NULL CONSTRAINT {t}_id UNIQUE, code text NOT NULL CONSTRAINT {t}_code UNIQUE,"
-        " v text; ALTER TABLE {t} REPLICA IDENTITY USING INDEX {t}_id",
-        f"SELECT i, 'c' || 20 - i, 'v' || i {NINE}",
-        (
-            (
-                "DELETE FROM {t} WHERE id = 3",
-                "ALTER TABLE {t} REPLICA IDENTITY USING INDEX {t}_code",
-                "UPDATE {t} SET id = id + 100 WHERE id = 4",
-            ),
-            ("UPDATE {t} SET code = 'later' WHERE id = 5",),
-        ),
-        "code",
-    ),
-    "whole": Case(
-        "id int PRIMARY KEY, code int NOT NULL, v text; ALTER TABLE {t} REPLICA IDENTITY FULL",
-        f"SELECT i, 10 - i, 'v' || i {NINE}",
-        (
-            (
-                "DELETE FROM {t} WHERE id = 3",
-                "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (code)",
-                "UPDATE {t} SET id = 1 WHERE id = 4",
-            ),
-            ("UPDATE {t} SET code = code + 100 WHERE id = 5",),
-        ),
-        "code",
-    ),
+PHASES_MAX = 3
+DOCUMENTS = (
+    {
+        "name": "children",
+        "table": "public.child",
+        "embed": [{"field": "parent", "table": "public.swapped", "on": {"id": "ref"}}],
+    },
+    {
+        "name": "parents",
+        "table": "public.swapped",
+        "embed": [
+            {"field": "children", "table": "public.child", "on": {"ref": "id"}, "many": True}
+        ],
+    },
+)
+EXPECTED = {
+    "children": "SELECT to_jsonb(c) || jsonb_build_object('parent',"
+    " (SELECT to_jsonb(p) FROM swapped p WHERE p.id = c.ref)) FROM child c",
+    "parents": "SELECT to_jsonb(p) || jsonb_build_object('children',"
+    " (SELECT jsonb_agg(c ORDER BY c.id) FROM child c WHERE p.id = c.ref)) FROM swapped p",
 }
 
 
@@ -216,7 +71,12 @@ class Stand:
     """The source, its daemon, and all that is derived."""
 
     def __init__(
-        self, make: MakePipeline, database: Conninfo, spark: "SparkSession", tables: Iterable[str]
+        self,
+        make: MakePipeline,
+        database: Conninfo,
+        spark: "SparkSession",
+        tables: Iterable[str],
+        documents: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.cases = {name: CASES[name] for name in tables}
         self.database, self.spark = database, spark
@@ -229,23 +89,29 @@ class Stand:
                 f"INSERT INTO {{t}} ({', '.join(names)}) {case.filled}",
                 table=name,
             )
-        self.pipeline = make(search=True, sections={"lakehouse": {"kinds": [*KINDS]}})
+        sections = {"lakehouse": {"kinds": [*KINDS]}, "search": {"documents": [*documents]}}
+        self.pipeline = make(search=True, sections=sections)
 
     def run(self, *statements: str, table: str) -> None:
         """Do it, each statement by itself."""
         run(self.database, *(text.replace("{t}", table) for text in statements))
 
+    def change(self, phase: int) -> None:
+        """Do a phase of each table's change."""
+        for table, case in self.cases.items():
+            if phase < len(case.phases):
+                self.run(*case.phases[phase], table=table)
+
     def is_ready(self) -> bool:
         """Whether the log has all of each table, and no doubt."""
-        settings = self.pipeline.settings
-        state = LogReader(settings.kafka).state(settings.capture.topic_prefix, "millrace", print)
-        assert state is not None
-        tables = [state.tables[f"public.{name}"] for name in self.cases]
-        is_settled = all(
-            ready(table, state.progress.cut) and not table.doubt and not table.requests
+        progress = self.pipeline.progress()
+        tables = [table for table in self.pipeline.tables() if table.table in self.cases]
+        if progress is None or progress.flush_lsn < self.end or len(tables) < len(self.cases):
+            return False
+        return all(
+            ready(table, progress.cut) and not table.doubt and not table.requests
             for table in tables
         )
-        return is_settled and state.progress.flush_lsn >= self.end
 
     def settle(self) -> None:
         """Wait for that, once the catalog was checked."""
@@ -307,12 +173,15 @@ class Stand:
         if kind != "index":
             return self.delta(table, kind)
         search = self.pipeline.settings.require_search()
-        alias = index_name(search.index_prefix, TableName("public", table))
+        return self.documents(index_name(search.index_prefix, TableName("public", table)))
+
+    def documents(self, name: str) -> list[dict[str, Any]]:
+        """An index's documents; joined ones without their prefix."""
+        search = self.pipeline.settings.require_search()
+        alias = name if name.startswith(search.index_prefix) else f"{search.index_prefix}{name}"
         hits = connect(search).search(index=alias, body={"size": 100})["hits"]["hits"]
-        return [
-            {name: hit["_source"][name] for name in hit["_source"] if name != POSITION}
-            for hit in hits
-        ]
+        rows = (hit["_source"] for hit in hits)
+        return [{name: row[name] for name in row if name != POSITION} for row in rows]
 
     def delta(self, table: str, kind: str, own: Iterable[str] = ()) -> list[dict[str, Any]]:
         name = table if kind == "current" else f"{table}_{kind}"
@@ -335,17 +204,20 @@ class Stand:
 
 def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Rows as text, without nulls, which documents leave out."""
-    kept = ({name: row[name] for name in sorted(row) if row[name] is not None} for row in rows)
-    return sorted(json.dumps(row) for row in kept)
+    return sorted(json.dumps(_without_nulls(row), sort_keys=True) for row in rows)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(of) for name, of in value.items() if of not in (None, [])}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def changed_while_streaming(stand: Stand) -> None:
     daemon = stand.pipeline.catch_up()
     stand.merge()
-    for phase in range(3):
-        for table, case in stand.cases.items():
-            if phase < len(case.phases):
-                stand.run(*case.phases[phase], table=table)
+    for phase in range(PHASES_MAX):
+        stand.change(phase)
         stand.merge()  # whatever the log has by now
         stand.settle()
         stand.merge()
@@ -359,14 +231,22 @@ def changed_while_streaming(stand: Stand) -> None:
 def test_the_zero_downtime_migration_of_a_key_is_followed(
     pipeline: MakePipeline, database: Conninfo, spark: "SparkSession"
 ) -> None:
-    changed_while_streaming(Stand(pipeline, database, spark, ["swapped"]))
+    stand = Stand(pipeline, database, spark, ["swapped"])
+    daemon = stand.pipeline.catch_up()
+    stand.merge()
+    for phase in range(PHASES_MAX - 1):
+        stand.change(phase)
+    stand.settle()
+    stand.merge()
+    stand.compare()
+    assert stand.pipeline.stop(daemon) == 0
 
 
 @pytest.mark.proof
 def test_a_key_that_changes_in_any_way_is_followed(
     pipeline: MakePipeline, database: Conninfo, spark: "SparkSession"
 ) -> None:
-    changed_while_streaming(Stand(pipeline, database, spark, CASES.keys() - {"swapped"}))
+    changed_while_streaming(Stand(pipeline, database, spark, CASES))
 
 
 @pytest.mark.proof
@@ -377,11 +257,9 @@ def test_a_key_that_changes_while_the_daemon_is_down_is_followed(
     stand = Stand(pipeline, database, spark, CASES)
     daemon = stand.pipeline.catch_up()
     stand.merge()
-    for phase in range(3):
+    for phase in range(PHASES_MAX):
         assert stand.pipeline.stop(daemon) == 0
-        for table, case in stand.cases.items():
-            if phase < len(case.phases):
-                stand.run(*case.phases[phase], table=table)
+        stand.change(phase)
         daemon = stand.pipeline.start()
         stand.settle()
     stand.merge()
@@ -390,3 +268,25 @@ def test_a_key_that_changes_while_the_daemon_is_down_is_followed(
     stand.forget()
     stand.merge()
     stand.compare()
+
+
+@pytest.mark.proof
+def test_joined_documents_follow_a_key_of_another_table(
+    pipeline: MakePipeline, database: Conninfo, spark: "SparkSession"
+) -> None:
+    stand = Stand(pipeline, database, spark, ["swapped"], documents=DOCUMENTS)
+    run(
+        database,
+        "CREATE TABLE child (id int PRIMARY KEY, ref bigint)",
+        f"INSERT INTO child SELECT i, 1 + i % 4 {NINE}",
+    )
+    daemon = stand.pipeline.catch_up()
+    for phase in range(PHASES_MAX + 1):
+        stand.merge()
+        for name, sql in EXPECTED.items():
+            expected = _sorted(row for (row,) in stand.ask(sql))
+            assert _sorted(stand.documents(name)) == expected, f"{name}, phase {phase}"
+        stand.change(phase)
+        run(database, f"UPDATE child SET ref = ref + {4 * (phase == 1)} WHERE id < 7")
+        stand.settle()
+    assert stand.pipeline.stop(daemon) == 0
