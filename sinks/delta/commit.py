@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.shape import TableShape
-from sinks.delta.evolution import cluster, creation_properties, evolve, prepare_replacement
+from sinks.delta.evolution import creation_properties, evolve, prepare_replacement, settle
 from sinks.delta.table import DeltaTarget
 from sinks.run.summary import Rows
 
@@ -273,7 +273,7 @@ def commit(
         if after.run != run:
             raise _foreign(target, after.run, run)
         if replaces or not base:
-            cluster(target)
+            settle(target, shape)
         return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")
 

@@ -135,6 +135,13 @@ def prepare_replacement(target: DeltaTarget, shape: TableShape) -> None:
         ) from None
 
 
+def settle(target: DeltaTarget, shape: TableShape) -> None:
+    """Have a table that was just written as a whole clustered, with statistics of its columns."""
+    cluster(target)
+    lacking = _statistics(target, shape).items() - target.properties().items()
+    set_properties(target, dict(lacking))
+
+
 def _needed_by(names: Iterable[str], types: str) -> dict[str, str]:
     """The properties that a table needs to have such columns."""
     properties = _NAME_MAPPING if any(_NOT_IN_PARQUET.search(name) for name in names) else {}
