@@ -5,7 +5,7 @@ such a table again behind a TRUNCATE (cdc/tables/doubts.py), and a generation's 
 behind that. What was there before ends with it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -52,6 +52,18 @@ def begins_read(versions: Sequence[TableSchema], ends: Collection[RowsEnd]) -> b
     newest = newest_generation(versions)
     since = next(Position.parse(each.since) for each in versions if each.version == newest)
     return any(not end.bounds and end.position >= since.just_before() for end in ends)
+
+
+def ends_under(versions: Sequence[TableSchema], ends: Iterable[RowsEnd]) -> list[RowsEnd]:
+    """The ends of all rows, and those within bounds of columns of the newest generation's key."""
+    begun = generations(versions)
+    others = {number for number in begun if begun[number] != begun[versions[-1].version]}
+    later = versions[-1].version + 1
+    return [
+        end
+        for end in ends
+        if not end.bounds or (end.schema_version < later and end.schema_version not in others)
+    ]
 
 
 def of_newest(raw: DataFrame, versions: Sequence[TableSchema], last: int = 0) -> DataFrame:

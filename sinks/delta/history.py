@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sinks.changes.ended import first_end, older
 from sinks.changes.ends import RowsEnd
-from sinks.changes.generations import earlier_shapes, newest_generation
+from sinks.changes.generations import earlier_shapes, ends_under
 from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
@@ -45,7 +45,9 @@ def write_history(
     earlier = earlier_shapes(shape, applied, names, options, table.first_version)
     if not table.base:
         made = [
-            versions(whole(changes.timed(each, None)), None, each, _ends(table.ends, each))
+            versions(
+                whole(changes.timed(each, None)), None, each, ends_under(each.versions, table.ends)
+            )
             for each in (*earlier, shape)
         ]
         rows = _together(made, shape.names)
@@ -53,7 +55,10 @@ def write_history(
     into = DeltaTable.forPath(target.spark, target.path)
     stands, *later = (*earlier, shape)
     rows = _versions(into.toDF(), plan, target.name, changes, stands)
-    made = [versions(whole(changes.timed(e, None)), None, e, _ends(table.ends, e)) for e in later]
+    made = [
+        versions(whole(changes.timed(e, None)), None, e, ends_under(e.versions, table.ends))
+        for e in later
+    ]
     columns = [name for name in stands.names if name in names.values()]
     columns = list(dict.fromkeys([*shape.names, *columns]))
     rows = _together([rows, *made], columns)
@@ -68,7 +73,7 @@ def write_history(
         .whenMatchedUpdate(set={name: source(name) for name in (END, VALID_TO, IS_CURRENT)})
         .whenNotMatchedInsert(values={quoted(name): source(name) for name in (*columns, *_OWN)})
     )
-    ends = [*_ends(table.ends, stands), *_gap_end(plan, target.name, changes, stands)]
+    ends = [*ends_under(stands.versions, table.ends), *_gap_end(plan, target.name, changes, stands)]
     if (older_rows := older(ends, stands)) is not None:
         end = first_end(ends, stands, stored)
         ended: dict[str, str | SparkColumn] = {
@@ -93,7 +98,7 @@ def _versions(
     if in_log is not None and behind_gap:
         keys = keys.union(_alive(in_log, shape)).distinct()
     standing = rows.where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
-    ends = _ends(plan.tables[name].ends, shape)
+    ends = ends_under(shape.versions, plan.tables[name].ends)
     return versions(whole(timed), standing, shape, ends, behind_gap=behind_gap)
 
 
@@ -103,13 +108,6 @@ def _gap_end(plan: RunPlan, name: str, changes: TableChanges, shape: TableShape)
     if gap is None or changes.behind_gap(shape) is None:
         return []
     return [RowsEnd(position=gap, ts_us=plan.ts_ms * 1000)]
-
-
-def _ends(ends: Sequence[RowsEnd], shape: TableShape) -> list[RowsEnd]:
-    """The ends of all rows, and those within bounds of columns of this key."""
-    newest = newest_generation(shape.versions)
-    numbers = {each.version for each in shape.versions if each.version >= newest}
-    return [end for end in ends if not end.bounds or end.schema_version in numbers]
 
 
 def _together(made: Sequence[DataFrame], columns: Sequence[str]) -> DataFrame:
