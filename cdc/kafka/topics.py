@@ -236,10 +236,10 @@ class LogTopics:
                 remedy='set topic.cleanup.policy = "compact" under [log], or capture again under'
                 " another topic.prefix",
             )
-        if state.cleanup != cleanup:
+        if state.cleanup == "compact" and not keyed:
             raise TopicMismatchError(
-                f"table {table.name} {'has' if keyed else 'no longer has'} a primary key, "
-                f"but its topic was made for a table {'without' if keyed else 'with'} one",
+                f"table {table.name} no longer has a primary key, but its topic was made for a"
+                " table with one",
                 where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
                 remedy="undo the change, or leave the table out (table.exclude.list)",
             )

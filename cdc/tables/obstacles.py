@@ -230,19 +230,15 @@ class Obstacles:
                 raise shared_topic(topic, [name, table])
 
     def _check_cleanup(self, table: TableName, key: Collection[str]) -> None:
-        """Raise TableRefusedError where the table's topic isn't for records like its own."""
+        """Raise TableRefusedError where the table's topic isn't for records like its own.
+
+        One that was made for a table without a key takes records with one, too.
+        """
         state = self._states.get(table)
-        if state is None or not state.is_in_log:
-            return
-        if state.cleanup == "compact" and not key:
+        if state is not None and state.is_in_log and state.cleanup == "compact" and not key:
             raise TableRefusedError(
                 f"table {table} has no key any more, and its topic takes no record without one",
                 remedy="add the key again, or leave the table out (table.exclude.list)",
-            )
-        if state.cleanup == "delete" and key and not self._schemas.has_key(table):
-            raise TableRefusedError(
-                f"table {table} has a key now, and its topic was made for a table without one",
-                remedy="take the key away again, or leave the table out (table.exclude.list)",
             )
 
 

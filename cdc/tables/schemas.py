@@ -316,8 +316,7 @@ class SchemaVersions:
             for column in altered_columns(before, schema, self._filled)
             if self._rules.columns.keeps(name, column)
         ]
-        keys = _key(before.columns), _key(schema.columns)
-        is_rekeyed = before.oid == schema.oid and all(keys) and keys[0] != keys[1]
+        is_rekeyed = before.oid == schema.oid and _key(before.columns) != _key(schema.columns)
         if not (altered or is_rekeyed):
             return []
         if name in self._settings.snapshot_select_statements:

@@ -177,6 +177,7 @@ class TableStates(dict[TableName, TableState]):
             before = None
         renamed = self.renamed(table.oid, table.name, position.commit_lsn)
         keyed = self.is_keyed(table.columns, table.name, table.replica_identity)
+        cleanup = before.cleanup if before else self._cleanup if keyed else "delete"
         doubt = self.to_settle(table)
         begun = self.put(
             TableState(
@@ -184,7 +185,7 @@ class TableStates(dict[TableName, TableState]):
                 table=table.name.name,
                 topic=data_topic(self.prefix, table.name),
                 partitions=before.partitions if before else self._partitions,
-                cleanup=self._cleanup if keyed else "delete",
+                cleanup=cleanup,
                 epoch=position.epoch,
                 phase=Phase.SNAPSHOT,
                 snapshot_lsn=position.commit_lsn,

@@ -2,7 +2,9 @@
 
 A column is the same one across versions where PostgreSQL's number of it is the same (of the same
 table), else where its name is. So a rename renames the derived column, and a column that was
-dropped and made again is another one. Its type grows with the source's where Delta can widen it.
+dropped and made again is another one. Its type grows with the source's where Delta can widen it. A
+column of the key whose type becomes one that doesn't hold its values is another one, too: it tells
+other rows apart, so the table begins a new generation (sinks/changes/generations.py).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -114,7 +116,8 @@ def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collect
 def drops_since(versions: Sequence[TableSchema], reached: int) -> bool:
     """Whether the newest version lacks a column that a schema version had."""
     newest = versions[-1].version
-    return any(reached in line.sources and newest not in line.sources for line in _lines(versions))
+    lines = column_lines(versions)
+    return any(reached in line.sources and newest not in line.sources for line in lines)
 
 
 def derive_shape(
@@ -129,8 +132,8 @@ def derive_shape(
     """The derived columns of a table that was begun with version ``first``.
 
     ``reserved`` are names that its columns can't have; ``salt`` is hashed with what a mask hashes.
-    Raises SinkError where the key has become other columns, a type one that doesn't fit, or an
-    option names no column, or hides the key of rows that are identified ``by_key``.
+    Raises SinkError where a type has become one that doesn't fit, or an option names no column, or
+    hides the key of rows that are identified ``by_key``.
     """
     newest = versions[-1]
     replaced = (*options.mask.items(), *options.unfit.items())
@@ -151,11 +154,8 @@ def derive_shape(
             where=f"table {newest.name}",
             remedy="correct the names; columns go by their names in the source",
         )
-    lines = _lines(versions)
-    _require_same_key(versions, lines)
-    live = [
-        _typed(line, newest, first, options) for line in lines if newest.version in line.sources
-    ]
+    lines = column_lines(versions)
+    live = [typed(line, newest, first, options) for line in lines if newest.version in line.sources]
     places = {column.name: place for place, column in enumerate(newest.columns)}
     live.sort(key=lambda field: places[field.column.name])
     return TableShape(
@@ -168,15 +168,16 @@ def derive_shape(
 
 
 @dataclass(slots=True)
-class _Line:
-    """One column through the versions."""
+class ColumnLine:
+    """One column through the versions; ``sources`` has it by the number of each that has it."""
 
     id: str
     sources: dict[int, Column]
 
 
-def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
-    lines: list[_Line] = []
+def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
+    """All columns that the versions have, in the order in which they came."""
+    lines: list[ColumnLine] = []
     before: TableSchema | None = None
     for version in versions:
         numbered = before is not None and _are_numbered(before, version)
@@ -187,22 +188,34 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
         }
         for column in version.event_columns:
             line = open_lines.get(column.number if numbered else column.name)
-            if line is None:
-                line = _Line(f"{version.version}:{column.name}", {})
+            if line is None or (before and _is_other_key(line.sources[before.version], column)):
+                line = ColumnLine(f"{version.version}:{column.name}", {})
                 lines.append(line)
             line.sources[version.version] = column
         before = version
     return lines
 
 
-def _dropped(lines: Iterable[_Line], newest: int, options: DerivedTable) -> dict[str, str]:
-    """``TableShape.dropped``; one whose type has changed may have had an id of its own since."""
+def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) -> dict[str, str]:
+    """``TableShape.dropped``; one whose type has changed may have had an id of its own since.
+
+    What was a key stays: a history tells rows of before apart by it.
+    """
     return {
         f"{version}:{column.name}": options.rename.get(column.name, column.name)
         for line in lines
         if (now := line.sources.get(newest)) is None or not _is_kept(now, options)
+        if all(column.key is None for column in line.sources.values())
         for version, column in line.sources.items()
     }
+
+
+def _is_other_key(before: Column, column: Column) -> bool:
+    """Whether a column of the key can't be the one that it was: values of before don't fit."""
+    if before.key is None or column.key is None:
+        return False
+    was, kind = spark_type(before), spark_type(column)
+    return not (holds(was, kind) or widens(was, kind))
 
 
 def _are_numbered(older: TableSchema, newer: TableSchema) -> bool:
@@ -217,27 +230,7 @@ def _epoch(version: TableSchema) -> int:
     return Position.parse(version.since).epoch
 
 
-def _require_same_key(versions: Sequence[TableSchema], lines: Iterable[_Line]) -> None:
-    """Old rows wouldn't be found by another key; by its columns' new names they are."""
-    ids = {
-        version.version: {
-            column.key: line.id
-            for line in lines
-            if (column := line.sources.get(version.version)) is not None and column.key is not None
-        }
-        for version in versions
-    }
-    if any(ids[version.version] != ids[versions[-1].version] for version in versions):
-        keys = [", ".join(column.name for column in version.key) for version in versions]
-        raise SinkError(
-            f"the table's key was changed: {' → '.join(dict.fromkeys(keys))}",
-            where=f"table {versions[-1].name}",
-            remedy="rows of the old key can't be found by the new one: change it back, leave the "
-            "table out by table.exclude.list, or capture it again under another topic.prefix",
-        )
-
-
-def _typed(line: _Line, newest: TableSchema, first: int, options: DerivedTable) -> DerivedField:
+def typed(line: ColumnLine, newest: TableSchema, first: int, options: DerivedTable) -> DerivedField:
     """The field with the type that its versions since ``first`` have made of it."""
     column = line.sources[newest.version]
     chosen_type = options.types.get(column.name)

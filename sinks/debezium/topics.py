@@ -99,6 +99,11 @@ class DebeziumTopics:
         }
         return {name: error for name, error in errors.items() if error is not None}
 
+    def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
+        """None: a table whose key has changed is refused."""
+        del tables, state
+        return {}
+
     def _refused(
         self, source: str, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:

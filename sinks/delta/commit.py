@@ -13,7 +13,13 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.shape import TableShape
-from sinks.delta.evolution import cluster, creation_properties, evolve, require_clusterable
+from sinks.delta.evolution import (
+    creation_properties,
+    evolve,
+    prepare_replacement,
+    require_clusterable,
+    settle,
+)
 from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import CONFLICTS
 from sinks.run.options import Report
@@ -32,6 +38,17 @@ def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
         writer = writer.partitionBy(*partition)
     writer.mode("errorifexists").save(target.path)
     return Rows(inserted=target.added())
+
+
+def replace_all(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
+    """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
+    require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
+    before = target.spark.read.format("delta").load(target.path).count()
+    writer = rows.write.format("delta").option("overwriteSchema", "true")
+    if partition := shape.still(target.derived.options.partition):
+        writer = writer.partitionBy(*partition)
+    writer.mode("overwrite").save(target.path)
+    return Rows(inserted=target.added(), deleted=before)
 
 
 def execute(builder: DeltaMergeBuilder) -> Rows:
@@ -61,10 +78,13 @@ def commit(
     shape: TableShape,
     write: Callable[[], Rows],
     report: Report,
+    *,
+    replaces: bool = False,
 ) -> Rows:
     """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
 
-    ``base`` is the run that the table must have before. After the commit the table must have this
+    ``base`` is the run that the table must have before. Where ``write`` ``replaces`` the columns as
+    well, they aren't changed one by one. After the commit the table must have this
     one: Delta skips a lower number than it has without a word. The version that comes back
     has this run and no later one.
     """
@@ -78,7 +98,8 @@ def commit(
             raise _foreign(target, applied.run if applied else None, base)
         try:
             if base:
-                evolve(target, run, shape, report)
+                change = prepare_replacement if replaces else evolve
+                change(target, run, shape, report)
             with target.transaction(run):
                 rows = write()
         except CONFLICTS as error:
@@ -92,8 +113,8 @@ def commit(
         after = target.applied()
         if after.run != run:
             raise _foreign(target, after.run, run)
-        if not base:
-            cluster(target, shape)
+        if replaces or not base:
+            settle(target, shape)
         return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")
 

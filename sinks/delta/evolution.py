@@ -25,6 +25,7 @@ from sinks.delta.columns import (
     RenameColumn,
     TableColumns,
     WidenColumn,
+    column_id,
     plan_steps,
     type_of,
 )
@@ -227,6 +228,49 @@ def _with_properties(
     return replace(after, properties=properties)
 
 
+def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, report: Report) -> None:
+    """Let the table take the columns of a shape in place of its own; raises SinkError.
+
+    Properties that name columns of before, which are about to go, are taken away. ``report`` is
+    told which readers can't follow.
+    """
+    properties = target.properties()
+    if target.derived.for_readers:
+        require_readable(target.name, target.reader_features())
+    needed = _needed_by(shape)
+    if _MAPPING_MODE in needed and MAPPING not in target.reader_features():
+        report(warning(MAPPING, [target.name]))
+    try:
+        set_properties(target, needed)
+        if _STATISTICS in properties:
+            target.spark.sql(f"ALTER TABLE {target.sql_name} UNSET TBLPROPERTIES ('{_STATISTICS}')")
+        if _clustering(target):
+            target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
+    except CONFLICTS:
+        raise
+    except PySparkException as error:
+        raise spark_error(
+            "the table can't be written anew",
+            error,
+            where=target.name,
+            remedy="remove the Delta table, so that the next run rebuilds it from the log",
+        ) from None
+
+
+def settle(target: DeltaTarget, shape: TableShape) -> None:
+    """Have a table that was just written as a whole clustered, with statistics of its columns."""
+    cluster(target, shape)
+    wanted = _statistics(target, shape, shape.still(target.derived.options.partition))
+    set_properties(target, dict(wanted.items() - target.properties().items()))
+
+
+def _needed_by(shape: TableShape) -> dict[str, str]:
+    """The properties that a table needs to have such columns."""
+    properties = _NAME_MAPPING if needs_mapping(shape.names) else {}
+    is_local = any("timestamp_ntz" in field.type for field in shape.fields)
+    return {**properties, **({"delta.feature.timestampNtz": "supported"} if is_local else {})}
+
+
 def _require_same_deletes(target: DeltaTarget) -> None:
     derived = target.derived
     marked = DELETED in target.columns().names
@@ -283,6 +327,12 @@ def _clustering(target: DeltaTarget) -> list[str]:
     """By which columns the table is clustered."""
     detail = DeltaTable.forPath(target.spark, target.path).detail().first()
     return list(detail["clusteringColumns"]) if detail is not None else []
+
+
+def stored_names(target: DeltaTarget) -> dict[str, str]:
+    """The names of the table's columns, by their ids."""
+    there = ((column_id(field), field["name"]) for field in target.columns_in_log().fields)
+    return {id_: name for id_, name in there if id_ is not None}
 
 
 def _literal(text: str) -> str:

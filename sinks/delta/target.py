@@ -17,6 +17,7 @@ from cdc.records.schema import TableSchema
 from cdc.records.state import Gap
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
+from sinks.changes.generations import require_one
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
@@ -24,13 +25,14 @@ from sinks.delta.commit import commit, write_nothing
 from sinks.delta.covered import is_covered
 from sinks.delta.evolution import needs_mapping, set_properties
 from sinks.delta.history import write_history
-from sinks.delta.keyed import write_rows
-from sinks.delta.keyless import write_copies
+from sinks.delta.keyed import replace_rows, write_rows
+from sinks.delta.keyless import replace_copies, write_copies
 from sinks.delta.readers import MAPPING, VECTORS, warning
 from sinks.delta.table import DeltaTarget, register
 from sinks.run.options import RunContext
 from sinks.run.plan import Lack, RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
+from sinks.run.rekeyed import has_other_key
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges
@@ -220,13 +222,19 @@ class LakehouseTables(Target):
             if not changes.versions[-1].key:
                 _require_no_key(target.derived)
             shape = self._shape(name, table, changes.versions)
+            is_other = has_other_key(changes.versions, table.applied_version)
+            replaces = bool(table.base and table.kind == "current" and is_other)
             writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
+            if replaces:
+                writer = replace_rows if shape.keys else replace_copies
             write = partial(writer, target, plan, changes, shape)
             if not table.writes:  # its columns alone are others
                 write = partial(write_nothing, target)
             if not table.base:
                 self._report_features(target, plan, shape)
-            rows = commit(target, plan.run, table.base, shape, write, self._report)
+            rows = commit(
+                target, plan.run, table.base, shape, write, self._report, replaces=replaces
+            )
         _mark_gaps(target, plan.gaps(name))
         register(target)
         doubt = table.debezium and table.debezium.doubt
@@ -247,6 +255,8 @@ class LakehouseTables(Target):
     def _shape(self, name: str, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
         """The columns that a derived table has, of these schema versions."""
         derived = self._derived[name]
+        if table.debezium is not None:
+            require_one(versions)
         return derive_shape(
             versions,
             table.first_version,

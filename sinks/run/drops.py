@@ -163,21 +163,25 @@ def find_drops(
 
 
 def not_read_again(
-    before: Mapping[str, TablePlan], states: Mapping[str, TableState], wanted: Collection[str]
+    before: Mapping[str, TablePlan], state: LogState, wanted: Collection[str]
 ) -> dict[str, MillraceError]:
-    """Wanted tables that were emptied, and whose captured tables are back, but nobody reads them.
+    """Wanted tables that can't go on before their captured tables are read, which nobody does.
 
     Those that the daemon is to read, or is reading, just wait.
     """
     errors = dict[str, MillraceError]()
     for name, table in before.items():
-        captured = states.get(table.source)
+        captured = state.tables.get(table.source)
         if name not in wanted or captured is None or captured.requests or captured.is_to_settle:
             continue
-        if table.awaits_read(captured):
+        if table.awaits_read(captured, state.schemas.get(table.source, ())):
+            why = (
+                f"it was emptied while {table.source} was gone at the source; that is back"
+                if table.emptied
+                else f"the key of {table.source} has changed"
+            )
             errors[name] = SinkError(
-                f"it was emptied while {table.source} was gone at the source; that is back, and the"
-                " daemon doesn't read it again by itself (millrace status says why)",
+                f"{why}, and the daemon doesn't read it again by itself (millrace status says why)",
                 where=f"table {name}",
                 remedy=f"millrace snapshot --reset {shlex.quote(table.source)}",
             )

@@ -31,7 +31,6 @@ from sinks.run.plan import (
     TablePlan,
     WantedTable,
     goes_on,
-    has_work,
     require_same_log,
     to_read,
 )
@@ -102,6 +101,11 @@ def retained_tables(
             else:
                 retained.tables[name] = plan
     return retained
+
+
+def _has_work(tables: Mapping[str, TablePlan]) -> bool:
+    """Whether any table has something to read, or isn't there yet."""
+    return any(table.pending or table.commits for table in tables.values())
 
 
 def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: MillraceError) -> None:
@@ -176,7 +180,7 @@ class Run:
             state = self._topics.bounded(state, tables, records_max, last)
             tables = proposed(state)
             drops = drops if state is whole else {}  # later runs come to where a table was dropped
-        work = has_work(tables) or any_to_empty(tables, drops)
+        work = _has_work(tables) or any_to_empty(tables, drops)
         if last is None or work:
             for remark in remarks:
                 self._report(remark)
@@ -247,7 +251,7 @@ class Run:
         refused = {
             **self._topics.refused(standing, wanted, state),
             **_changed(standing, wanted),
-            **not_read_again(standing, state.tables, wanted),
+            **not_read_again(standing, state, wanted),
             **{name: why for name, why in self._options.paused.items() if name in wanted},
         }
         return standing, refused
@@ -283,13 +287,16 @@ class Run:
         retained = self._retained(tables, state)
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
-        refused = self._report_errors({**retained.refused, **examined.refused})
-        errors = {table.name for table in refused}
+        errors = {**retained.refused, **examined.refused}
         tables = {name: table for name, table in examined.tables.items() if name not in errors}
         tables = with_emptied(tables, drops, state, self._target.rows, self._report)
         # If this run dies, the next one doesn't know of errors, but of tables that wait.
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
-        if not has_work(tables) and not refused:
+        unread = self._topics.unread(tables, state)
+        left = {name: tables.pop(name).left_alone() for name in unread}
+        waiting |= {name: table for name, table in left.items() if table.base}
+        refused = self._report_errors({**errors, **unread})
+        if not _has_work(tables) and not refused:
             return last, []
         plan = RunPlan(
             run=last.run + 1 if last is not None else 1,

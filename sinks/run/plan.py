@@ -19,6 +19,7 @@ from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
 from sinks.run.debezium_topic import DebeziumTopic
+from sinks.run.rekeyed import has_other_key, versions_at
 from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
@@ -143,13 +144,14 @@ class TablePlan(BaseModel):
         """Whether the run must commit to the table."""
         return self.writes or self.evolves
 
-    def awaits_read(self, captured: TableState) -> bool:
-        """Whether it was emptied, and its captured table is back, but wasn't read again by now.
+    def awaits_read(self, captured: TableState, versions: Sequence[TableSchema]) -> bool:
+        """Whether its captured table wasn't read again by now, and is back, or has another key.
 
         All that the log gets of it meanwhile is changes of rows that aren't there.
         """
         doubt = captured.doubt
-        return bool(self.emptied and not captured.gone_ms and doubt and doubt.replaces)
+        is_to_read = doubt is not None and doubt.replaces and not captured.gone_ms
+        return is_to_read and bool(self.emptied or has_other_key(versions, self.applied_version))
 
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
@@ -320,14 +322,17 @@ def proposed(
             continue  # what was written since the ends were listed is shown topic by topic
         ends = state.ends[table.topic]
         last = before.get(name)
-        if last is not None and last.awaits_read(table):
+        versions = versions_at(state.schemas[source], state.progress.cut)
+        if last is not None and last.awaits_read(table, versions):
             continue
         if last is not None and any(ends[number] < last.start[number] for number in ends):
             raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
-        versions = state.schemas[source]
         newest = versions[-1].version if versions else 0  # else the plan itself has the schemas
+        replaced = (
+            request.kind == "current" and last and has_other_key(versions, last.applied_version)
+        )
         plan = TablePlan(
             topic=table.topic,
             start=start,
@@ -343,7 +348,7 @@ def proposed(
             kind=request.kind,
             removes=request.removes,
             removed=bool(last and last.base and last.removed),
-            first_version=last.first_version if last and last.base else newest,
+            first_version=last.first_version if last and last.base and not replaced else newest,
             read_end=last.read_end if last else {},
             emptied=last.emptied if last and table.gone_ms else None,
             lacks=_lack(last, is_whole=request.is_whole),
@@ -383,11 +388,6 @@ def _made_anew(what: str, where: str) -> LogForgottenError:
         remedy="a new log needs new derived tables: remove the lakehouse's tables and its "
         "_millrace folder, and the indexes with their progress index",
     )
-
-
-def has_work(tables: dict[str, TablePlan]) -> bool:
-    """Whether any table has something to read, or isn't there yet."""
-    return any(table.pending or table.commits for table in tables.values())
 
 
 def to_read(tables: dict[str, TablePlan]) -> int:

@@ -155,6 +155,11 @@ class Topics(Protocol):
     ) -> ExaminedTables:
         """The plans with a census of the tables' new records."""
 
+    def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
+        """Examined tables whose rows have other keys by now, and weren't read again."""
+        del tables, state
+        return {}
+
     def changes(
         self,
         spark: "SparkSession",

@@ -18,9 +18,10 @@ from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
+from sinks.changes.generations import keeps_rows, of_newest
 from sinks.changes.names import OWN
 from sinks.changes.newest import within
-from sinks.changes.shape import TableShape, drops_since, keeps_names, plain_shape
+from sinks.changes.shape import TableShape, drops_since, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse
@@ -205,7 +206,8 @@ class TableIndexer:
         name, history, kafka = table.source, history_of(cut), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(observe_census(raw, [table], cut), table.after, cut, history, keyed=True)
+        observed = observe_census(raw, [table], cut)
+        records = of_newest(within(observed, table.after, cut, history, keyed=True), versions)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions, before)
@@ -300,15 +302,14 @@ class TableIndexer:
     ) -> TableRecord:
         """The record of an index that the table's columns fit, or beside which one is loaded.
 
-        Documents have their columns by name: those of before would keep what has another one now.
+        Documents have ids by the key, and columns by name: those of before would keep another's.
         """
         serves, loading = before.serves, before.loading
-        if loading is not None and not target.is_there(loading.into):
-            loading = None
+        loading = loading if loading and target.is_there(loading.into) else None
         if before.schema_version == versions[-1].version:
             return before.model_copy(update={"loading": loading})
         drops = drops_since(versions, before.schema_version)
-        keeps = keeps_names(versions, before.schema_version, OWN) and not (drops and removes)
+        keeps = keeps_rows(versions, before.schema_version, OWN) and not (drops and removes)
         wanted = self._mapping(versions)
 
         def fitting(into: TableGeneration) -> TableGeneration | None:
@@ -345,5 +346,3 @@ def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableSh
 def history_of(cut: Position) -> Position:
     """Where it begins: a load must not see what the log still has of an older one of the source."""
     return Position(cut.epoch, Lsn(0), 0)
-
-

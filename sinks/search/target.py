@@ -19,6 +19,7 @@ from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.settings.drops import COLUMN_POLICY
+from sinks.changes.generations import ends_under
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
@@ -338,6 +339,8 @@ class TableIndexes(Target):
         by_table = census(self._context.run.session(), records, {name: step}, whole.cut)
         captured = self._state.tables[name]
         table = with_census(step, by_table.get(name, {}), whole.cut, captured, keyed=True)
+        ends = ends_under(versions_of(self._state, step), table.ends)
+        table = table.model_copy(update={"ends": tuple(ends)})
         if step.emptied is None:
             return table
         # The log still has what the index was emptied of.

@@ -7,7 +7,7 @@ with changes of rows and pauses between them.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.ddl_chaos import partitions
+from tests.ddl_chaos import keys, partitions
 from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SHAPES, filled
 from tests.ddl_chaos.source import Source
 
@@ -278,6 +278,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "table dropped and created": dropped_and_created,
     "table renamed for a while": renamed_away_and_back,
     "table in another schema for a while": moved_out_and_in,
+    "key migrated": keys.migrated,
+    "key in another order": keys.reordered,
+    "key with a column more or less": keys.extended_or_not,
 }
 """What leaves rows other than the log has them, and no row event."""
 SINCE: Final[Mapping[str, int]] = {

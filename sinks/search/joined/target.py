@@ -86,12 +86,25 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return True
 
     def unfit(self, generation: JoinedIndex, at: Instant, newest: Instant) -> str | None:
-        """Rows are told apart, and joined, by columns: these need the same names at both cuts."""
+        """Rows are told apart, and joined, by columns: these have to be the same at both cuts."""
         try:
-            before, now = (self._root(generation.definition, cut).linking() for cut in (at, newest))
+            before, now = (self._linking(generation.definition, cut) for cut in (at, newest))
         except ConfigError:
             return None  # which is told, or has the one that serves frozen
-        return None if before == now else "columns that join have other names"
+        if before == now:
+            return None
+        names = [{table: {name for name, _ in of[table]} for table in of} for of in (before, now)]
+        return f"columns that join {'are others' if names[0] == names[1] else 'have other names'}"
+
+    def _linking(self, definition: Document, at: Instant) -> dict[str, set[tuple[str, str]]]:
+        """The columns by which rows of each table are told apart, or joined: by name and identity.
+
+        Under the same name a key may be another column, whose values compare with none of before.
+        """
+        shapes = self._cuts.shapes(at)
+        ids = {name: {field.name: field.id for field in of.fields} for name, of in shapes.items()}
+        linking = tree(definition, shapes).linking().items()
+        return {name: {(each, ids[name][each]) for each in columns} for name, columns in linking}
 
     def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
         """Extend the mapping where the tables have more columns, if that is enough.
