@@ -33,7 +33,9 @@ def main() -> None:
 
         app(standalone_mode=True)
     except MillraceError as error:
-        print(f"millrace: {error}", file=sys.stderr)
+        from deploy.commands.printing import printable_message
+
+        print(f"millrace: {printable_message(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
