@@ -33,7 +33,7 @@ def emit(who: Conninfo, prefix: str, content: str, *, transactional: bool = Fals
 
 
 def messages(made: RunningPipeline, kafka: Kafka) -> list[dict[str, str]]:
-    log = read_log(kafka.client_config, {message_topic(made.settings.capture.topic_prefix): 1})
+    log = read_log(kafka.client_options(), {message_topic(made.settings.capture.topic_prefix): 1})
     return [record.value["message"] for record in log if record.value]
 
 
