@@ -20,7 +20,6 @@ pytestmark = pytest.mark.postgres
         "v IN (SELECT body FROM secret)",
         "EXISTS (SELECT FROM secret WHERE id > 0)",
         "true) AND (SELECT count(*) > 0 FROM secret) AND (true",
-        "true) ORDER BY (id",
     ],
 )
 def test_a_condition_reads_no_other_table(database: Conninfo, text: str) -> None:
