@@ -91,8 +91,10 @@ def _drop_output() -> None:
 
 
 def _fail(error: MillraceError) -> NoReturn:
+    from deploy.commands.printing import printable_message
+
     with contextlib.suppress(OSError):  # its exit code tells the kind
-        print(f"millrace: {error}", file=sys.stderr)
+        print(f"millrace: {printable_message(str(error))}", file=sys.stderr)
     sys.exit(error.exit_code)
 
 

@@ -187,7 +187,8 @@ class Channels:
             )
             return []
         row_id = str(signal.get("id") or sent.offset)
-        return self._requests.follow(row_id, str(signal.get("type")), signal.get("data"), position)
+        kind, data = str(signal.get("type")), signal.get("data")
+        return self._requests.follow(row_id, kind, data, position, by_topic=True)
 
 
 def _text(row: Row | None, index: int) -> str:

@@ -20,6 +20,7 @@ from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings
+from snapshots.conditions import check_condition
 from snapshots.reader import Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
@@ -211,6 +212,8 @@ def read(
         conditions = described.table.row_filter, chunk_range.condition
         select = of_range(chunk_range.leaf, columns, chunk_range.tids, conditions)
         select += sql.SQL(" LIMIT {}").format(sql.Literal(chunk_range.rows_max))
+        if chunk_range.condition is not None:
+            check_condition(connection, select, chunk_range.leaf)
         copied = frames(connection, select, BYTES_MAX)
     first, end = chunk_range.tids
     if copied.last is not None and (copied.is_cut or copied.rows >= chunk_range.rows_max):

@@ -86,6 +86,8 @@ class Refusals:
         self.suspects: Suspects | None = None
         self.dead_letter_counts: Counter[str] = Counter()
         """Table → how many dead letters were made since the daemon began."""
+        self.messages_left_out: Counter[str] = Counter()
+        """Why → how many logical messages were left out since then."""
         self._searches = 0
         self._end = ""
         """The last position that was ever suspect."""
@@ -196,6 +198,18 @@ class DeadLetters:
     def claimed(self, topic: str) -> dict[bytes, ClaimHead] | None:
         """The records of the topic, by their keys, that others don't replace without a word."""
         return self._oversized.kept(topic) if isinstance(self._oversized, Claims) else None
+
+    def refused(self, records: Iterable[Record], position: Position) -> str | None:
+        """Why records that are of no table can't be written; None: they can."""
+        for record in records:
+            self._refusals.topics.add(record.topic)
+            if reason := self._refused(record, position) or self._too_large(record):
+                return reason
+        return None
+
+    def count_message(self, reason: str) -> None:
+        """Note that a logical message was left out."""
+        self._refusals.messages_left_out[reason] += 1
 
     def checked(
         self, records: Iterable[Record], schema: TableSchema, change: Change

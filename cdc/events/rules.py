@@ -46,10 +46,15 @@ class EventRules:
         return replace(self, events=replace(self.events, skipped=kept, skip_without_change=False))
 
     def wants_message(self, prefix: str) -> bool:
-        """Whether a logical message with the prefix becomes an event."""
+        """Whether a logical message with the prefix becomes an event.
+
+        Any role may write them: without a list none does, but Debezium's rules, where all do.
+        """
         if self.message_prefix_include:
             return self.message_prefix_include.match(prefix)
-        return not self.message_prefix_exclude.match(prefix)
+        if self.message_prefix_exclude:
+            return not self.message_prefix_exclude.match(prefix)
+        return not self.lossless
 
 
 def rekeyed(

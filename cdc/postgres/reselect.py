@@ -29,6 +29,8 @@ PAUSE_S: Final = 10.0
 _POLL_S: Final = 0.005
 
 _SESSION: Final = (
+    # Planning alone may evaluate an index's expression, which is of the table's owner.
+    "SET default_transaction_read_only = on",
     f"SET statement_timeout = '{PATIENCE_S:.0f}s'",
     "SET lock_timeout = '2s'",
     "SET enable_seqscan = off",
@@ -43,12 +45,29 @@ INVISIBLE: Final = (
 )
 _TABLE: Final = """
 SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
-       format_type(a.atttypid, a.atttypmod)
+       format_type(b.oid, b.modifier), coalesce(b.is_plain, e.is_plain, false)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+CROSS JOIN LATERAL (
+    WITH RECURSIVE base AS (
+        SELECT t.*, a.atttypmod AS modifier FROM pg_type t WHERE t.oid = a.atttypid
+        UNION ALL
+        SELECT t.*, CASE base.typtypmod WHEN -1 THEN base.modifier ELSE base.typtypmod END
+        FROM base JOIN pg_type t ON t.oid = base.typbasetype WHERE base.typtype = 'd'
+    )
+    SELECT oid, typelem, modifier,
+           CASE WHEN oid < 16384 THEN true WHEN typcategory = 'A' THEN NULL
+                ELSE typtype IN ('b', 'e') END AS is_plain
+    FROM base WHERE typtype <> 'd'
+) AS b
+LEFT JOIN LATERAL (
+    SELECT oid < 16384 OR typtype IN ('b', 'e') AS is_plain FROM pg_type WHERE oid = b.typelem
+) AS e ON true
 WHERE c.oid = %s
 """
+"""A type is plain if no value of it is checked by its owner's functions: a domain's CHECK isn't
+run where its base type stands for it, that of a domain in an array or a composite type is."""
 # The equality that each unique index of the table goes by; a type of an extension brings its own.
 _INDEXES: Final = """
 SELECT array_agg(a.attname::text), array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname))
@@ -83,11 +102,12 @@ _LIMITS: Final = (
 
 
 class _CurrentColumn(NamedTuple):
-    """A column's type as it is now; ``declared`` is its name in SQL."""
+    """A column's type as it is now; ``base`` is in SQL what it is based on, if it is a domain."""
 
     type_oid: int
     modifier: int
-    declared: str
+    base: str
+    is_plain: bool
 
 
 class _CurrentTable(NamedTuple):
@@ -161,6 +181,8 @@ class Rereading:
             set(names) != table.operators.keys()
         ):
             raise _UnreadableError("the table's key was changed")
+        if not all(table.columns[name].is_plain for name in names):
+            raise _UnreadableError("the key has a type whose values may be checked by functions")
         escape = pq.Escaping(connection.pgconn).escape_literal
         statement = _statement(
             table, request, names, wanted, lambda text: bytes(escape(text)).decode()
@@ -233,8 +255,8 @@ def _current_table(
     if not rows:
         return None
     columns = {
-        column: _CurrentColumn(type_oid, modifier, declared)
-        for _namespace, _name, _partitioned, column, type_oid, modifier, declared in rows
+        column: _CurrentColumn(type_oid, modifier, base, is_plain)
+        for _namespace, _name, _partitioned, column, type_oid, modifier, base, is_plain in rows
     }
     indexes = [
         dict(zip(names, operators, strict=True))
@@ -265,7 +287,7 @@ def _statement(
     qualified_name = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
     read = [*names, *(request.relation.columns[index].name for index in wanted)]
-    types = [table.columns[name].declared for name in names]
+    types = [table.columns[name].base for name in names]
     # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
     keys = ",".join(
         f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"

@@ -18,7 +18,7 @@ TopicWriter = Literal["millrace", "debezium"]
 _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
-_TABLE: Final = re.compile(r"[^.]+\..+")
+_TABLE: Final = re.compile(r"[^.]+\..+", re.DOTALL)
 _TYPES: Final = "types."
 _SCHEMA: Final = r"^[^.`]+(\.[^.`]+)?$"
 _IN_CATALOG: Final = r"^[^.`]+(\.[^.`]+){1,2}$"

@@ -110,9 +110,3 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def print_line(line: str) -> None:
-    """Print one line at once, also into cron's mail; a report that nobody takes ends no run."""
-    with contextlib.suppress(OSError):
-        print(line, flush=True)

@@ -24,6 +24,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.tables.reads import ReadProgress
+from deploy.commands.printing import printable_line, printable_values
 
 log = structlog.get_logger()
 LINE_S: Final = 10.0
@@ -83,7 +84,12 @@ class TableBars:
     def begin(self, table: str, size: int, rows: int = 0, share: float = 0.0) -> None:
         """Show a table of so many bytes, of which a share (from 0 to 1) was read before."""
         task = self._bars.add_task(
-            table, total=max(1, size), completed=int(share * size), rows=rows, rate=0.0, note=""
+            printable_line(table),
+            total=max(1, size),
+            completed=int(share * size),
+            rows=rows,
+            rate=0.0,
+            note="",
         )
         now = self._clock()
         self._tables[table] = _TableProgress(task, size, rows, share, now, now)
@@ -166,6 +172,7 @@ def configure_logging(*, json: bool = False) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            printable_values,
             renderer,
         ],
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),

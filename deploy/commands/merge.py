@@ -16,7 +16,8 @@ from cdc.postgres.connection import connect
 from cdc.records.schema import Column
 from cdc.records.topics import data_topic
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
-from deploy.commands.app import ConfigOption, print_line, stop_on_signals
+from deploy.commands.app import ConfigOption, stop_on_signals
+from deploy.commands.printing import print_line
 from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
 from sinks.run.options import RunOptions
 from sinks.run.summary import SinkName

@@ -18,6 +18,7 @@ from cdc.settings import DEFAULT_PATH, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.health import HealthServer, daemon_registry
+from deploy.commands.printing import print_line
 from snapshots.channel import open_channel
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
@@ -58,7 +59,9 @@ def new_epoch(
     Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
     """
     if not yes:
-        use_daemon("new-epoch", config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
+        use_daemon(
+            "new-epoch", config, json_log, lambda daemon, stop: print_line(daemon.find_gap(stop))
+        )
         print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
         return
 
@@ -102,7 +105,7 @@ def use_daemon(
     ):
         daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
         if answers and settings.health.listen is not None:
-            metrics = daemon_registry(daemon.health, daemon.dead_letter_counts, lambda: pace.rate)
+            metrics = daemon_registry(daemon.health, daemon.refusals, lambda: pace.rate)
             stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))
         with contextlib.suppress(StoppedError):
             use(daemon, *arguments, stop)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +22,7 @@ from cdc.records.state import Phase, Progress
 from cdc.records.topics import dead_letter_topic, progress_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.printing import print_json, print_rich
 from deploy.commands.sink_status import (
     SinkStatus,
     keyed_tables,
@@ -45,9 +46,9 @@ def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> 
     """Show slot, lag, snapshot progress, and how far each sink is."""
     shown = collect(load(config))
     if json:
-        print(shown.model_dump_json(indent=2))
+        print_json(shown.model_dump_json(indent=2))
     else:
-        Console().print(render(shown))
+        print_rich(render(shown))
 
 
 class SlotStatus(BaseModel):

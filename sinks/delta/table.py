@@ -58,7 +58,8 @@ class DeltaTarget:
         self.derived = derived
         self.name = derived.name
         self.path = derived.path
-        self.application = f"millrace/{prefix}/{derived.name}"
+        # Spark replaces ${…} in the value of a setting, which this becomes.
+        self.application = f"millrace/{prefix}/{derived.name}".replace("$", "%24")
         self.columns_application = f"{self.application}/columns"
 
     @property

@@ -37,6 +37,8 @@ SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Spark's default, INT96, is read wrong by others outside of the years 1677 to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A name may be ${env:…}: what that is has no business in SQL, nor in a table.
+    "spark.sql.variable.substitute": "false",
     # A cut's version of a table that has long been idle is old, and all of its files are there.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.

@@ -167,7 +167,7 @@ def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
 ) -> None:
     """Where one ends that isn't transactional, the commit of its writer starts: the same LSN."""
     log = streamed(
-        {},
+        {"capture": {"message.prefix.include.list": "note"}},
         ["CREATE TABLE t (id int PRIMARY KEY)"],
         "BEGIN; INSERT INTO t VALUES (1), (2);"
         " SELECT pg_logical_emit_message(false, 'note', 'first'); COMMIT",
@@ -245,7 +245,12 @@ def test_transactions_are_counted_and_messages_are_events(
     streamed: Streamed, topic_prefix: str
 ) -> None:
     log = streamed(
-        {"capture": {"provide.transaction.metadata": "true"}},
+        {
+            "capture": {
+                "provide.transaction.metadata": "true",
+                "message.prefix.include.list": "note",
+            }
+        },
         ["CREATE TABLE t (id int PRIMARY KEY)"],
         "BEGIN; INSERT INTO t VALUES (1), (2);"
         " SELECT pg_logical_emit_message(true, 'note', 'inside'); COMMIT",
