@@ -76,6 +76,8 @@ class OpenTransactions:
         self._job: Job[Running] | None = None
         self._asked: tuple[_Wait, ...] = ()
         self._next = 0.0
+        self._failure = ""
+        """Why the last look came to nothing."""
 
     def have_ended(self, table: CapturedTable, request: SnapshotRequest) -> bool:
         """Whether a table may be read; one that may not waits from here on."""
@@ -104,9 +106,12 @@ class OpenTransactions:
         self._next = now + _CHECK_S
         if isinstance(error := job.failure(), MillraceError):
             self._next = now + _AGAIN_S
-            log.warning("can't look for open transactions", reason=error.what)
+            if error.what != self._failure:
+                log.warning("can't look for open transactions", reason=error.what)
+            self._failure = error.what
             return False
         assert job.result is not None  # noqa: S101 (it hasn't failed)
+        self._failure = ""
         over = {
             name: wait.behind_xid
             for name, wait in self._waits.items()
@@ -115,12 +120,20 @@ class OpenTransactions:
         self._ended |= over
         for name in over:
             del self._waits[name]
-        self._warn(now)
+        self._warn(now, job.result.oldest_at_primary)
         return bool(over)
 
-    def _warn(self, now: float) -> None:
-        """Tell of tables that have waited for a while, each of them once."""
-        late = {name: wait for name, wait in self._waits.items() if now > wait.warn_at}
+    def _warn(self, now: float, oldest: int) -> None:
+        """Tell of tables that have waited for a while, each of them once.
+
+        Where all below ``oldest`` have ended at the primary, a standby's replay is what they wait
+        for (cdc/postgres/checks/standby.py).
+        """
+        late = {
+            name: wait
+            for name, wait in self._waits.items()
+            if now > wait.warn_at and wait.behind_xid > oldest
+        }
         if not late:
             return
         for wait in late.values():

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,20 @@ class TableBars:
         self._bars.stop()
 
 
+class _StandardError:
+    """A line at a time, whatever thread it comes from; above the bars, where those have it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 class _ToStructlog(logging.Handler):
     """Lines of libraries that use the standard library's logging."""
 
@@ -150,7 +165,7 @@ def configure_logging(*, json: bool = False) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()], force=True)
 
@@ -158,7 +173,11 @@ def configure_logging(*, json: bool = False) -> None:
 class ConsoleObserver:
     """Shows a bar per table where there is a terminal, and log lines where there is none."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, standby_trouble: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``standby_trouble`` says why no rows come from [snapshot_source]; empty: they do."""
+        self._standby_trouble = standby_trouble
         self._console = console or Console(stderr=True)
         self._bars = TableBars(self._console)
         self._tables: dict[TableName, TableDescription] = {}
@@ -221,7 +240,8 @@ class ConsoleObserver:
                 size = state.pages_total * state.block_bytes
                 self._bars.begin(name, size, request.rows, share)
             shown[name] = request.rows
-            note = "paused" if request.paused else ""
+            awaited = "waits for the standby" if self._standby_trouble() else ""
+            note = "paused" if request.paused else awaited
             self._bars.move(name, request.rows, share, note)
         for name in self._windows.keys() - shown.keys():
             self._bars.end(name, self._windows[name])
