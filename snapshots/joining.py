@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -164,6 +164,8 @@ class NewTables:
         self._described: deque[TableDescription] = deque()
         self._refused: list[TableName] = []
         """The tables that could never be captured, when new ones were looked for."""
+        self._told: dict[int, str] = {}
+        """Why tables can't be added to the publication, as far as the log has been told."""
 
     def turn(self, reached: Position) -> Joined:
         """Begin to read one that has joined; returns what the log gets.
@@ -188,7 +190,11 @@ class NewTables:
             self._refused = [state.name for state in states if not state.is_in_log]
             others_than = frozenset([*followed, *self._tables.states.waiting])
             others = partial(
-                _others, settings=self._settings, than=others_than, states=tuple(states)
+                _others,
+                settings=self._settings,
+                than=others_than,
+                states=tuple(states),
+                told=self._told,
             )
             self._job = self._reader.ask(others)
         return Joined([])
@@ -213,6 +219,7 @@ def _others(
     settings: CaptureSettings,
     than: frozenset[TableName],
     states: Sequence[TableState],
+    told: MutableMapping[int, str],
 ) -> list[TableDescription]:
     """Describe tables that are captured, and aren't among these.
 
@@ -221,6 +228,7 @@ def _others(
     """
     captured = captured_tables(connection, settings)
     new = publishing.unknown(captured, states)
-    locked = publishing.add(connection, settings, publishing.addable(connection, settings, new))
+    addable = publishing.addable(connection, settings, new)
+    locked = publishing.add(connection, settings, addable, told)
     others = [t for t in captured if t.name not in than and t.oid not in locked]
     return described_tables(connection, settings, others) if others else []
