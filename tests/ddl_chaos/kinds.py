@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.ddl_chaos import partitions
+from tests.ddl_chaos.guests import GUESTS, GUESTS_SINCE
 from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SHAPES, filled
 from tests.ddl_chaos.source import Source
 
@@ -262,6 +263,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "table dropped and created": dropped_and_created,
     "table renamed for a while": renamed_away_and_back,
     "table in another schema for a while": moved_out_and_in,
+    **GUESTS,
 }
 """What leaves rows other than the log has them, and no row event."""
 SINCE: Final[Mapping[str, int]] = {
@@ -270,5 +272,6 @@ SINCE: Final[Mapping[str, int]] = {
     "table in another schema for a while": 15,
     "unlogged for a while": 15,  # what a publication names, other than by schema, can't be so
     "generated column's expression": 18,  # before, their values aren't published
+    **GUESTS_SINCE,
 }
 """The versions that have a kind, where not all that are supported have it."""
