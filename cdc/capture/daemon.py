@@ -175,8 +175,13 @@ class Daemon:
         if mode != "initial_only":
             self._stream(session, stack, progress, stop)
             return
-        if not session.tables.reads.is_all_shown(progress.cut):
-            self._stream(session, stack, progress, stop, session.tables.reads.is_all_shown)
+        reads, obstacles = session.tables.reads, session.tables.obstacles
+        if not reads.is_all_shown(progress.cut):
+            # Who waits for the end (cron) is told of an obstacle by it.
+            def is_done(cut: Position) -> bool:
+                return reads.is_all_shown(cut, obstacles.lasting)
+
+            self._stream(session, stack, progress, stop, is_done)
         if not stop.is_set():
             session.check_read()
             session.servers.end_slot()

@@ -32,7 +32,7 @@ from cdc.records.dead_letters import (
 )
 from cdc.records.position import Position, header
 from cdc.records.record import Record, record_bytes
-from cdc.records.schema import TableSchema
+from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import dead_letter_topic
 from cdc.settings.modes import ColumnModes
 from cdc.wal.decoder import decode
@@ -51,6 +51,8 @@ _AGAIN_S: Final = 600.0
 """A topic that refuses a batch again, so soon, doesn't do so for the batch's size alone."""
 _VAIN_MAX: Final = 3
 """A reset may be asked for, begun and refused in one transaction: then the log knows of none."""
+_WRITERS_MAX: Final = 10_000
+"""More than are written in a Kafka transaction, whose records alone may be refused."""
 _SNAPSHOT: Final = f"{0:016x}"
 """The end of a position whose rows have another one after each start."""
 _REASON_CHARS_MAX: Final = 2_000
@@ -67,17 +69,21 @@ class Refusals:
     over at the recorded progress, and sends what is suspect in groups, then one by one.
     ``topics`` are those for which that is done: records that aren't written alone, or that come
     from any table. Of others the topic tells the table, which is set aside. ``routed`` are topics
-    with records of tables that they aren't named after: they tell none.
+    with records of tables that they aren't named after: who has written a record tells there.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.topics: set[str] = set()
-        self.routed: set[str] = set()
+        self.routed: dict[str, set[TableName]] = {}
+        self._writers: dict[tuple[str, bytes | None], TableName] = {}
+        """Topic and key of records that were written there last → their tables."""
         self.reasons: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of each refused record → the reason."""
         self.of_tables: dict[str, RecordRefusedError] = {}
-        """Topics whose tables the next start sets aside, with the reason."""
+        """Topics whose tables the next start sets aside, with the reason ..."""
+        self.of_writers: dict[TableName, RecordRefusedError] = {}
+        """... and tables whose records go to other topics."""
         self._batches: dict[str, float] = {}
         """When (monotonic) topics have refused several records at once."""
         self._vain = Counter[str]()
@@ -102,12 +108,22 @@ class Refusals:
         now, before = self._clock(), self._batches.pop(refused.topic, -math.inf)
         if refused.suspects > 1 and now - before >= _AGAIN_S:
             self._batches[refused.topic] = now  # it may be the batch alone that is too large
-        elif refused.topic in self.routed:
-            return False
+        elif (tables := self.routed.get(refused.topic)) is not None:
+            writer = self._writers.get((refused.topic, refused.key))
+            for table in tables if writer is None else {writer}:
+                self.of_writers[table] = error
         else:
             self.of_tables[refused.topic] = error
         self.has_any = True
         return True
+
+    def note_routed(self, record: Record, table: TableName) -> None:
+        """Tell of a record that goes to a topic that isn't its table's."""
+        self.routed.setdefault(record.topic, set()).add(table)
+        self._writers.pop(written := (record.topic, record.key), None)
+        self._writers[written] = table
+        if len(self._writers) > _WRITERS_MAX:
+            del self._writers[next(iter(self._writers))]
 
     def is_in_vain(self, topic: str, *, is_over: bool) -> bool:
         """Whether starting over for a topic leads nowhere.
@@ -224,7 +240,7 @@ class DeadLetters:
         for record in records:
             self._refusals.topics.add(record.topic)
             if record.topic != schema.topic:
-                self._refusals.routed.add(record.topic)
+                self._refusals.note_routed(record, schema.name)
             large = self._too_large(record) if aside or self._oversized != "set_aside" else None
             refused = self._refused(record, change.position)
             if not (large or refused):

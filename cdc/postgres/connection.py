@@ -25,7 +25,14 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 
 from cdc.errors import ConfigError, SourceError, SourceUnreachableError
-from cdc.postgres.failures import RefusedError, connect_error, explained, server_address
+from cdc.postgres.failures import (
+    VERSION_MIN,
+    RefusedError,
+    connect_error,
+    explained,
+    server_address,
+    unfit,
+)
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
@@ -65,6 +72,8 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
+_UNKNOWN_SETTING: Final = re.compile("unrecognized configuration parameter", re.IGNORECASE)
+_RAW: Final = "SET client_encoding = 'SQL_ASCII'"
 _NAME: Final = "millrace"
 REPLICATION_NAME: Final = f"{_NAME} replication"
 """Our application_name, unless [source] has one."""
@@ -104,6 +113,7 @@ def connect(
         raise _refused(str(error), source) from None
     except psycopg.ProgrammingError as error:
         raise ConfigError(str(error).strip(), where="[source]") from None
+    _check_server(connection.pgconn)
     for since, statement in _PINNED_SINCE:
         if connection.info.server_version >= since:
             query(connection, statement)
@@ -139,10 +149,32 @@ def _connect_replication(source: LibraryOptions) -> PGconn:
         error = _refused(pgconn.get_error_message(), source)
         pgconn.finish()
         raise error
+    _check_server(pgconn)
     for since, statement in _PINNED_SINCE:
         if pgconn.server_version >= since:
             command(pgconn, statement)
+    if has_raw_text(pgconn):
+        command(pgconn, _RAW)
     return pgconn
+
+
+def has_raw_text(pgconn: PGconn) -> bool:
+    """Whether the database takes any bytes as text: it refuses to send such as aren't UTF-8."""
+    return pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII"
+
+
+@contextmanager
+def raw_text(connection: psycopg.Connection) -> Iterator[None]:
+    """Let texts come as the bytes that they are, also where those aren't UTF-8."""
+    if not has_raw_text(connection.pgconn):
+        yield
+        return
+    query(connection, _RAW)
+    try:
+        yield
+    finally:
+        if connection.info.transaction_status.name in {"IDLE", "INTRANS"}:
+            query(connection, "SET client_encoding = 'UTF8'")
 
 
 def target(source: LibraryOptions) -> str:
@@ -325,7 +357,32 @@ def _effective(source: LibraryOptions) -> dict[str, str]:
 
 def _refused(text: str, source: LibraryOptions) -> Exception:
     keywords = _effective(source)
+    if _UNKNOWN_SETTING.search(text) and (error := _ask_version(source)) is not None:
+        return error
     return connect_error(text, target(source), keywords.get("user", ""), keywords.get("dbname", ""))
+
+
+def _ask_version(source: LibraryOptions) -> SourceError | None:
+    """Why the server is too old, where that is so, and no keyword is wrong."""
+    conninfo = _conninfo(source, "version", {})
+    try:
+        with psycopg.connect(conninfo) as connection:
+            is_old = connection.info.server_version < VERSION_MIN
+            return unfit(connection.pgconn) if is_old else None
+    except psycopg.Error:
+        return None
+
+
+def _check_server(pgconn: PGconn) -> None:
+    """Raise SourceSettingError for a server that isn't PostgreSQL 14 or newer, or for a pooler.
+
+    It asks nothing: a server tells its version, and how the session is set, as it begins. What is
+    refused is closed.
+    """
+    error = unfit(pgconn)
+    if error is not None:
+        pgconn.finish()
+        raise error
 
 
 def act(connection: psycopg.Connection, statement: str) -> None:

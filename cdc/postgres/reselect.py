@@ -15,7 +15,7 @@ import structlog
 from psycopg import pq, sql
 
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import connect, has_raw_text, query, raw_text
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
@@ -187,8 +187,8 @@ class Rereading:
         statement = _statement(
             table, request, names, wanted, lambda text: bytes(escape(text)).decode()
         )
-        cursor = connection.execute(statement)
-        return _rows(cursor, request, wanted)
+        with raw_text(connection):
+            return _rows(connection.execute(statement.as_bytes()), request, wanted)
 
     def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
         """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
@@ -340,9 +340,12 @@ def current_row(
 ) -> Row | None:
     """The row under this key, whose texts are in the order of the table's columns."""
     keyed = [column for column in table.columns if column.key is not None]
+    as_text = "convert_from({}, 'SQL_ASCII')" if has_raw_text(connection.pgconn) else "{}"
     same = [
         sql.SQL("{} = {}::{}").format(
-            sql.Identifier(column.name), sql.Literal(text.decode()), sql.SQL(column.declared)
+            sql.Identifier(column.name),
+            sql.SQL(as_text).format(sql.Literal(text if "(" in as_text else text.decode())),
+            sql.SQL(column.declared),
         )
         for column, text in zip(keyed, key, strict=True)
     ]
@@ -356,8 +359,8 @@ def current_row(
     for setting in _LIMITS:
         query(connection, setting)
     try:
-        with explained(connection.pgconn):
-            rows = _texts(connection.execute(statement))
+        with explained(connection.pgconn), raw_text(connection):
+            rows = _texts(connection.execute(statement.as_bytes()))
     finally:
         if not connection.broken:
             query(connection, "ROLLBACK")

@@ -29,6 +29,8 @@ from cdc.tables.states import TableStates
 from cdc.wal.messages import ReplicaIdentity
 
 log = structlog.get_logger()
+LASTING_S: Final = 10.0
+"""An obstacle lasts that is there for so long, whenever it is looked at (every few seconds)."""
 GIVEN_UP: Final = "a record of it can't be written (the next start tries again)"
 """Why the daemon doesn't read such a table again by itself."""
 _DEAD_LETTERS: Final = "errors.dead.letter.include.list"
@@ -54,9 +56,24 @@ class Obstacles:
         self._check = check
         self._check_readable = check_readable
         self._warned = set[TableName]()
+        self._hindered: dict[TableName, float] = {}
+        """Tables that couldn't be captured when they were looked at last → since when."""
+
+    @property
+    def lasting(self) -> set[TableName]:
+        """Tables that couldn't be captured whenever they were looked at, for a while."""
+        until = time.monotonic() - LASTING_S
+        return {name for name, since in self._hindered.items() if since <= until}
 
     def of(self, table: TableDescription) -> TableRefusedError | None:
         """Why a table can't be captured as it is described; None: it can."""
+        if (error := self._of(table)) is None:
+            self._hindered.pop(table.name, None)
+        else:
+            self._hindered.setdefault(table.name, time.monotonic())
+        return error
+
+    def _of(self, table: TableDescription) -> TableRefusedError | None:
         if not self._settings.lossless:
             return None
         try:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -137,28 +138,31 @@ class TableBars:
         self._bars.stop()
 
 
+class _StandardError:
+    """A line at a time, whatever thread it comes from; above the bars, where those have it.
+
+    What fails ends nothing: a log on a full disk isn't worth a daemon.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        """Write it, or as much of it as there is room for."""
+        with self._lock, suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 class _ToStructlog(logging.Handler):
     """Lines of libraries that use the standard library's logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.log(record.levelno, record.getMessage(), logger=record.name)
-
-
-class _Unfailing:
-    """A text file whose failures end nothing: a log on a full disk isn't worth a daemon."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, text: str) -> None:
-        """Write it, or as much of it as there is room for."""
-        with suppress(OSError):
-            self._file.write(text)
-
-    def flush(self) -> None:
-        """Pass on what was written."""
-        with suppress(OSError):
-            self._file.flush()
 
 
 def configure_logging(*, json: bool = False) -> None:
@@ -175,7 +179,7 @@ def configure_logging(*, json: bool = False) -> None:
             printable_values,
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _StandardError())),
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()], force=True)
 
@@ -183,7 +187,11 @@ def configure_logging(*, json: bool = False) -> None:
 class ConsoleObserver:
     """Shows a bar per table where there is a terminal, and log lines where there is none."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, standby_trouble: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``standby_trouble`` says why no rows come from [snapshot_source]; empty: they do."""
+        self._standby_trouble = standby_trouble
         self._console = console or Console(stderr=True)
         self._bars = TableBars(self._console)
         self._tables: dict[TableName, TableDescription] = {}
@@ -246,7 +254,8 @@ class ConsoleObserver:
                 size = state.pages_total * state.block_bytes
                 self._bars.begin(name, size, request.rows, share)
             shown[name] = request.rows
-            note = "paused" if request.paused else ""
+            awaited = "waits for the standby" if self._standby_trouble() else ""
+            note = "paused" if request.paused else awaited
             self._bars.move(name, request.rows, share, note)
         for name in self._windows.keys() - shown.keys():
             self._bars.end(name, self._windows[name])

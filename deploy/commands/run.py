@@ -14,6 +14,7 @@ import typer
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode
+from cdc.postgres.checks.standby import StandbyWatch
 from cdc.settings import DEFAULT_PATH, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
@@ -95,15 +96,17 @@ def use_daemon(
     console.configure_logging(json=json)
     capture = settings.capture
     pace = Pace(capture.snapshot_rows_per_second_max, adaptive=capture.snapshot_adaptive)
-    backfill = InitialSnapshot(settings.source, capture, pace)
+    backfill, standby = InitialSnapshot(settings.source, capture, pace), StandbyWatch()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     with (
         stop_on_signals() as stop,
-        console.ConsoleObserver() as observer,
+        console.ConsoleObserver(standby_trouble=standby.trouble) as observer,
         contextlib.ExitStack() as stack,
     ):
-        daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
+        channel = partial(open_channel, pace, standby_watch=standby)
+        daemon = Daemon(settings, backfill, observer, channel)
+        daemon.health.standby_trouble = standby.trouble
         if answers and settings.health.listen is not None:
             metrics = daemon_registry(daemon.health, daemon.refusals, lambda: pace.rate)
             stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))

@@ -13,6 +13,7 @@ from cdc.kafka.admin import LogAdmin
 from cdc.kafka.signal_topic import Follower
 from cdc.log.state import last_progress
 from cdc.postgres import slot
+from cdc.postgres.checks.standby import why_unread
 from cdc.postgres.connection import connect
 from cdc.records.state import (
     Phase,
@@ -61,6 +62,7 @@ class SnapshotWatch:
         self._is_passed = False
         """Whether the daemon has followed the signals up to ours."""
         self._is_gone = False
+        self._is_unread = False
         self._paused: set[str] = set()
         self._refused: list[str] = []
 
@@ -192,6 +194,15 @@ class SnapshotWatch:
         if gone and not self._is_gone:
             log.warning("no daemon runs: the snapshot goes on when one does")
         self._is_gone = gone
+        trouble = why_unread(self._settings)
+        if trouble is not None and not self._is_unread:
+            log.warning(
+                "no rows can be read from the standby: reads go on once it has caught up",
+                reason=trouble.what,
+                where=trouble.where,
+                remedy=trouble.remedy,
+            )
+        self._is_unread = trouble is not None
 
 
 def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:

@@ -16,6 +16,7 @@ from rich.text import Text
 from cdc.errors import LogUnreachableError, MillraceError
 from cdc.log.state import last_progress, read_dead_letters
 from cdc.postgres import slot
+from cdc.postgres.checks.standby import why_unread
 from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
 from cdc.records.state import Phase, Progress
@@ -110,6 +111,8 @@ def collect(settings: Settings) -> Status:
     states = ask_log(lambda: table_states(settings)) or []
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings, states)) or []
+    if any(not request.paused for state in states for request in state.requests):
+        problems += map(str, filter(None, [why_unread(settings)]))
     sinks = [
         ask(lambda: lakehouse_status(settings, progress, states)),
         ask(lambda: search_status(settings, progress, names, states)),

@@ -185,14 +185,17 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
 
 def field_names(schema: TableSchema) -> dict[str, str]:
     """Each column's field; raises SinkError where two columns would share one."""
-    fields: dict[str, str] = {}
+    fields, columns = dict[str, str](), dict[str, str]()
     for column in schema.event_columns:
         field = field_name(column.name)
-        if field in fields.values():
+        other = columns.setdefault(field, column.name)
+        if other != column.name:
             raise SinkError(
-                f"two columns would share the field {field!r}",
+                f"two columns would share the field {field!r}: {other} and {column.name}",
                 where=f"table {schema.name}",
-                remedy="rename one of them, or leave the table out by table.exclude.list",
+                remedy="rename one of them; or let the index do without the table (tables in"
+                " [search]), and index it as a joined document, where rename, include and exclude"
+                " tell its columns apart",
             )
         fields[column.name] = field
     return fields

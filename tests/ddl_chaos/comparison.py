@@ -17,7 +17,7 @@ from sinks.changes.names import IS_CURRENT, VALID_FROM, VALID_TO
 from sinks.search.client import connect
 from sinks.search.documents import index_name
 from tests.ddl_chaos.replay import OWN, Row, Versions, replayed
-from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES, SHAPES
+from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES
 from tests.ddl_chaos.source import GENERATED_SINCE, Source
 from tests.fixtures.pipeline import read_log
 from tests.fixtures.readers import query_builder
@@ -56,11 +56,11 @@ class Comparison:
         versions = self._versions()
         logged = self._logged(versions)
         different: dict[str, dict[Form, str]] = {}
-        for table in SHAPES:
+        for table in self._source.shapes:
             columns = self._columns(table)
             expected = self._expected(table, columns)
             for form in self._forms:
-                if table not in _TABLES.get(form, SHAPES):
+                if table not in _TABLES.get(form, self._source.shapes):
                     continue
                 rows: Iterable[Row]
                 if form == "log":
@@ -110,17 +110,16 @@ class Comparison:
         events = query_builder(path, _select([*columns, *OWN]))
         return self._replayed(table, columns, events, versions)
 
-    @staticmethod
     def _replayed(
-        table: str, columns: list[str], events: Iterable[Row], versions: Versions
+        self, table: str, columns: list[str], events: Iterable[Row], versions: Versions
     ) -> list[Row]:
-        return replayed(events, SHAPES[table].key.split(", "), columns, versions)
+        return replayed(events, self._source.shapes[table].key.split(", "), columns, versions)
 
     def _logged(self, versions: Mapping[str, Versions]) -> dict[str, list[Row]]:
         """By table: the log's records, as an archive has them."""
-        events: dict[str, list[Row]] = {table: [] for table in SHAPES}
+        events: dict[str, list[Row]] = {table: [] for table in self._source.shapes}
         if "log" in self._forms:
-            tables = {str(full_name(table)): table for table in SHAPES}
+            tables = {str(full_name(table)): table for table in self._source.shapes}
             states = {state.topic: state for state in self._pipeline.tables()}
             topics = {topic: state.partitions for topic, state in states.items()}
             for record in read_log(reader_options(self._pipeline.settings.kafka), topics):
@@ -142,8 +141,8 @@ class Comparison:
     def _versions(self) -> dict[str, Versions]:
         """By table: its schema versions."""
         topic = schema_topic(self._pipeline.settings.capture.topic_prefix)
-        tables = {full_name(table): table for table in SHAPES}
-        schemas: dict[str, list[TableSchema]] = {table: [] for table in SHAPES}
+        tables = {full_name(table): table for table in self._source.shapes}
+        schemas: dict[str, list[TableSchema]] = {table: [] for table in self._source.shapes}
         for schema in self._pipeline.states.read_all(topic, TableSchema):
             if (table := tables.get(schema.name)) is not None:
                 schemas[table].append(schema)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.ddl_chaos import keys, partitions
+from tests.ddl_chaos.guests import GUESTS, GUESTS_SINCE
 from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SHAPES, filled
 from tests.ddl_chaos.source import Source
 
@@ -281,6 +282,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "key migrated": keys.migrated,
     "key in another order": keys.reordered,
     "key with a column more or less": keys.extended_or_not,
+    **GUESTS,
 }
 """What leaves rows other than the log has them, and no row event."""
 SINCE: Final[Mapping[str, int]] = {
@@ -289,5 +291,6 @@ SINCE: Final[Mapping[str, int]] = {
     "table in another schema for a while": 15,
     "unlogged for a while": 15,  # what a publication names, other than by schema, can't be so
     "generated column's expression": 18,  # before, their values aren't published
+    **GUESTS_SINCE,
 }
 """The versions that have a kind, where not all that are supported have it."""

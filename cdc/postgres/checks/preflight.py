@@ -33,7 +33,6 @@ from cdc.records.schema import TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
-VERSION_MIN: Final = 140_000
 _SETTINGS: Final = """
 SELECT current_setting('wal_level'), pg_is_in_recovery(),
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
@@ -105,12 +104,6 @@ def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[M
     def problem(what: str, remedy: str) -> SourceSettingError:
         return SourceSettingError(what, where=where, remedy=remedy)
 
-    version = connection.info.server_version
-    if version < VERSION_MIN:
-        yield problem(
-            f"the server is PostgreSQL {version // 10_000}, and Millrace needs 14 or newer",
-            "upgrade the server",
-        )
     ((wal_level, standby, slots_max, slots_used, senders_max, senders_used),) = query(
         connection, _SETTINGS
     )
@@ -310,12 +303,15 @@ def _topics(
             yield names, shared_topic(data_topic(prefix, names[0]), names)
 
 
-def shared_topic(topic: str, names: Iterable[TableName]) -> TableRefusedError:
-    """Why tables can't be captured together."""
+def shared_topic(topic: str, names: Sequence[TableName]) -> TableRefusedError:
+    """Why tables can't be captured together; the last one is the one to rename, or leave out."""
+    last = names[-1]
     return TableRefusedError(
         f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka takes . and _"
-        " for one)",
-        remedy="rename one, or add one to table.exclude.list",
+        " for one, and a blank becomes _)",
+        remedy=f"rename one, such as ALTER TABLE {sql_names([last])} RENAME TO …; (or its schema)"
+        f"\n    or add one to table.exclude.list, such as {_literally(str(last))}"
+        "\n    (a transform doesn't help: each table has a topic of its own, whatever is routed)",
     )
 
 

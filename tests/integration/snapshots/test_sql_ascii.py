@@ -1,0 +1,118 @@
+"""A SQL_ASCII database takes any bytes as text: one that isn't UTF-8 concerns its table alone.
+
+The server refuses to send such a byte to a client that wants UTF-8. So texts come as they are, and
+a row that has one is a row that no record can be made of.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ExitCode
+from deploy.local.postgres import Postgres
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.source import Conninfo, run
+from tests.integration.snapshots.test_catalog_check import differing
+from tests.integration.snapshots.test_set_aside import aside, wait_until_equal
+from tests.integration.snapshots.test_while_streaming import PAGES, wait_for
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+MakePipeline = Callable[..., RunningPipeline]
+NOT_UTF8 = r"convert_from('\xe9', 'SQL_ASCII')"
+"""What a client of LATIN1 writes for é."""
+TABLES = (
+    'CREATE TABLE odd (id int PRIMARY KEY, "größe" text)',
+    "CREATE TABLE other (id int PRIMARY KEY, v text)",
+    "INSERT INTO odd VALUES (1, 'größer'), (2, 'x')",
+    "INSERT INTO other VALUES (1, '日本')",
+)
+MEND = """
+UPDATE odd SET "größe" = convert_from(
+    convert(convert_to("größe", 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'SQL_ASCII') WHERE id = 3
+"""
+"""As docs/postgresql.md has it."""
+LARGE = f"repeat('é', 4000) || {NOT_UTF8}"
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[Conninfo]:
+    """A database without an encoding."""
+    name = f"ascii_{uuid4().hex[:12]}"
+    statement = sql.SQL(
+        "CREATE DATABASE {} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+    ).format(sql.Identifier(name))
+    with psycopg.connect(make_conninfo(**postgres.conninfo()), autocommit=True) as connection:
+        connection.execute(statement)
+    yield {**postgres.conninfo(name), "client_encoding": "UTF8"}
+    postgres.drop_database(name)
+
+
+def test_its_table_alone_is_set_aside_and_is_whole_once_the_row_is_mended(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    run(database, *TABLES)
+    made = pipeline(**PAGES)
+    daemon = made.catch_up()
+    wait_until_equal(made, database, ["odd", "other"])
+    run(
+        database,
+        f"INSERT INTO odd VALUES (3, {NOT_UTF8})",
+        "UPDATE odd SET \"größe\" = 'größte' WHERE id = 1",
+        "INSERT INTO other VALUES (2, 'ä')",
+    )
+    wait_for(lambda: aside(made) == {"odd"} or not daemon.running)
+    wait_for(lambda: not differing(made, database, ["other"]))
+    log = daemon.command.log_end()
+    assert "a value of column größe has bytes that aren't UTF-8" in log
+    assert "errors.dead.letter.include.list" in log
+    run(database, MEND)
+    assert made.millrace("snapshot", "--reset", "public.odd").returncode == 0
+    wait_until_equal(made, database, ["odd", "other"])
+    assert made.stop(daemon) == 0
+
+
+def test_a_first_snapshot_and_a_read_while_streaming_go_on_without_it(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    run(database, *TABLES, f"INSERT INTO odd VALUES (3, {NOT_UTF8})")
+    made = pipeline(**PAGES)
+    daemon = made.catch_up()
+    assert aside(made) == {"odd"}
+    asked = made.millrace("snapshot", "--reset", "public.odd")
+    assert asked.returncode == ExitCode.NOT_DONE
+    assert "aren't UTF-8" in asked.stderr
+    run(database, "DELETE FROM odd WHERE id = 3", "INSERT INTO other VALUES (2, 'ä')")
+    assert made.millrace("snapshot", "--reset", "public.odd").returncode == 0
+    wait_until_equal(made, database, ["odd", "other"])
+    assert made.stop(daemon) == 0
+
+
+def test_where_dead_letters_are_wanted_it_is_one_and_its_neighbours_go_on(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    run(database, *TABLES)
+    made = pipeline(**{"errors.dead.letter.include.list": "public.odd"})
+    daemon = made.catch_up()
+    run(
+        database,
+        f"INSERT INTO odd VALUES (3, {NOT_UTF8}), (4, 'ß')",
+        # Its large value, which the update leaves unchanged, is read again.
+        f"INSERT INTO odd VALUES (5, {LARGE})",
+        "ALTER TABLE odd ADD v int",
+        "UPDATE odd SET v = 1 WHERE id = 4",
+    )
+    wait_for(lambda: letters(made) == 2 or not daemon.running)
+    run(database, "UPDATE odd SET \"größe\" = 'é' WHERE id IN (3, 5)")
+    wait_until_equal(made, database, ["odd", "other"])
+    assert aside(made) == set()
+    assert made.stop(daemon) == 0
+
+
+def letters(made: RunningPipeline) -> int:
+    shown = json.loads(made.millrace("status", "--json").stdout)
+    return int(shown["dead_letters"].get("public.odd", 0))
