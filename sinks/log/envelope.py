@@ -66,7 +66,8 @@ class EnvelopeSchema:
         The row is the record's ``after``.
         """
         called = texts([names.get(name) for name in self.types])
-        return F.array_compact(F.transform(row[_MISSING], lambda place: F.get(called, place)))
+        places = F.array_sort(row[_MISSING])
+        return F.array_compact(F.transform(places, lambda place: F.get(called, place)))
 
     def lacks(self, row: SparkColumn, column: Column) -> SparkColumn:
         """Whether a row has no value for the column: a null is one."""
