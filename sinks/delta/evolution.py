@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
@@ -31,7 +30,7 @@ from sinks.delta.columns import (
 )
 from sinks.delta.readers import MAPPING, WIDENING, require_readable, warning
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
-from sinks.delta.transaction import CONFLICTS, DeltaTransaction
+from sinks.delta.transaction import DeltaTransaction
 from sinks.run.options import Report
 from sinks.spark.session import first_line
 
@@ -133,13 +132,12 @@ def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> 
             change = _rewrite if _rewrites(target, steps) else _change
             change(target, run, there, steps, shape)
         cluster(target, shape)
-    except CONFLICTS:
-        raise
-    except (PySparkException, Py4JJavaError) as error:
+    except AnalysisException as error:
         raise SinkError(
             f"the table's columns can't be changed: {first_line(error)}",
             where=target.name,
-            remedy="remove the Delta table, so that the next run rebuilds it from the log",
+            remedy="correct what [[lakehouse.tables]] says of it, or remove the Delta table, so "
+            "that the next run rebuilds it from the log",
         ) from None
     except SinkError as error:
         error.where = target.name

@@ -35,10 +35,19 @@ _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 class Applied(NamedTuple):
-    """What a Delta table has: the run (0: none of ours has written to it), at which version."""
+    """What a Delta table has: the run (0: none of ours has written to it), at which version.
+
+    ``altered``: the run that has changed columns last, by a commit before its own.
+    """
 
     run: int
     at: TableVersion
+    altered: int
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it has the columns of a run that hasn't written its rows: no cut is so."""
+        return self.altered > self.run
 
 
 class DeltaTarget:
@@ -50,6 +59,7 @@ class DeltaTarget:
         self.name = derived.name
         self.path = derived.path
         self.application = f"millrace/{prefix}/{derived.name}"
+        self.columns_application = f"{self.application}/columns"
 
     @property
     def sql_name(self) -> str:
@@ -74,10 +84,16 @@ class DeltaTarget:
 
     def _applied(self, snapshot: Any) -> Applied:
         version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
-        return Applied(self.run_of(snapshot), version)
+        altered = self._last_of(self.columns_application, snapshot)
+        return Applied(self.run_of(snapshot), version, altered)
 
     def run_of(self, snapshot: Any) -> int:
-        """The run that a version of the table has.
+        """The run that a version of the table has."""
+        return self._last_of(self.application, snapshot)
+
+    @staticmethod
+    def _last_of(application: str, snapshot: Any) -> int:
+        """The number of the last transaction of an application; 0: there is none.
 
         A version's checksum file lists its application transactions; without one, Delta has to
         put the version's whole state together, which takes three jobs.
@@ -87,8 +103,8 @@ class DeltaTarget:
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
             listed = checksum.get().setTransactions().get()
             runs = (listed.apply(number) for number in range(listed.size()))
-            return next((int(r.version()) for r in runs if r.appId() == self.application), 0)
-        last = snapshot.transactions().get(self.application)
+            return next((int(r.version()) for r in runs if r.appId() == application), 0)
+        last = snapshot.transactions().get(application)
         return int(last.get()) if last.isDefined() else 0
 
     def columns(self) -> StructType:

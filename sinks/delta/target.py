@@ -267,7 +267,8 @@ class LakehouseTables(Target):
         unknown = (plan.tables.keys() & self._derived.keys()) - versions.keys() - failed
         for name in (name for name in unknown if plan.tables[name].base):
             applied = self._table(name).read_applied()
-            if applied is not None and applied.run == plan.tables[name].base:
+            is_base = applied is not None and applied.run == plan.tables[name].base
+            if applied is not None and is_base and not applied.is_between:
                 versions[name] = applied.at
         return versions
 

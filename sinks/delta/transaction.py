@@ -151,7 +151,8 @@ class DeltaTransaction:
 
     def commit_columns(self) -> None:
         """Make that one version, which isn't the run's yet; raises if others were faster."""
-        self._transaction.commit(self._all_actions([]), self._update)
+        run = self._set_transaction(self._target.columns_application)
+        self._transaction.commit(self._all_actions([run]), self._update)
 
     def commit(self, inserted: int, updated: int, deleted: int) -> Rows:
         """Make all of that, and the run's number, one version; raises if others were faster."""
@@ -162,13 +163,16 @@ class DeltaTransaction:
             "numTargetRowsDeleted": deleted,
             "executionTimeMs": int((time.monotonic() - self._started) * 1000),
         })  # fmt: skip
-        since = self._jvm.scala.Option.apply(self._now_ms())
-        run = self._delta.actions.SetTransaction(self._target.application, self._run, since)
+        run = self._set_transaction(self._target.application)
         empty = self._sequence([])
         merge = getattr(self._delta, "DeltaOperations$Merge")
         operation = merge(self._none, self._none, self._none, self._none, empty, empty, empty)
         self._transaction.commit(self._all_actions([run]), operation)
         return Rows(inserted, updated, deleted)
+
+    def _set_transaction(self, application: str) -> Any:
+        since = self._jvm.scala.Option.apply(self._now_ms())
+        return self._delta.actions.SetTransaction(application, self._run, since)
 
     def _all_actions(self, more: list[Any]) -> Any:
         actions = self._sequence(more)

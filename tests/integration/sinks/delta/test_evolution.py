@@ -1,6 +1,7 @@
 """Columns of the source that change → those of its Delta tables: all of it at once, or nothing."""
 
 import datetime as dt
+from functools import partial
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +11,10 @@ import pytest
 from cdc.errors import ExitCode
 from cdc.records.schema import Column
 from sinks.changes.derived import derived_tables
+from sinks.changes.names import POSITION
+from sinks.delta.columns import plan_steps
 from sinks.delta.cuts import cuts, query
+from sinks.delta.table import DeltaTarget
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
@@ -82,6 +86,15 @@ def at_cuts(lakehouse: Lakehouse) -> list[list[dict[str, Any]]]:
     return found
 
 
+def is_between(lakehouse: Lakehouse) -> bool:
+    """Whether the table has other columns than its last run's, so that no cut is like it."""
+    assert lakehouse.settings.lakehouse is not None
+    derived = derived_tables(lakehouse.settings.lakehouse, ["public.t"])["public.t"]
+    applied = DeltaTarget(lakehouse.spark, lakehouse.prefix, derived).read_applied()
+    assert applied is not None
+    return applied.is_between
+
+
 def test_of_two_columns_that_differ_by_case_only_one_is_dropped(lakehouse: Lakehouse) -> None:
     """Dies between the commits of the change; then there is another change."""
     lakehouse.configure(kinds=KINDS)
@@ -98,8 +111,10 @@ def test_of_two_columns_that_differ_by_case_only_one_is_dropped(lakehouse: Lakeh
     with patch("sinks.delta.target.write_rows", side_effect=Died), pytest.raises(Died):
         lakehouse.merge()
     assert at_cuts(lakehouse) == [first]
+    assert is_between(lakehouse)
     altered(log, 3, 30, ID, upper("b"), column("A", "int8", number=4), id=3, b="third", A=3)
     merged(lakehouse)  # first the run that died
+    assert not is_between(lakehouse)
     second = [
         {"id": 1, "a__dropped1": "small", "A": "large"},
         {"id": 2, "a__dropped1": None, "A": "second"},
@@ -151,8 +166,12 @@ def read_by(reader: str, lakehouse: Lakehouse, name: str) -> list[dict[str, Any]
 
 
 def test_files_are_rewritten_where_other_readers_are_to_follow(lakehouse: Lakehouse) -> None:
-    """Renamed, swapped, dropped, made again and widened, with a death after the rewrite."""
-    lakehouse.configure(kinds=KINDS, compatibility="readers")
+    """Renamed, swapped, dropped, made again and widened, with a death after the rewrite.
+
+    One of those that are swapped partitions the table.
+    """
+    partitioned = [{"source": "public.t", "partition": ["b"]}]
+    lakehouse.configure(kinds=KINDS, compatibility="readers", tables=partitioned)
     odd, gone = column("odd name", "int4", number=4), column("c", "int4", number=5)
     log = begun(
         lakehouse,
@@ -210,3 +229,21 @@ def test_what_other_readers_cannot_follow_is_told_by_the_merge_that_does_it(
         "was begun without it: it has Delta's deletion vectors, column mapping, type widening"
         in str(failed.error)
     )
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("compatibility", ["delta", "readers"])
+def test_a_column_that_clusters_the_table_can_go(lakehouse: Lakehouse, compatibility: str) -> None:
+    def configure(cluster: str) -> None:
+        tables = [{"source": "public.t", "cluster": [cluster]}]
+        lakehouse.configure(tables=tables, compatibility=compatibility)
+
+    configure("a")
+    log = begun(lakehouse, ID, lower(), upper("b"), id=1, a="a", b="b")
+    configure("b")
+    altered(log, 2, 20, ID, upper("b"), id=2, b="2")
+    with patch("sinks.delta.evolution.plan_steps", partial(plan_steps, drops=True)):
+        merged(lakehouse)
+    assert lakehouse.table("public.t").columns == ["id", "b", POSITION]
+    assert sorted(lakehouse.read("public.t", "id", "b")) == [(1, "b"), (2, "2")]
+    assert [sorted(row) for row in at_cuts(lakehouse)[0]] == [["a", "b", "id"]]
