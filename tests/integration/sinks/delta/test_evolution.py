@@ -1,7 +1,6 @@
 """Columns of the source that change → those of its Delta tables: all of it at once, or nothing."""
 
 import datetime as dt
-from functools import partial
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +11,6 @@ from cdc.errors import ExitCode
 from cdc.records.schema import Column
 from sinks.changes.derived import derived_tables
 from sinks.changes.names import POSITION
-from sinks.delta.columns import plan_steps
 from sinks.delta.cuts import cuts, query
 from sinks.delta.table import DeltaTarget
 from sinks.job import run_lakehouse
@@ -235,15 +233,14 @@ def test_what_other_readers_cannot_follow_is_told_by_the_merge_that_does_it(
 @pytest.mark.parametrize("compatibility", ["delta", "readers"])
 def test_a_column_that_clusters_the_table_can_go(lakehouse: Lakehouse, compatibility: str) -> None:
     def configure(cluster: str) -> None:
-        tables = [{"source": "public.t", "cluster": [cluster]}]
-        lakehouse.configure(tables=tables, compatibility=compatibility)
+        remove = {"source": "public.t", "cluster": [cluster], "column.drop.policy": "remove"}
+        lakehouse.configure(tables=[remove], compatibility=compatibility)
 
     configure("a")
     log = begun(lakehouse, ID, lower(), upper("b"), id=1, a="a", b="b")
     configure("b")
     altered(log, 2, 20, ID, upper("b"), id=2, b="2")
-    with patch("sinks.delta.evolution.plan_steps", partial(plan_steps, drops=True)):
-        merged(lakehouse)
+    merged(lakehouse)
     assert lakehouse.table("public.t").columns == ["id", "b", POSITION]
     assert sorted(lakehouse.read("public.t", "id", "b")) == [(1, "b"), (2, "2")]
     assert [sorted(row) for row in at_cuts(lakehouse)[0]] == [["a", "b", "id"]]
