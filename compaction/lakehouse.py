@@ -117,7 +117,7 @@ def compact_lakehouse(
             if there is not None and there.run:
                 yield _compact(target, derived, dry_run=dry_run)
                 left = target.read_applied()
-                if not dry_run and left is not None:
+                if not dry_run and left is not None and not left.is_between:
                     plans.compact({name: (left.run, left.at)})
 
 

@@ -8,7 +8,7 @@ https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot
 
 from collections.abc import Callable, Collection
 from itertools import chain
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import psycopg
 from psycopg import sql
@@ -20,7 +20,6 @@ from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings
-from snapshots.conditions import check_condition
 from snapshots.reader import Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
@@ -93,6 +92,14 @@ class Visibility(NamedTuple):
         # The newest ones may be in the WAL and have ended for nobody yet: xmax comes before them.
         newer = range(self.xmax, self.xmax + COMMITS_MAX)
         return not any(0 < committed_at(xid & mask) <= lsn for xid in chain(self.running, newer))
+
+
+_NODES: Final = frozenset({
+    "Limit", "Result", "Seq Scan", "Tid Scan", "Tid Range Scan", "Index Scan", "Index Only Scan",
+    "Bitmap Heap Scan", "Bitmap Index Scan", "BitmapAnd", "BitmapOr", "Gather",
+})  # fmt: skip
+"""Of a scan by a condition, however it is done."""
+_RELATIONS_OF: Final = "Relation Name"
 
 
 class DescribedTable(NamedTuple):
@@ -256,3 +263,32 @@ def _lock(connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf)
     except TableRefusedError:
         raise AlteredError from None
     query(connection, _ORDERED)
+
+
+def check_condition(connection: psycopg.Connection, select: sql.Composed, leaf: Leaf) -> None:
+    """Raise TableRefusedError where a leaf's SELECT reads more than rows of the leaf.
+
+    Who may send signals may not read whatever the daemon's role may: a condition that closes a
+    bracket too many goes on with a UNION, and rows of another table get into this one's topic. So
+    PostgreSQL says what it has understood: one scan of the leaf, and nothing else. Planning reads
+    no row, in a transaction that is read only.
+    https://www.postgresql.org/docs/current/sql-explain.html
+    """
+    ((plans,),) = query(connection, sql.SQL("EXPLAIN (VERBOSE, FORMAT JSON) {}").format(select))
+    nodes = list(_nodes(plans[0]["Plan"]))
+    relations = [node for node in nodes if _RELATIONS_OF in node]
+    own = [(node["Schema"], node[_RELATIONS_OF]) for node in relations] in ([], [tuple(leaf.name)])
+    is_simple = all(node["Node Type"] in _NODES and "Subplan Name" not in node for node in nodes)
+    if not (own and is_simple):
+        raise TableRefusedError(
+            "the filter isn't a condition on the table's own columns: it has a subquery, or names"
+            " other tables",
+            where=f"table {leaf.name}",
+            remedy="send the signal again with a plain condition",
+        )
+
+
+def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)

@@ -6,11 +6,10 @@ same Kafka transaction as its neighbours and the progress. docs/decisions/0008-d
 """
 
 import math
-import struct
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
 import structlog
@@ -18,8 +17,9 @@ import structlog
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.claims import Claims
+from cdc.dead_letters.row_bytes import row_bytes
 from cdc.errors import ROW_ERRORS, ExitCode, MillraceError, RecordRefusedError, RefusedRecord
-from cdc.events.changes import ABSENT, Change, Row
+from cdc.events.changes import Change
 from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
@@ -35,8 +35,6 @@ from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import dead_letter_topic
 from cdc.settings.modes import ColumnModes
-from cdc.wal.decoder import decode
-from cdc.wal.messages import Insert
 
 log = structlog.get_logger()
 
@@ -287,8 +285,8 @@ class DeadLetters:
         hidden = masked | left_out
         contents = {
             "key": record.key if record else None,
-            "before": _tuple_data(change.before, hidden),
-            "after": _tuple_data(change.after, hidden),
+            "before": row_bytes(change.before, hidden),
+            "after": row_bytes(change.after, hidden),
         }
         head = DeadLetter(
             id=uuid.uuid4().hex,
@@ -383,30 +381,3 @@ class GuardedEncoder(Encoder):
                 raise
             return self._dead_letters.dead_letter(self._schema, change, error)
         return self._dead_letters.checked(made, self._schema, change)
-
-
-def _tuple_data(row: Row | None, hidden: Container[int]) -> bytes | None:
-    """A row as pgoutput sends it: Int16 columns, then per column n, u, or t, Int32 length, text.
-
-    What is hidden is as if it had not been sent (u).
-
-    https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
-    """
-    if row is None:
-        return None
-    fields = [struct.pack(">H", len(row))]
-    for index, value in enumerate(row):
-        if index in hidden:
-            fields.append(b"u")
-        elif isinstance(value, bytes):
-            fields += [b"t", struct.pack(">I", len(value)), value]
-        else:
-            fields.append(b"u" if value is ABSENT else b"n")
-    return b"".join(fields)
-
-
-def row_of(data: bytes) -> Row:
-    """The row of such bytes; raises CorruptMessageError for others."""
-    message = decode(b"I" + bytes(4) + b"N" + data)
-    assert isinstance(message, Insert)  # noqa: S101 (by its first byte)
-    return message.new

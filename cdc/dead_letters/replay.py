@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from cdc.convert.pipeline import Encoder
-from cdc.dead_letters.guard import row_of
+from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import (
     ROW_ERRORS,
     LogFormatError,

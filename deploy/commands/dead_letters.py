@@ -14,7 +14,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from cdc.dead_letters.guard import row_of
+from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import ConfigError, NotDoneError
 from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.connection import connect, query

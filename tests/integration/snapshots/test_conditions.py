@@ -5,7 +5,7 @@ import pytest
 from cdc.errors import TableRefusedError
 from cdc.postgres.described import Leaf
 from cdc.records.schema import TableName
-from snapshots.conditions import check_condition
+from snapshots.chunk import check_condition
 from snapshots.reader import ALL, of_range
 from tests.fixtures.source import Conninfo, run, session
 
