@@ -114,14 +114,11 @@ class MessageReader:
         return value
 
     def text(self) -> str:
-        """A name: UTF-8 up to a zero byte."""
+        """Text up to a zero byte; of names in a SQL_ASCII database not all need be UTF-8."""
         end = self._data.find(b"\0", self.offset)
         if end < 0:
             raise self.corrupt("text without an end")
-        try:
-            decoded = self._data[self.offset : end].decode()
-        except UnicodeDecodeError as error:
-            raise self.corrupt("a name that isn't UTF-8") from error
+        decoded = self._data[self.offset : end].decode("utf-8", "replace")
         self.offset = end + 1
         return decoded
 
