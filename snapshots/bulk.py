@@ -88,7 +88,7 @@ class _Worker:
         self._records = []
         self._copier = copier(self._records, encoder, position, now_us)
         self.table, self._chunk = table, chunk
-        self.copy.begin(reader.copying(self._connection, select))
+        self.copy.begin(reader.copying(select))
 
     def take(self) -> Iterator[SnapshotBatch]:
         """Make batches of what has arrived; the last one of a chunk says so, or has a failure."""

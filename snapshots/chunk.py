@@ -6,7 +6,7 @@ the SELECT goes by the extended protocol: a condition comes from whoever may sen
 https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, NamedTuple, Self
 

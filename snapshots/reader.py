@@ -15,7 +15,7 @@ from cdc.errors import (
     TableLockedError,
     TableRefusedError,
 )
-from cdc.postgres.connection import has_raw_text, query
+from cdc.postgres.connection import query
 from cdc.postgres.copy_out import copy_out, wait
 from cdc.postgres.described import Leaf
 from cdc.postgres.failures import server_address
@@ -192,10 +192,9 @@ def of_statement(statement: str, columns: Sequence[str]) -> sql.Composed:
     return sql.SQL("SELECT {} FROM ({}\n) AS given").format(_names(columns), own)
 
 
-def copying(connection: psycopg.Connection, select: sql.Composed) -> bytes:
-    """The statement that copies a SELECT's rows to us, as the bytes that they are."""
-    raw = " (ENCODING 'SQL_ASCII')" if has_raw_text(connection.pgconn) else ""
-    return sql.SQL("COPY ({}) TO STDOUT{}").format(select, sql.SQL(raw)).as_bytes()
+def copying(select: sql.Composed) -> bytes:
+    """The statement that copies a SELECT's rows to us."""
+    return sql.SQL("COPY ({}) TO STDOUT").format(select).as_bytes()
 
 
 def read(
@@ -210,7 +209,7 @@ def read(
     """
     copy = copy_out(connection)
     try:
-        copy.begin(copying(connection, select))
+        copy.begin(copying(select))
         while not copy.ended():
             used = feed(copy.buffer, copy.start, copy.end)
             if used > copy.start:

@@ -21,6 +21,8 @@ from typing import Any, Final, NamedTuple
 import psycopg
 import structlog
 from psycopg import pq, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 
@@ -74,6 +76,7 @@ _DEFAULTS: Final = {
 }
 _UNKNOWN_SETTING: Final = re.compile("unrecognized configuration parameter", re.IGNORECASE)
 _RAW: Final = "SET client_encoding = 'SQL_ASCII'"
+_TEXT_TYPES: Final = (0, "text", "name", "varchar", "bpchar", '"char"')  # 0: any unknown one
 _NAME: Final = "millrace"
 REPLICATION_NAME: Final = f"{_NAME} replication"
 """Our application_name, unless [source] has one."""
@@ -117,6 +120,10 @@ def connect(
     for since, statement in _PINNED_SINCE:
         if connection.info.server_version >= since:
             query(connection, statement)
+    if _has_raw_text(connection.pgconn):
+        query(connection, _RAW)
+        for kind in _TEXT_TYPES:
+            connection.adapters.register_loader(kind, _TextLoader)
     return connection
 
 
@@ -153,28 +160,21 @@ def _connect_replication(source: LibraryOptions) -> PGconn:
     for since, statement in _PINNED_SINCE:
         if pgconn.server_version >= since:
             command(pgconn, statement)
-    if has_raw_text(pgconn):
+    if _has_raw_text(pgconn):
         command(pgconn, _RAW)
     return pgconn
 
 
-def has_raw_text(pgconn: PGconn) -> bool:
-    """Whether the database takes any bytes as text: it refuses to send such as aren't UTF-8."""
+class _TextLoader(Loader):
+    """Text as it came; bytes that aren't UTF-8 become UNREADABLE."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode("utf-8", "replace")
+
+
+def _has_raw_text(pgconn: PGconn) -> bool:
+    """Whether the database takes any bytes as text: it refuses to send as UTF-8 what isn't."""
     return pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII"
-
-
-@contextmanager
-def raw_text(connection: psycopg.Connection) -> Iterator[None]:
-    """Let texts come as the bytes that they are, also where those aren't UTF-8."""
-    if not has_raw_text(connection.pgconn):
-        yield
-        return
-    query(connection, _RAW)
-    try:
-        yield
-    finally:
-        if connection.info.transaction_status.name in {"IDLE", "INTRANS"}:
-            query(connection, "SET client_encoding = 'UTF8'")
 
 
 def target(source: LibraryOptions) -> str:
@@ -191,7 +191,7 @@ def query(
 ) -> list[tuple[Any, ...]]:
     """Run a statement and return its rows, if it has any."""
     with explained(connection.pgconn):
-        text = statement.encode() if isinstance(statement, str) else statement
+        text = statement.encode() if isinstance(statement, str) else statement.as_bytes()
         cursor = connection.execute(text, parameters)
         return cursor.fetchall() if cursor.description else []
 

@@ -15,7 +15,7 @@ import structlog
 from psycopg import pq, sql
 
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.postgres.connection import connect, has_raw_text, query, raw_text
+from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
@@ -187,8 +187,7 @@ class Rereading:
         statement = _statement(
             table, request, names, wanted, lambda text: bytes(escape(text)).decode()
         )
-        with raw_text(connection):
-            return _rows(connection.execute(statement.as_bytes()), request, wanted)
+        return _rows(connection.execute(statement.as_bytes()), request, wanted)
 
     def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
         """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
@@ -340,12 +339,9 @@ def current_row(
 ) -> Row | None:
     """The row under this key, whose texts are in the order of the table's columns."""
     keyed = [column for column in table.columns if column.key is not None]
-    as_text = "convert_from({}, 'SQL_ASCII')" if has_raw_text(connection.pgconn) else "{}"
     same = [
         sql.SQL("{} = {}::{}").format(
-            sql.Identifier(column.name),
-            sql.SQL(as_text).format(sql.Literal(text if "(" in as_text else text.decode())),
-            sql.SQL(column.declared),
+            sql.Identifier(column.name), _literal(text), sql.SQL(column.declared)
         )
         for column, text in zip(keyed, key, strict=True)
     ]
@@ -359,10 +355,18 @@ def current_row(
     for setting in _LIMITS:
         query(connection, setting)
     try:
-        with explained(connection.pgconn), raw_text(connection):
+        with explained(connection.pgconn):
             rows = _texts(connection.execute(statement.as_bytes()))
     finally:
         if not connection.broken:
             query(connection, "ROLLBACK")
     indexes = [table.columns.index(column) for column in keyed]
     return next((row for row in rows if tuple(row[index] for index in indexes) == key), None)
+
+
+def _literal(text: bytes) -> sql.Composable:
+    """A text in SQL; in a SQL_ASCII database it may be no UTF-8."""
+    try:
+        return sql.Literal(text.decode())
+    except UnicodeDecodeError:
+        return sql.SQL("convert_from({}, 'SQL_ASCII')").format(sql.Literal(text))

@@ -9,6 +9,8 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 FORMAT: Final = 1
+UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
+"""What a name has in place of bytes that aren't UTF-8: a SQL_ASCII database takes any."""
 
 
 class TableName(NamedTuple):

@@ -15,7 +15,7 @@ import structlog
 
 from cdc.errors import MillraceError, TableRefusedError
 from cdc.postgres.captured import unpublished
-from cdc.postgres.checks.preflight import alter_identity, shared_topic
+from cdc.postgres.checks.preflight import alter_identity, shared_topic, unreadable_column
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -145,6 +145,8 @@ class Obstacles:
 
         ``identity`` names the columns that old rows come with.
         """
+        if (error := unreadable_column(table, (column.name for column in columns))) is not None:
+            raise error
         if not self._settings.lossless:
             return
         key = self._states.key(columns, table, replica_identity)

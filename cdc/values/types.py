@@ -97,8 +97,8 @@ def malformed(column: Column, table: TableName, error: Exception | None = None) 
         )
     if isinstance(error, UnicodeDecodeError):
         return BrokenRowError(
-            f"a value of column {column.name} has bytes that aren't UTF-8: a SQL_ASCII database"
-            " takes any",
+            f"a value of column {column.name} isn't a {column.declared}: it has bytes that aren't"
+            " UTF-8, as a SQL_ASCII database takes them",
             where=f"table {table}",
         )
     return BrokenRowError(

@@ -117,15 +117,12 @@ class MessageReader:
             raise self.corrupt("a time beyond 64 bits")
         return value
 
-    def text(self, errors: str = "strict") -> str:
-        """A name: UTF-8 up to a zero byte."""
+    def text(self) -> str:
+        """Text up to a zero byte; of names in a SQL_ASCII database not all need be UTF-8."""
         end = self._data.find(b"\0", self.offset)
         if end < 0:
             raise self.corrupt("text without an end")
-        try:
-            decoded = self._data[self.offset : end].decode(errors=errors)
-        except UnicodeDecodeError as error:
-            raise self.corrupt("a name that isn't UTF-8") from error
+        decoded = self._data[self.offset : end].decode("utf-8", "replace")
         self.offset = end + 1
         return decoded
 
@@ -240,12 +237,9 @@ def _truncate(reader: MessageReader) -> Message:
 
 
 def _logical_message(reader: MessageReader) -> Message:
-    """'M', Int8 flags (1: transactional), Int64 LSN, String prefix, Int32 n, Byten.
-
-    Any role may have written it: a prefix that isn't UTF-8 is no reason to end.
-    """
+    """'M', Int8 flags (1: transactional), Int64 LSN, String prefix, Int32 n, Byten."""
     transactional = reader.flags(1, "message flags") == 1
-    lsn, prefix = reader.lsn(), reader.text("replace")
+    lsn, prefix = reader.lsn(), reader.text()
     return messages.LogicalMessage(transactional, lsn, prefix, reader.take(reader.u32()))
 
 

@@ -29,7 +29,7 @@ from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import server_address, sql_names
 from cdc.postgres.ownership import is_own
-from cdc.records.schema import TableName
+from cdc.records.schema import UNREADABLE, TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
@@ -169,6 +169,21 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
             "is in a schema with a dot in its name",
             "rename the schema",
         )
+    error = unreadable_column(table.name, (column.name for column in table.columns))
+    if error is not None:
+        yield error
+
+
+def unreadable_column(table: TableName, columns: Iterable[str]) -> TableRefusedError | None:
+    """Why no record can name all of a table's columns; None: it can."""
+    names = [name for name in columns if UNREADABLE in name]
+    if not names:
+        return None
+    return TableRefusedError(
+        f"table {table} has a column whose name isn't UTF-8: {', '.join(names)}",
+        remedy="rename the column by its number (docs/postgresql.md, Encodings, has the line)"
+        "\n    or add the table to table.exclude.list",
+    )
 
 
 def _identified(

@@ -13,7 +13,7 @@ from cdc.postgres.checks.preflight import alter_identity, finish_detach
 from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.connection import query
 from cdc.postgres.slot import has_failover
-from cdc.records.schema import TableName
+from cdc.records.schema import UNREADABLE, TableName
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.settings.modes import Patterns
 
@@ -171,9 +171,20 @@ def find_risks(
             f"publication {settings.publication_name} has tables without a replica identity, on"
             f" which UPDATE and DELETE fail; let their owner run{''.join(lines)}"
         )
+    yield from _unnamed(connection, settings)
     yield from _unseen(connection, settings)
     if settings.publication_autocreate_mode == "filtered" or settings.lossless:
         yield from _unmatched(connection, settings)
+
+
+def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
+    """Tables whose names no record can have, though the lists let them through."""
+    names = [name for name, _ in query(connection, _RELATIONS) if UNREADABLE in name]
+    if unnamed := sorted(name for name in names if settings.captures(name)):
+        yield (
+            f"tables whose names aren't UTF-8 aren't captured: {', '.join(unnamed)}; rename them by"
+            " their OIDs (docs/postgresql.md, Encodings, has the line)"
+        )
 
 
 def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:

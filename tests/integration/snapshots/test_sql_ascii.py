@@ -36,6 +36,17 @@ UPDATE odd SET "größe" = convert_from(
     convert(convert_to("größe", 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'SQL_ASCII') WHERE id = 3
 """
 """As docs/postgresql.md has it."""
+RENAME = (
+    """
+    DO $$ BEGIN EXECUTE (SELECT format('ALTER TABLE %s RENAME TO cafe', oid::regclass)
+        FROM pg_class WHERE relname LIKE 'caf%' AND relkind = 'r'); END $$;
+    """,
+    """
+    DO $$ BEGIN EXECUTE (SELECT
+        format('ALTER TABLE %s RENAME COLUMN %I TO groesse', attrelid::regclass, attname)
+        FROM pg_attribute WHERE attrelid = 'public.odd'::regclass AND attnum = 2); END $$;
+    """,
+)
 LARGE = f"repeat('é', 4000) || {NOT_UTF8}"
 
 
@@ -68,7 +79,7 @@ def test_its_table_alone_is_set_aside_and_is_whole_once_the_row_is_mended(
     wait_for(lambda: aside(made) == {"odd"} or not daemon.running)
     wait_for(lambda: not differing(made, database, ["other"]))
     log = daemon.command.log_end()
-    assert "a value of column größe has bytes that aren't UTF-8" in log
+    assert "column größe isn't a text: it has bytes that aren't UTF-8" in log
     assert "errors.dead.letter.include.list" in log
     run(database, MEND)
     assert made.millrace("snapshot", "--reset", "public.odd").returncode == 0
@@ -110,6 +121,37 @@ def test_where_dead_letters_are_wanted_it_is_one_and_its_neighbours_go_on(
     run(database, "UPDATE odd SET \"größe\" = 'é' WHERE id IN (3, 5)")
     wait_until_equal(made, database, ["odd", "other"])
     assert aside(made) == set()
+    assert made.stop(daemon) == 0
+
+
+def test_names_that_arent_utf8_concern_their_tables_alone(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    name = r"convert_from('\x636166e9', 'SQL_ASCII')"
+    create = f"format('CREATE TABLE public.%I (id int PRIMARY KEY)', {name})"
+    insert = f"format('INSERT INTO public.%I VALUES (1)', {name})"
+    rename = f"format('ALTER TABLE public.odd RENAME COLUMN \"größe\" TO %I', {name})"
+    run(database, *TABLES, f"DO $$ BEGIN EXECUTE {create}; END $$")
+    made = pipeline(**PAGES)
+    daemon = made.catch_up()
+    told = "tables whose names aren't UTF-8 aren't captured: public.caf"
+    wait_for(lambda: told in daemon.command.log.read_text())
+    run(
+        database,
+        f"DO $$ BEGIN EXECUTE {insert}; END $$",
+        f"DO $$ BEGIN EXECUTE {rename}; END $$",
+        "INSERT INTO odd VALUES (3, 'ä')",
+        "INSERT INTO other VALUES (2, 'ä')",
+    )
+    wait_for(lambda: aside(made) == {"odd"} or not daemon.running)
+    wait_for(lambda: not differing(made, database, ["other"]))
+    assert "has a column whose name isn't UTF-8: caf" in daemon.command.log.read_text()
+    assert made.stop(daemon) == 0
+    daemon = made.start()
+    run(database, "INSERT INTO other VALUES (3, 'ä')")
+    wait_for(lambda: not differing(made, database, ["other"]) or not daemon.running)
+    run(database, *RENAME)
+    wait_until_equal(made, database, ["odd", "other", "cafe"])
     assert made.stop(daemon) == 0
 
 

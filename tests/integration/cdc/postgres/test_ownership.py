@@ -46,7 +46,7 @@ def test_why_a_table_cant_be_added_is_told_once_with_the_line_that_adds_it(
         new = addable(opened, settings, captured_tables(opened, settings))
         told: dict[int, str] = {}
         with other.transaction():
-            other.execute("LOCK TABLE new IN SHARE MODE")
+            other.execute("LOCK TABLE public.new IN SHARE MODE")
             for _ in range(3):
                 assert add(opened, settings, new, told) == {new[0].oid}
         assert add(opened, settings, new, told) == set()
