@@ -18,6 +18,7 @@ OTHER_COMMANDS: Final = {
     ExitCode.SINK_UNREACHABLE,
     ExitCode.LOG_FORGOTTEN,
     ExitCode.REBUILT,
+    ExitCode.MEMORY,
     ExitCode.INTERRUPTED,
 }
 """Codes that the daemon doesn't end with, but for the first one."""
