@@ -94,7 +94,10 @@ def is_between(lakehouse: Lakehouse) -> bool:
 
 
 def test_of_two_columns_that_differ_by_case_only_one_is_dropped(lakehouse: Lakehouse) -> None:
-    """Dies between the commits of the change; then there is another change."""
+    """Dies between the commits of the change; then there is another change.
+
+    It takes long, by five runs of three kinds, and the queries at each cut.
+    """
     lakehouse.configure(kinds=KINDS)
     log = begun(lakehouse, ID, lower(), upper(), id=1, a="small", A="large")
     assert has(lakehouse, "id", "a", "A__2") == [(1, "small", "large")]
