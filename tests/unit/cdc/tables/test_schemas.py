@@ -110,6 +110,19 @@ def test_a_key_that_old_rows_would_not_tell_sets_the_table_aside() -> None:
     assert arrive(debezium, RELATION._replace(replica_identity="d"), SINCE)[0] is not None
 
 
+def test_a_table_without_a_key_that_gets_one_is_read_again_into_its_topic() -> None:
+    made = tables()
+    made.states.put(STATE.model_copy(update={"cleanup": "delete"}))
+    made.schemas.described(keyed(""), SINCE)
+    assert made.obstacles.of(keyed("id")) is None
+    made.schemas.described(keyed("id"), SINCE)
+    doubt = made.states[STATE.name].doubt
+    assert doubt is not None
+    assert (doubt.replaces, doubt.set_aside) == (True, False)
+    made.begin_anew(keyed("id"), SINCE, (SnapshotRequest(kind="initial"),))
+    assert made.states[STATE.name].cleanup == "delete", "a topic stays what it was made as"
+
+
 def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
     plain = arrive(tables())[0]
     assert plain is not None
