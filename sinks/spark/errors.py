@@ -34,6 +34,7 @@ _STOPPED: Final = ("SparkContext was shut down", "stopped SparkContext", "driver
 _OF_DISK: Final = {
     **{os.strerror(number): remedy for number, remedy in DISK_REMEDIES.items()},
     "Mkdirs failed to create": DISK_REMEDIES[errno.EACCES],
+    "DELTA_CANNOT_CREATE_LOG_PATH": DISK_REMEDIES[errno.EACCES],
 }
 """What a file system's refusal says → what helps."""
 _SCRATCH: Final = re.compile(r"DiskBlock|DiskStore|UnsafeSorter|\.shuffle\.|Spill|blockmgr-")
@@ -111,9 +112,11 @@ def machine_error(error: Exception, where: str) -> SinkUnreachableError | None:
     for refusal, remedy in sorted(_OF_DISK.items(), key=lambda each: -len(each[0])):
         if refusal not in text:
             continue
-        what, whose = f"the lakehouse can't be written: {refusal}", ""
+        # Where Hadoop has only asked whether it could make a folder, nobody tells the reason.
+        reason = first_line(error) if remedy is DISK_REMEDIES[errno.EACCES] else refusal
+        what, whose = f"the lakehouse can't be written: {reason}", ""
         if _SCRATCH.search(text):
-            what = f"Spark can't write its temporary files: {refusal}"
+            what = f"Spark can't write its temporary files: {reason}"
             whose = "; they are in spark.local.dir in [spark], or in /tmp"
         return DiskError(
             what, where=where, remedy=f"{remedy}{whose}; the next run goes on where this one was"
