@@ -205,6 +205,19 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
                 )
 
 
+def require_replaceable(table: str, there: TableColumns, names: Collection[str]) -> None:
+    """Raise SinkError where something in the table speaks of a column that isn't among ``names``.
+
+    All else of it is made anew.
+    """
+    gone = [DropColumn("", name) for name in there.names if name not in names]
+    try:
+        _require_possible(replace(there, partitioned_by=()), gone)
+    except SinkError as error:
+        error.where = table
+        raise
+
+
 def _speaks_of(text: str, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) is not None
 

@@ -23,7 +23,7 @@ from sinks.delta.evolution import (
 from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import CONFLICTS
 from sinks.run.options import Report
-from sinks.run.summary import Rows
+from sinks.run.summary import Rows, TableVersion
 
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
@@ -89,13 +89,10 @@ def commit(
     has this run and no later one.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        applied = target.read_applied()
-        if (applied.run if applied else 0) not in {base, run}:
-            applied = target.read_applied(listed=True)
-        if applied is not None and applied.run == run:
-            return Rows(version=applied.at)
-        if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
-            raise _foreign(target, applied.run if applied else None, base)
+        if (has_run := _applied(target, run, base)) is not None:
+            if replaces:  # it may have died before
+                settle(target, shape)
+            return Rows(version=has_run)
         try:
             if base:
                 change = prepare_replacement if replaces else evolve
@@ -117,6 +114,18 @@ def commit(
             settle(target, shape)
         return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _applied(target: DeltaTarget, run: int, base: int) -> TableVersion | None:
+    """The version that has the run; None: the table stands where ``base`` has left it."""
+    applied = target.read_applied()
+    if (applied.run if applied else 0) not in {base, run}:
+        applied = target.read_applied(listed=True)
+    if applied is not None and applied.run == run:
+        return applied.at
+    if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
+        raise _foreign(target, applied.run if applied else None, base)
+    return None
 
 
 def _foreign(target: DeltaTarget, run: int | None, expected: int) -> SinkError:

@@ -27,6 +27,7 @@ from sinks.delta.columns import (
     WidenColumn,
     column_id,
     plan_steps,
+    require_replaceable,
     type_of,
 )
 from sinks.delta.readers import MAPPING, WIDENING, require_readable, warning
@@ -234,18 +235,19 @@ def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, repor
     Properties that name columns of before, which are about to go, are taken away. ``report`` is
     told which readers can't follow.
     """
-    properties = target.properties()
+    there = target.columns_in_log()
     if target.derived.for_readers:
         require_readable(target.name, target.reader_features())
+    require_replaceable(target.name, there, {*shape.names, *target.derived.reserved})
     needed = _needed_by(shape)
     if _MAPPING_MODE in needed and MAPPING not in target.reader_features():
         report(warning(MAPPING, [target.name]))
     try:
         set_properties(target, needed)
-        if _STATISTICS in properties:
-            target.spark.sql(f"ALTER TABLE {target.sql_name} UNSET TBLPROPERTIES ('{_STATISTICS}')")
         if _clustering(target):
             target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
+        if _STATISTICS in there.properties:
+            target.spark.sql(f"ALTER TABLE {target.sql_name} UNSET TBLPROPERTIES ('{_STATISTICS}')")
     except CONFLICTS:
         raise
     except PySparkException as error:
@@ -258,10 +260,13 @@ def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, repor
 
 
 def settle(target: DeltaTarget, shape: TableShape) -> None:
-    """Have a table that was just written as a whole clustered, with statistics of its columns."""
-    cluster(target, shape)
+    """Have a table that was just written as a whole clustered, with statistics of its columns.
+
+    In this order: it isn't clustered by columns without them.
+    """
     wanted = _statistics(target, shape, shape.still(target.derived.options.partition))
     set_properties(target, dict(wanted.items() - target.properties().items()))
+    cluster(target, shape)
 
 
 def _needed_by(shape: TableShape) -> dict[str, str]:
