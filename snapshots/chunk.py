@@ -6,21 +6,23 @@ the SELECT goes by the extended protocol: a condition comes from whoever may sen
 https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, Self
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
 from cdc.compiled.fast import COMMITS_MAX
 from cdc.errors import TableGoneError, TableLockedError, TableRefusedError
 from cdc.postgres.captured import described_tables
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
+from cdc.postgres.failures import RefusedError, explained, server_address
 from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings
-from snapshots.reader import Range, frames, of_range, parse_tid
+from snapshots.reader import ALL, Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
 """A chunk ends with the row that reaches this: it is in memory until its watermark comes."""
@@ -99,7 +101,7 @@ _NODES: Final = frozenset({
     "Bitmap Heap Scan", "Bitmap Index Scan", "BitmapAnd", "BitmapOr", "Gather",
 })  # fmt: skip
 """Of a scan by a condition, however it is done."""
-_RELATIONS_OF: Final = "Relation Name"
+_RELATION: Final = "Relation Name"
 
 
 class DescribedTable(NamedTuple):
@@ -220,7 +222,7 @@ def read(
         select = of_range(chunk_range.leaf, columns, chunk_range.tids, conditions)
         select += sql.SQL(" LIMIT {}").format(sql.Literal(chunk_range.rows_max))
         if chunk_range.condition is not None:
-            check_condition(connection, select, chunk_range.leaf)
+            check_condition(connection, chunk_range.leaf, columns, chunk_range.condition)
         copied = frames(connection, select, BYTES_MAX)
     first, end = chunk_range.tids
     if copied.last is not None and (copied.is_cut or copied.rows >= chunk_range.rows_max):
@@ -265,27 +267,40 @@ def _lock(connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf)
     query(connection, _ORDERED)
 
 
-def check_condition(connection: psycopg.Connection, select: sql.Composed, leaf: Leaf) -> None:
-    """Raise TableRefusedError where a leaf's SELECT reads more than rows of the leaf.
+def check_condition(
+    connection: psycopg.Connection, leaf: Leaf, columns: Sequence[str], condition: str
+) -> None:
+    """Raise TableRefusedError where a condition isn't one on a leaf's own rows.
 
-    Who may send signals may not read whatever the daemon's role may: a condition that closes a
-    bracket too many goes on with a UNION, and rows of another table get into this one's topic. So
-    PostgreSQL says what it has understood: one scan of the leaf, and nothing else. Planning reads
-    no row, in a transaction that is read only.
+    It comes from who may send signals, and may not read whatever the daemon's role may. So it has
+    to be valid within one pair of brackets: then it doesn't leave the outer one of the two that the
+    chunk's SELECT has, with a UNION, or past the row filter. PostgreSQL says what it has
+    understood: one scan of the leaf, and no subquery. Planning reads no row, in a transaction that
+    is read only; by the extended protocol, which takes one statement.
     https://www.postgresql.org/docs/current/sql-explain.html
     """
-    ((plans,),) = query(connection, sql.SQL("EXPLAIN (VERBOSE, FORMAT JSON) {}").format(select))
-    nodes = list(_nodes(plans[0]["Plan"]))
-    relations = [node for node in nodes if _RELATIONS_OF in node]
-    own = [(node["Schema"], node[_RELATIONS_OF]) for node in relations] in ([], [tuple(leaf.name)])
+    _plan(connection, of_range(leaf, columns, ALL, [condition], brackets=1))
+    nodes = list(_nodes(_plan(connection, of_range(leaf, columns, ALL, [condition]))))
+    relations = [(node["Schema"], node[_RELATION]) for node in nodes if _RELATION in node]
     is_simple = all(node["Node Type"] in _NODES and "Subplan Name" not in node for node in nodes)
-    if not (own and is_simple):
+    if relations not in ([], [tuple(leaf.name)]) or not is_simple:
         raise TableRefusedError(
             "the filter isn't a condition on the table's own columns: it has a subquery, or names"
             " other tables",
             where=f"table {leaf.name}",
             remedy="send the signal again with a plain condition",
         )
+
+
+def _plan(connection: psycopg.Connection, select: sql.Composed) -> Mapping[str, Any]:
+    statement = b"EXPLAIN (VERBOSE, FORMAT JSON) " + select.as_bytes()
+    with explained(connection.pgconn):
+        result = connection.pgconn.exec_params(statement, [])
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise RefusedError.of(result).error(server_address(connection.pgconn))
+    (made,) = json.loads(result.get_value(0, 0) or b"")
+    plan: Mapping[str, Any] = made["Plan"]
+    return plan
 
 
 def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -14,8 +14,9 @@ import psycopg
 import structlog
 from psycopg import pq, sql
 
+from cdc.errors import TableRefusedError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import at_one_instant, connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
@@ -29,8 +30,6 @@ PAUSE_S: Final = 10.0
 _POLL_S: Final = 0.005
 
 _SESSION: Final = (
-    # Planning alone may evaluate an index's expression, which is of the table's owner.
-    "SET default_transaction_read_only = on",
     f"SET statement_timeout = '{PATIENCE_S:.0f}s'",
     "SET lock_timeout = '2s'",
     "SET enable_seqscan = off",
@@ -39,35 +38,44 @@ _SESSION: Final = (
     "SET jit = off",
     "SET max_parallel_workers_per_gather = 0",
 )
+_UNREADABLE_KEY: Final = "has no unique index, or a type that its owner's functions check"
 INVISIBLE: Final = (
     f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit (does it wait for a"
     " synchronous standby?)"
 )
 _TABLE: Final = """
 SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
-       format_type(b.oid, b.modifier), coalesce(b.is_plain, e.is_plain, false)
+       format_type(b.oid, b.modifier), b.oid < 16384 OR NOT EXISTS (
+    WITH RECURSIVE part AS (
+        SELECT b.oid
+        UNION
+        SELECT within.oid FROM part JOIN pg_type t ON t.oid = part.oid CROSS JOIN LATERAL (
+            SELECT t.typelem WHERE t.typelem <> 0 UNION ALL
+            SELECT m.atttypid FROM pg_attribute m
+            WHERE m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped UNION ALL
+            SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+        ) AS within (oid)
+    )
+    SELECT FROM part JOIN pg_type t ON t.oid = part.oid WHERE t.typtype = 'd'
+)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 CROSS JOIN LATERAL (
     WITH RECURSIVE base AS (
-        SELECT t.*, a.atttypmod AS modifier FROM pg_type t WHERE t.oid = a.atttypid
+        SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, a.atttypmod AS modifier
+        FROM pg_type t WHERE t.oid = a.atttypid
         UNION ALL
-        SELECT t.*, CASE base.typtypmod WHEN -1 THEN base.modifier ELSE base.typtypmod END
+        SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod,
+               CASE base.typtypmod WHEN -1 THEN base.modifier ELSE base.typtypmod END
         FROM base JOIN pg_type t ON t.oid = base.typbasetype WHERE base.typtype = 'd'
     )
-    SELECT oid, typelem, modifier,
-           CASE WHEN oid < 16384 THEN true WHEN typcategory = 'A' THEN NULL
-                ELSE typtype IN ('b', 'e') END AS is_plain
-    FROM base WHERE typtype <> 'd'
+    SELECT oid, modifier FROM base WHERE typtype <> 'd'
 ) AS b
-LEFT JOIN LATERAL (
-    SELECT oid < 16384 OR typtype IN ('b', 'e') AS is_plain FROM pg_type WHERE oid = b.typelem
-) AS e ON true
 WHERE c.oid = %s
 """
 """A type is plain if no value of it is checked by its owner's functions: a domain's CHECK isn't
-run where its base type stands for it, that of a domain in an array or a composite type is."""
+run where its base type stands for it, that of a domain in an array, a range or a composite is."""
 # The equality that each unique index of the table goes by; a type of an extension brings its own.
 _INDEXES: Final = """
 SELECT array_agg(a.attname::text), array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname))
@@ -168,6 +176,13 @@ class Rereading:
         connection = self._open()
         if not await_visible(connection, request.xids, self._keep_alive):
             raise _UnreadableError(INVISIBLE)
+        # What an owner's function sets is taken back with the transaction.
+        with at_one_instant(connection):
+            return self._read_now(connection, request)
+
+    def _read_now(
+        self, connection: psycopg.Connection, request: RereadRequest
+    ) -> Mapping[IdentityKey, Row] | None:
         names = [request.relation.columns[index].name for index in request.identity]
         table = _current_table(connection, request.relation.oid, names)
         if table is None:
@@ -182,7 +197,7 @@ class Rereading:
         ):
             raise _UnreadableError("the table's key was changed")
         if not all(table.columns[name].is_plain for name in names):
-            raise _UnreadableError("the key has a type whose values may be checked by functions")
+            raise _UnreadableError(f"the key {_UNREADABLE_KEY}")
         escape = pq.Escaping(connection.pgconn).escape_literal
         statement = _statement(
             table, request, names, wanted, lambda text: bytes(escape(text)).decode()
@@ -337,31 +352,44 @@ def _texts(cursor: psycopg.Cursor) -> list[tuple[bytes | None, ...]]:
 def current_row(
     connection: psycopg.Connection, table: TableDescription, key: tuple[bytes, ...]
 ) -> Row | None:
-    """The row under this key, whose texts are in the order of the table's columns."""
+    """The row under this key, by the table's order; TableRefusedError where nobody can tell."""
     keyed = [column for column in table.columns if column.key is not None]
-    same = [
-        sql.SQL("{} = {}::{}").format(
-            sql.Identifier(column.name), _literal(text), sql.SQL(column.declared)
-        )
-        for column, text in zip(keyed, key, strict=True)
-    ]
-    statement = sql.SQL("SELECT {} FROM {} {} WHERE {} AND ({})").format(
-        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
-        sql.SQL("" if table.partitioned else "ONLY"),
-        sql.Identifier(*table.name),
-        sql.SQL(" AND ").join(same),
-        sql.SQL(table.row_filter or "true"),
-    )
     for setting in _LIMITS:
         query(connection, setting)
     try:
         with explained(connection.pgconn):
+            names = [column.name for column in keyed]
+            if (now := _current_table(connection, table.oid, names)) is None:
+                return None
+            statement = _of_one(table, now, dict(zip(names, key, strict=True)))
             rows = _texts(connection.execute(statement.as_bytes()))
     finally:
         if not connection.broken:
             query(connection, "ROLLBACK")
     indexes = [table.columns.index(column) for column in keyed]
     return next((row for row in rows if tuple(row[index] for index in indexes) == key), None)
+
+
+def _of_one(table: TableDescription, now: _CurrentTable, key: Mapping[str, bytes]) -> sql.Composed:
+    """The SELECT of the row under a key: its columns' texts, by name."""
+    if not all(name in now.operators and now.columns[name].is_plain for name in key):
+        raise TableRefusedError(f"the key of table {table.name} {_UNREADABLE_KEY}")
+    same = [
+        sql.SQL("{} {} {}::{}").format(
+            sql.Identifier(name),
+            sql.SQL(now.operators[name]),
+            _literal(text),
+            sql.SQL(now.columns[name].base),
+        )
+        for name, text in key.items()
+    ]
+    return sql.SQL("SELECT {} FROM {} {} WHERE {} AND ({})").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        sql.SQL("" if table.partitioned else "ONLY"),
+        sql.Identifier(*table.name),
+        sql.SQL(" AND ").join(same),
+        sql.SQL(table.row_filter or "true"),
+    )
 
 
 def _literal(text: bytes) -> sql.Composable:

@@ -55,7 +55,7 @@ def print_rich(renderable: RenderableType) -> None:
         segment if segment.control else Segment(printable(segment.text), segment.style)
         for segment in segments
     ]
-    console.print(Segments(cleaned), end="")
+    console.print(Segments(cleaned), end="", soft_wrap=True)  # escaped, a name is longer
 
 
 def printable_values(_logger: Any, _method: str, values: Any) -> Any:
