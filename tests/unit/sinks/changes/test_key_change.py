@@ -4,8 +4,9 @@ import pytest
 
 from cdc.errors import SinkError
 from cdc.records.schema import TableSchema
+from cdc.settings.lakehouse import DerivedTable
 from sinks.changes.ends import RowsEnd
-from sinks.changes.generations import begins_read, generations, require_one
+from sinks.changes.generations import begins_read, earlier_shapes, generations, require_one
 from sinks.changes.names import OWN
 from sinks.changes.shape import plain_shape
 from sinks.run.rekeyed import has_other_key, versions_at
@@ -86,3 +87,16 @@ def test_rows_are_of_the_new_key_once_all_have_ended_since_it_came() -> None:
     assert not begins_read(versions, [RowsEnd(position=at(150), ts_us=0)])
     assert begins_read(versions, [RowsEnd(position=at(200).just_before(), ts_us=0)])
     assert begins_read(versions, [RowsEnd(position=at(250), ts_us=0)])
+
+
+def test_a_key_is_in_every_record_though_the_column_was_one_that_an_update_may_lack() -> None:
+    begun = version(1, ("id", "int4", 1, 1), ("code", "text", None, 2), ("v", "text", None, 3))
+    other = version(2, ("id", "int4", None, 1), ("code", "text", 1, 2), ("v", "text", None, 3))
+    back = version(3, *((c.name, c.type, c.key, c.number or 0) for c in begun.columns))
+    assert plain_shape([begun], OWN).patchy == ["code", "v"]
+    assert plain_shape([begun, other], OWN).patchy == ["v"]
+    now = plain_shape([begun, other, back], OWN)
+    assert now.patchy == ["code", "v"]
+    options = DerivedTable.model_construct(source="public.t")
+    (_, between) = earlier_shapes(now, 1, {}, options, 1)
+    assert (between.keys, between.patchy) == (["code"], ["v"])
