@@ -9,6 +9,8 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 FORMAT: Final = 1
+DECIMAL_DIGITS_MAX: Final = 38
+"""Those of a decimal in derived tables: where a numeric may have more, it is text there."""
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 """What a name has in place of bytes that aren't UTF-8: a SQL_ASCII database takes any."""
 
@@ -83,6 +85,12 @@ class Column(BaseModel):
             return None
         precision, scale = declared
         return (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
+
+    @property
+    def is_decimal(self) -> bool:
+        """Whether it is a numeric that derived tables have as a decimal."""
+        digits = self.decimal_digits
+        return digits is not None and digits[0] <= DECIMAL_DIGITS_MAX
 
     @property
     def time_precision(self) -> int:

@@ -99,6 +99,9 @@ def _keeps_values(before: Column, after: Column) -> bool:
     if {before.type, after.type} <= _SAME_TEXT:
         return after.modifier == -1 or 0 <= before.modifier <= after.modifier
     if before.type == after.type == "numeric":
+        is_in_key = before.key is not None and after.key is not None
+        if is_in_key and (before.array or before.is_decimal != after.is_decimal):
+            return False  # which derived tables tell rows apart by: text is another key
         room, had = after.precision_scale, before.precision_scale
         return room is None or (had is not None and had[0] <= room[0] and had[1] == room[1])
     return False

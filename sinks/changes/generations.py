@@ -82,7 +82,10 @@ def of_newest(raw: DataFrame, versions: Sequence[TableSchema], last: int = 0) ->
 def require_one(versions: Sequence[TableSchema]) -> None:
     """Raise SinkError where the key has changed, and nothing tells which rows ended by that."""
     if newest_generation(versions) != versions[0].version:
-        keys = (", ".join(column.name for column in version.key) for version in versions)
+        keys = [
+            ", ".join(f"{column.name} ({column.declared})" for column in version.key) or "none"
+            for version in versions
+        ]
         raise SinkError(
             f"the table's key was changed: {' → '.join(dict.fromkeys(keys))}",
             where=f"table {versions[-1].name}",
@@ -128,6 +131,7 @@ def of_generation(
     """
     last = versions[-1]
     fields = [_with_key_of(field, last.version) for field in shape.fields]
+    _require_shown(fields, last)
     taken, there = {*shape.names, *stored.values()}, {field.id for field in fields}
     for line in column_lines(versions):
         column = line.sources.get(last.version)
@@ -135,7 +139,9 @@ def of_generation(
             continue
         name = stored.get(line.id) or f"_millrace_key_{column.key}"
         assert line.id in stored or name not in taken  # noqa: S101 (no column is called so)
-        fields.append(replace(typed(line, last, first, options), name=name))
+        fields.append(
+            replace(typed(line, last, first, options), name=name, nulled=False, unfit_is_null=False)
+        )
     return TableShape(shape.table, tuple(fields), tuple(versions), shape.salt)
 
 
@@ -144,3 +150,16 @@ def _with_key_of(field: DerivedField, version: int) -> DerivedField:
     if column is None:
         column = field.column.model_copy(update={"key": None})
     return replace(field, column=column)
+
+
+def _require_shown(fields: Iterable[DerivedField], version: TableSchema) -> None:
+    """Raise SinkError where the values are hidden by which a version tells rows apart."""
+    keyed = (field for field in fields if field.column.key is not None)
+    if hidden := [field.column.name for field in keyed if field.nulled or field.unfit_is_null]:
+        raise SinkError(
+            f"columns that were the key, up to schema version {version.version}, can't be null:"
+            f" {', '.join(hidden)}",
+            where=f"table {version.name}",
+            remedy="a history tells rows of before apart by them: have them hashed, or leave them"
+            " out (exclude)",
+        )

@@ -76,11 +76,15 @@ class TableShape:
 
     @property
     def patchy(self) -> list[str]:
-        """The names of the columns that an update may have no value for."""
+        """The names of the columns that an update may have no value for.
+
+        None is of the key, whatever it was before: every record under that key has it.
+        """
         return [
             field.name
             for field in self.fields
-            if not field.nulled and any(can_be_absent(source) for source in field.sources.values())
+            if field.column.key is None and not field.nulled
+            if any(can_be_absent(source) for source in field.sources.values())
         ]
 
 

@@ -140,10 +140,11 @@ class MillraceTopics(Topics):
             if table.kind == "changes" or not versions:
                 continue
             is_rekeyed = newest_generation(versions) != versions[0].version
+            has_lost_records = any(state.starts[table.topic].values())
             if table.base:
                 is_rekeyed = has_other_key(versions, table.applied_version)
-            elif captured.cleanup == "delete" or table.lacks != "nothing":
-                continue  # what tells that rows have ended is gone with them
+            elif table.lacks != "nothing" or (captured.cleanup == "delete" and has_lost_records):
+                continue  # what tells that rows have ended may be gone with them
             if is_rekeyed and not begins_read(versions, table.ends):
                 errors[name] = SinkError(
                     f"the key of {table.source} has changed, and the log has no new read of it",

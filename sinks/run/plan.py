@@ -19,7 +19,7 @@ from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
 from sinks.run.debezium_topic import DebeziumTopic
-from sinks.run.rekeyed import has_other_key, versions_at
+from sinks.run.rekeyed import has_other_key, has_unread_key, versions_at
 from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
@@ -143,15 +143,6 @@ class TablePlan(BaseModel):
     def commits(self) -> bool:
         """Whether the run must commit to the table."""
         return self.writes or self.evolves
-
-    def awaits_read(self, captured: TableState, versions: Sequence[TableSchema]) -> bool:
-        """Whether its captured table wasn't read again by now, and is back, or has another key.
-
-        All that the log gets of it meanwhile is changes of rows that aren't there.
-        """
-        doubt = captured.doubt
-        is_to_read = doubt is not None and doubt.replaces and not captured.gone_ms
-        return is_to_read and bool(self.emptied or has_other_key(versions, self.applied_version))
 
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
@@ -310,6 +301,21 @@ def snapshot_position(table: TableState) -> Position:
     return Position(table.epoch, table.snapshot_lsn, 0)
 
 
+def awaits_read(
+    table: TablePlan | None, captured: TableState, versions: Sequence[TableSchema]
+) -> bool:
+    """Whether a captured table that is back, or has another key, is yet to be read again.
+
+    Till then the log gets changes of rows that aren't in it. A new table begins with that, too.
+    """
+    is_doubtful = captured.doubt is not None and captured.doubt.replaces
+    if captured.gone_ms or not (is_doubtful or any(each.reset for each in captured.requests)):
+        return False
+    if table is None or not table.base:
+        return has_unread_key(versions, snapshot_position(captured))
+    return bool(is_doubtful and table.emptied) or has_other_key(versions, table.applied_version)
+
+
 def proposed(
     before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
 ) -> dict[str, TablePlan]:
@@ -323,16 +329,15 @@ def proposed(
         ends = state.ends[table.topic]
         last = before.get(name)
         versions = versions_at(state.schemas[source], state.progress.cut)
-        if last is not None and last.awaits_read(table, versions):
+        if awaits_read(last, table, versions):
             continue
         if last is not None and any(ends[number] < last.start[number] for number in ends):
             raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
         newest = versions[-1].version if versions else 0  # else the plan itself has the schemas
-        replaced = (
-            request.kind == "current" and last and has_other_key(versions, last.applied_version)
-        )
+        rekeyed = last and has_other_key(versions, last.applied_version)
+        replaced = rekeyed and request.kind == "current"
         plan = TablePlan(
             topic=table.topic,
             start=start,

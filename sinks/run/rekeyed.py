@@ -35,3 +35,14 @@ def has_other_key(versions: Sequence[TableSchema], applied: int) -> bool:
 
     begins = generations(versions)
     return applied in begins and begins[applied] != begins[versions[-1].version]
+
+
+def has_unread_key(versions: Sequence[TableSchema], read: Position) -> bool:
+    """Whether the newest generation, if there was another one, began behind the last read."""
+    if len(versions) <= 1:
+        return False
+    from sinks.changes.generations import newest_generation
+
+    begun = newest_generation(versions)
+    since = next(Position.parse(each.since) for each in versions if each.version == begun)
+    return begun != versions[0].version and read < since.just_before()

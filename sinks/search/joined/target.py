@@ -28,7 +28,7 @@ from sinks.search.executors import write_documents
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.affected import affected
 from sinks.search.joined.assemble import documents, explained, slice_of, types, with_ids
-from sinks.search.joined.tree import Node, tree
+from sinks.search.joined.tree import Links, Node, tree
 from sinks.search.progress import DocumentRecord, JoinedIndex, now_ms
 from sinks.spark.jvm import in_session
 from sinks.spark.session import RECORDS_FEW
@@ -93,18 +93,27 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
             return None  # which is told, or has the one that serves frozen
         if before == now:
             return None
-        names = [{table: {name for name, _ in of[table]} for table in of} for of in (before, now)]
-        return f"columns that join {'are others' if names[0] == names[1] else 'have other names'}"
+        names = [
+            {table: {name for name, _ in links.columns} for table, links in of.items()}
+            for of in (before, now)
+        ]
+        what = "are others" if names[0] == names[1] else "have other names"
+        return f"columns of keys, or that join, {what}"
 
-    def _linking(self, definition: Document, at: Instant) -> dict[str, set[tuple[str, str]]]:
+    def _linking(self, definition: Document, at: Instant) -> dict[str, Links[tuple[str, str]]]:
         """The columns by which rows of each table are told apart, or joined: by name and identity.
 
         Under the same name a key may be another column, whose values compare with none of before.
         """
         shapes = self._cuts.shapes(at)
         ids = {name: {field.name: field.id for field in of.fields} for name, of in shapes.items()}
-        linking = tree(definition, shapes).linking().items()
-        return {name: {(each, ids[name][each]) for each in columns} for name, columns in linking}
+        return {
+            table: Links(
+                tuple((name, ids[table][name]) for name in links.key),
+                {(name, ids[table][name]) for name in links.joins},
+            )
+            for table, links in tree(definition, shapes).linking().items()
+        }
 
     def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
         """Extend the mapping where the tables have more columns, if that is enough.

@@ -6,7 +6,7 @@ show nothing but what is embedded in them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document, Embedded, JoinedRows
@@ -19,6 +19,8 @@ _INNER: Final = "_millrace_inner"
 
 
 JoinSide = Literal["own", "outer"]
+LinkColumn = TypeVar("LinkColumn")
+"""A column: by its name, or by that and its identity."""
 
 
 class ColumnPair(NamedTuple):
@@ -30,6 +32,18 @@ class ColumnPair(NamedTuple):
     def column(self, side: JoinSide) -> str:
         """The column of one side."""
         return self.own if side == "own" else self.outer
+
+
+class Links(NamedTuple, Generic[LinkColumn]):
+    """The columns of a table's key, in its order, which ids go by, and those that join its rows."""
+
+    key: tuple[LinkColumn, ...]
+    joins: set[LinkColumn]
+
+    @property
+    def columns(self) -> set[LinkColumn]:
+        """All of them."""
+        return {*self.key, *self.joins}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +89,16 @@ class Node:
         for embedded in self.embeds:
             yield from (f"{embedded.field}.{path}" for path in embedded.shown.gone_paths())
 
-    def linking(self) -> dict[str, set[str]]:
+    def linking(self) -> "dict[str, Links[str]]":
         """The columns of each table by which rows are told apart, or joined."""
-        columns: dict[str, set[str]] = {}
+        links: dict[str, Links[str]] = {}
         for path in self.paths():
             node = path[-1]
-            columns.setdefault(node.table, set()).update(node.keys, (pair.own for pair in node.on))
+            joins = links.setdefault(node.table, Links(node.keys, set())).joins
+            joins.update(pair.own for pair in node.on)
             for embedded in node.embeds:
-                columns[node.table].update(pair.outer for pair in embedded.on)
-        return columns
+                joins.update(pair.outer for pair in embedded.on)
+        return links
 
 
 def tree(document: Document, tables: Mapping[str, TableShape]) -> Node:

@@ -11,6 +11,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.modes import ColumnModes
 from cdc.tables.schemas import altered_columns, numbered
 from cdc.wal.messages import Relation, RelationColumn
+from sinks.changes.generations import generations
 from tests.fixtures.made_changes import NATIVE, patterns
 from tests.fixtures.made_tables import COLUMNS, RELATION, tables
 from tests.fixtures.spark import column, table_schema
@@ -56,6 +57,35 @@ def test_values_stay_where_a_type_only_has_more_room(
 ) -> None:
     before, after = version(1, c=(*was, 1)), version(2, c=(*now, 1))
     assert altered_columns(before, after, all_of_them) == ([] if keeps else ["c"])
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "array", "keeps"),
+    [
+        (numeric(10, 2), numeric(12, 2), False, True),
+        (numeric(10, 2), -1, False, False),
+        (numeric(10, 2), numeric(39, 2), False, False),
+        (numeric(39, 2), numeric(40, 2), False, True),
+        (numeric(39, 2), -1, False, True),
+        (numeric(10, 2), numeric(12, 2), True, False),
+    ],
+)
+def test_a_key_is_read_again_where_derived_tables_tell_rows_apart_by_another_type(
+    was: int, now: int, *, array: bool, keeps: bool
+) -> None:
+    """A decimal that becomes text: none of the two says that on its own."""
+    before, after = (
+        made.model_copy(
+            update={
+                "columns": tuple(
+                    each.model_copy(update={"key": 1, "array": array}) for each in made.columns
+                )
+            }
+        )
+        for made in (version(1, c=("numeric", was, 1)), version(2, c=("numeric", now, 1)))
+    )
+    assert altered_columns(before, after, all_of_them) == ([] if keeps else ["c"])
+    assert (generations([before, after]) == {1: 1, 2: 1}) is keeps
 
 
 def test_a_column_is_the_one_with_its_number_where_all_have_one() -> None:

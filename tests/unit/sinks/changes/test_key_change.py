@@ -4,10 +4,11 @@ import pytest
 
 from cdc.errors import SinkError
 from cdc.records.schema import TableSchema
+from cdc.settings.lakehouse import DerivedTable
 from sinks.changes.ends import RowsEnd
-from sinks.changes.generations import begins_read, generations, require_one
+from sinks.changes.generations import begins_read, earlier_shapes, generations, require_one
 from sinks.changes.names import OWN
-from sinks.changes.shape import plain_shape
+from sinks.changes.shape import TableShape, derive_shape, plain_shape
 from sinks.run.rekeyed import has_other_key, versions_at
 from tests.fixtures.spark import at, column, table_schema
 
@@ -33,6 +34,7 @@ OTHER = {
     "another one by that name": (("id", "int4", 1, 5), ("code", "text", None, 2)),
     "none": (("id", "int4", None, 1), ("code", "text", None, 2)),
 }
+CODE = OTHER["another column's"]
 
 
 @pytest.mark.parametrize("columns", SAME.values(), ids=SAME)
@@ -86,3 +88,40 @@ def test_rows_are_of_the_new_key_once_all_have_ended_since_it_came() -> None:
     assert not begins_read(versions, [RowsEnd(position=at(150), ts_us=0)])
     assert begins_read(versions, [RowsEnd(position=at(200).just_before(), ts_us=0)])
     assert begins_read(versions, [RowsEnd(position=at(250), ts_us=0)])
+
+
+def test_a_key_is_in_every_record_though_the_column_was_one_that_an_update_may_lack() -> None:
+    begun = version(1, ("id", "int4", 1, 1), ("code", "text", None, 2), ("v", "text", None, 3))
+    other = version(2, ("id", "int4", None, 1), ("code", "text", 1, 2), ("v", "text", None, 3))
+    back = version(3, *((c.name, c.type, c.key, c.number or 0) for c in begun.columns))
+    assert plain_shape([begun], OWN).patchy == ["code", "v"]
+    assert plain_shape([begun, other], OWN).patchy == ["v"]
+    now = plain_shape([begun, other, back], OWN)
+    assert now.patchy == ["code", "v"]
+    options = DerivedTable.model_construct(source="public.t")
+    (_, between) = earlier_shapes(now, 1, {}, options, 1)
+    assert (between.keys, between.patchy) == (["code"], ["v"])
+
+
+@pytest.mark.parametrize("hidden", [{"mask": {"id": "null"}}, {"unfit": {"id": "null"}}])
+def test_a_history_tells_rows_of_before_apart_by_columns_that_are_not_null(
+    hidden: dict[str, dict[str, str]],
+) -> None:
+    versions = [BEGUN, version(2, *CODE)]
+
+    def earlier(**more: object) -> list[TableShape]:
+        options = DerivedTable.model_validate({"source": "public.t", "kind": "history", **more})
+        shape = derive_shape(versions, 1, options, OWN)
+        return earlier_shapes(shape, 1, {}, options, 1)
+
+    with pytest.raises(SinkError, match="were the key, up to schema version 1, can't be null: id"):
+        earlier(**hidden)
+    assert earlier(mask={"id": "hash"})[0].keys == ["id"]
+    (left_out,) = earlier(exclude=["id"], **hidden)
+    assert left_out.keys == ["_millrace_key_1"]
+    assert not any(field.nulled or field.unfit_is_null for field in left_out.fields)
+
+
+def test_a_topic_without_versions_names_both_keys_by_their_types() -> None:
+    with pytest.raises(SinkError, match=r"changed: id \(int4\) → id \(text\)"):
+        require_one([BEGUN, version(2, *OTHER["of another type"])])
