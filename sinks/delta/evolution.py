@@ -125,7 +125,7 @@ def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> 
         require_readable(target.name, target.reader_features())
     there = target.columns_in_log()
     try:
-        drops = shape.dropped if target.derived.removes_columns else ()
+        drops = shape.dropped if target.derived.removal else ()
         steps = plan_steps(there, shape.fields, drops)
         require_clusterable(target, shape, there.after(steps).names)
         if steps:
