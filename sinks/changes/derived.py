@@ -1,5 +1,7 @@
 """[lakehouse] and the log's tables → the derived tables: which there are, of what, and where."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -68,8 +70,9 @@ class Derived:
     """A derived table: its name, the captured table that it is made of, and its path.
 
     ``options`` are the user's, with the lakehouse's where they say nothing. ``salt`` is hashed with
-    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one. It
-    ``removes_columns`` that the source has dropped, with their values.
+    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one. ``removal`` is
+    a digest of the options by which columns go with their values, once the source has dropped them;
+    empty: they stay.
     """
 
     name: str
@@ -82,7 +85,7 @@ class Derived:
     keep: timedelta
     deletion_vectors: bool
     catalog: str | None
-    removes_columns: bool = False
+    removal: str = ""
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -204,5 +207,12 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
         deletion_vectors=lakehouse.deletion_vectors and given["compatibility"] == "delta",
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",
-        removes_columns=options.kind != "changes" and lakehouse.removes_columns(options),
+        removal=_removal(lakehouse, options),
     )
+
+
+def _removal(lakehouse: LakehouseSettings, options: DerivedTable) -> str:
+    if options.kind == "changes" or not lakehouse.removes_columns(options):
+        return ""
+    of = json.dumps([sorted(options.include), sorted(options.exclude)])
+    return hashlib.sha256(of.encode()).hexdigest()[:16]

@@ -7,9 +7,12 @@ column of the key whose type becomes one that doesn't hold its values is another
 other rows apart, so the table begins a new generation (sinks/changes/generations.py).
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
+from typing import Final
 
 from cdc.errors import SinkError
 from cdc.records.position import Position
@@ -17,6 +20,9 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.lakehouse import DerivedTable, Unfit
 from sinks.changes.names import NOT_IN_PARQUET
 from sinks.changes.types import can_be_absent, holds, spark_type, widens
+
+_SUFFIX: Final = re.compile(r"__v?\d+$")
+"""What a name has behind it where another column had it first, or had another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +49,17 @@ class DerivedField:
 class TableShape:
     """The columns of a derived table, as the newest version has them, and all versions.
 
-    ``dropped`` has the ids of those that it isn't to have any more, by the names that it had them
-    under: the source has dropped them, or the options leave them out.
+    ``dropped`` has the ids of those that it isn't to have any more: the source has surely dropped
+    them, or the options leave them out. ``gone`` has names that only columns had which the newest
+    version lacks, dropped or not.
     """
 
     table: TableName
     fields: tuple[DerivedField, ...]
     versions: tuple[TableSchema, ...]
     salt: str = field(default="", repr=False)
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
 
     @property
     def names(self) -> list[str]:
@@ -64,15 +72,15 @@ class TableShape:
         keyed = [field for field in self.fields if field.column.key is not None]
         return [field.name for field in sorted(keyed, key=lambda field: field.column.key or 0)]
 
-    @property
-    def gone(self) -> set[str]:
-        """Names that only columns had which the source has dropped."""
-        there = {column.name for column in self.versions[-1].event_columns}
-        return set(self.dropped.values()) - there - set(self.names)
-
     def still(self, names: Iterable[str]) -> list[str]:
         """Some columns that the user has named, without those that are gone."""
-        return [name for name in names if name not in self.gone]
+        there = {name.lower() for name in self.names}
+        gone = {name.lower() for name in self.gone}
+
+        def is_gone(name: str) -> bool:
+            return name not in there and not gone.isdisjoint({name, _SUFFIX.sub("", name)})
+
+        return [name for name in names if not is_gone(name.lower())]
 
     @property
     def patchy(self) -> list[str]:
@@ -168,15 +176,26 @@ def derive_shape(
         tuple(versions),
         salt,
         _dropped(lines, newest.version, options),
+        _gone(lines, newest, options),
     )
 
 
 @dataclass(slots=True)
 class ColumnLine:
-    """One column through the versions; ``sources`` has it by the number of each that has it."""
+    """One column through the versions; ``sources`` has it by the number of each that has it.
+
+    It ``is_ended`` where the version behind these surely lacks it. Where columns go by their names,
+    it may have been renamed.
+    """
 
     id: str
     sources: dict[int, Column]
+    is_ended: bool = False
+
+    @property
+    def last(self) -> Column:
+        """The column in the last version that has it."""
+        return self.sources[max(self.sources)]
 
 
 def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
@@ -196,22 +215,38 @@ def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
                 line = ColumnLine(f"{version.version}:{column.name}", {})
                 lines.append(line)
             line.sources[version.version] = column
+        left_out = {column.name for column in version.columns if column.left_out}
+        for line in open_lines.values():
+            if version.version not in line.sources:
+                line.is_ended = numbered or line.last.name in left_out
         before = version
     return lines
 
 
-def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) -> dict[str, str]:
+def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) -> frozenset[str]:
     """``TableShape.dropped``; one whose type has changed may have had an id of its own since.
 
-    What was a key stays: a history tells rows of before apart by it.
+    What may only have been renamed stays: nothing else has a history's older values. So does what
+    was a history's key: rows of before are told apart by it.
     """
-    return {
-        f"{version}:{column.name}": options.rename.get(column.name, column.name)
+    return frozenset(
+        f"{version}:{column.name}"
         for line in lines
-        if (now := line.sources.get(newest)) is None or not _is_kept(now, options)
-        if all(column.key is None for column in line.sources.values())
+        if not _is_kept(line.last, options) or (newest not in line.sources and line.is_ended)
+        if options.kind != "history" or all(of.key is None for of in line.sources.values())
         for version, column in line.sources.items()
-    }
+    )
+
+
+def _gone(
+    lines: Iterable[ColumnLine], newest: TableSchema, options: DerivedTable
+) -> frozenset[str]:
+    """``TableShape.gone``: the names as the derived table would have them."""
+    ended = (line for line in lines if newest.version not in line.sources)
+    had = {column.name for line in ended for column in line.sources.values()}
+    there = {column.name for column in newest.event_columns}
+    named = partial(_named, options)
+    return frozenset(map(named, had)) - frozenset(map(named, there))
 
 
 def _is_other_key(before: Column, column: Column) -> bool:
@@ -310,9 +345,7 @@ def _called(
     (``__3`` and so on if that is taken as well). For other readers, characters that need Delta's
     column mapping are ``_``.
     """
-    wanted = [options.rename.get(field.column.name, field.name) for field in fields]
-    if options.compatibility == "readers":
-        wanted = [NOT_IN_PARQUET.sub("_", name) for name in wanted]
+    wanted = [_named(options, field.column.name, field.name) for field in fields]
     own = {name.lower() for name in reserved}
     taken = own | {name.lower() for name in wanted}
     used = set(own)
@@ -324,3 +357,9 @@ def _called(
         used.add(name.lower())
         called.append(replace(original, name=name, partitions=name in options.partition))
     return tuple(called)
+
+
+def _named(options: DerivedTable, column: str, usual: str | None = None) -> str:
+    """What the options call a column, unless the name is taken."""
+    name = options.rename.get(column, usual or column)
+    return NOT_IN_PARQUET.sub("_", name) if options.compatibility == "readers" else name

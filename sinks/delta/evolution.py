@@ -59,7 +59,7 @@ def creation_properties(target: DeltaTarget, shape: TableShape) -> dict[str, str
     return {
         **(_NAME_MAPPING if needs_mapping(shape.names) else {}),
         **retention_properties(target.derived.keep),
-        **_statistics(target, shape, target.derived.options.partition),
+        **_statistics(target, shape, TableColumns((), target.derived.options.partition, {})),
         "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         "delta.enableDeletionVectors": str(target.derived.deletion_vectors).lower(),
     }
@@ -70,17 +70,23 @@ def needs_mapping(names: Iterable[str]) -> bool:
     return any(NOT_IN_PARQUET.search(name) for name in names)
 
 
-def _statistics(
-    target: DeltaTarget, shape: TableShape, partitioned_by: Collection[str]
-) -> dict[str, str]:
-    """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
-    if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
+def _statistics(target: DeltaTarget, shape: TableShape, there: TableColumns) -> dict[str, str]:
+    """Of which columns Delta keeps the least and greatest value, if not of the first ones.
+
+    What is ``there`` counts as well: columns that the source has dropped come before others.
+    """
+    columns = {*there.names, *shape.names, *target.derived.reserved}
+    if len(columns) <= _COLUMNS_WITH_STATISTICS:
         return {}
     options = target.derived.options
     able = [
         field.name
         for field in shape.fields
-        if field.type.startswith(_WITH_STATISTICS) and field.name not in partitioned_by
+        if field.type.startswith(_WITH_STATISTICS) and field.name not in there.partitioned_by
+    ]
+    standing = {field["name"]: type_of(field) for field in there.fields}
+    able += [
+        name for name in options.cluster if standing.get(name, "").startswith(_WITH_STATISTICS)
     ]
     own = [POSITION, *([END] if target.derived.kind == "history" else [])]
     first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
@@ -125,7 +131,7 @@ def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> 
         require_readable(target.name, target.reader_features())
     there = target.columns_in_log()
     try:
-        drops = shape.dropped if target.derived.removes_columns else ()
+        drops = shape.dropped if target.derived.removal else ()
         steps = plan_steps(there, shape.fields, drops)
         require_clusterable(target, shape, there.after(steps).names)
         if steps:
@@ -176,7 +182,7 @@ def _change(
     if MAPPING in _features(target, steps) and not is_mapped:
         set_properties(target, _NAME_MAPPING)
         there = target.columns_in_log()
-    _let_go(target, steps)
+    _let_go(target, {step.name for step in steps if isinstance(step, DropColumn)})
     transaction = DeltaTransaction(target, run)
     transaction.change_columns(_with_properties(target, there.after(steps), steps, shape))
     transaction.commit_columns()
@@ -190,7 +196,7 @@ def _rewrite(
     shape: TableShape,
 ) -> None:
     """Take the steps, and write all files in the new columns, in one commit."""
-    _let_go(target, steps)
+    _let_go(target, {step.name for step in steps if isinstance(step, DropColumn | RenameColumn)})
     transaction = DeltaTransaction(target, run)
     after = there.after(steps, rewritten=True)
     files = transaction.files()
@@ -207,10 +213,12 @@ def _rewrite(
     transaction.commit_columns()
 
 
-def _let_go(target: DeltaTarget, steps: Iterable[ColumnStep]) -> None:
-    """Have the table not be clustered by a column that goes, which Delta wouldn't let go."""
-    dropped = {step.name for step in steps if isinstance(step, DropColumn)}
-    if dropped and not dropped.isdisjoint(_clustering(target)):
+def _let_go(target: DeltaTarget, names: Collection[str]) -> None:
+    """Have the table not be clustered by columns that aren't there afterwards.
+
+    Delta wouldn't let them go. Without column mapping it knows them by names that are others then.
+    """
+    if names and not set(names).isdisjoint(_clustering(target)):
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
 
 
@@ -219,7 +227,7 @@ def _with_properties(
 ) -> TableColumns:
     """The columns, with the properties that their types need, and for statistics of them."""
     properties = {key: value for key, value in after.properties.items() if key != _STATISTICS}
-    properties |= _statistics(target, shape, after.partitioned_by)
+    properties |= _statistics(target, shape, after)
     if WIDENING in _features(target, steps):
         properties["delta.enableTypeWidening"] = "true"
     types = [step.type for step in steps if isinstance(step, AddColumn)]
@@ -260,13 +268,15 @@ def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, repor
 
 
 def settle(target: DeltaTarget, shape: TableShape) -> None:
-    """Have a table that was just written as a whole clustered, with statistics of its columns.
-
-    In this order: it isn't clustered by columns without them.
-    """
-    wanted = _statistics(target, shape, shape.still(target.derived.options.partition))
-    set_properties(target, dict(wanted.items() - target.properties().items()))
+    """Have a table that was just written as a whole clustered, with statistics of its columns."""
+    _set_statistics(target, shape)
     cluster(target, shape)
+
+
+def _set_statistics(target: DeltaTarget, shape: TableShape) -> None:
+    there = target.columns_in_log()
+    missing = _statistics(target, shape, there).items() - there.properties.items()
+    set_properties(target, dict(missing))
 
 
 def _needed_by(shape: TableShape) -> dict[str, str]:
@@ -317,13 +327,17 @@ def has_removed_columns(target: DeltaTarget) -> bool:
 
 
 def cluster(target: DeltaTarget, shape: TableShape) -> None:
-    """Have the table clustered as it is to be; only files written from then on are."""
+    """Have the table clustered as it is to be; only files written from then on are.
+
+    It can't be by columns without statistics.
+    """
     options = target.derived.options
     if not options.cluster:
         return
     there, still = target.columns().names, shape.still(options.cluster)
     wanted = [name for name in options.cluster if name in still or name in there]
     if _clustering(target) != wanted:
+        _set_statistics(target, shape)
         by = f"({', '.join(map(quoted, wanted))})" if wanted else "NONE"
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
 

@@ -94,7 +94,7 @@ class LakehouseTables(Target):
                     table.kind,
                     table.keeps_records,
                     self._lakehouse.drop_rule(table.options),
-                    table.removes_columns,
+                    table.removal,
                 )
                 for name, table in self._derived.items()
             },
@@ -108,7 +108,7 @@ class LakehouseTables(Target):
             return (folder / "_delta_log").is_dir()
         versions = state.schemas.get(table.source, ())
         has_columns = not versions or versions[-1].version == table.applied_version
-        has_columns &= table.removed or not self._derived[name].removes_columns
+        has_columns &= self._derived[name].removal in {"", table.removed}
         is_idle = has_columns and table.start == state.ends.get(table.topic)
         return is_idle or self._table(name).exists()
 
@@ -211,7 +211,7 @@ class LakehouseTables(Target):
         table = plan.tables[name]
         if not table.commits:
             return Rows()
-        derived = replace(self._configured(name), removes_columns=table.removes)
+        derived = replace(self._configured(name), removal=table.removes)
         target = DeltaTarget(spark, self._prefix, derived)
         archived = None
         if table.replay is None:

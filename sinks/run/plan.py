@@ -62,10 +62,10 @@ class TablePlan(BaseModel):
     applied_version: int = 0
     """The schema version whose columns the derived table has; 0: there is none yet, or who wrote
     the plan didn't know."""
-    removes: bool = False
-    """Whether columns that the source has dropped go from the derived table."""
-    removed: bool = False
-    """Whether they did so by the plans before."""
+    removes: str = ""
+    """By which options columns go that the source has dropped (``Derived.removal``); "": none."""
+    removed: str = ""
+    """By which they did so by the plans before."""
     events: int
     """How many records there are to apply."""
     ends: tuple[RowsEnd, ...] = ()
@@ -133,10 +133,10 @@ class TablePlan(BaseModel):
         """Whether a table that is there gets the columns of another schema version.
 
         The log tells of that also where nobody writes to the table; a real Debezium doesn't. Or
-        whether it loses those that it has kept so far.
+        whether it loses those that it has kept so far: by the policy, or by options that are new.
         """
         is_older = 0 < self.applied_version < self.schema_version
-        loses = self.removes and not self.removed
+        loses = self.removes not in {"", self.removed}
         return bool(self.base and (is_older or loses) and not self.debezium)
 
     @property
@@ -232,14 +232,14 @@ class WantedTable(NamedTuple):
     """A derived table that a plan is to have: the captured table, and the kind.
 
     An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
-    the captured table is dropped; ``removes`` whether columns go that are dropped.
+    the captured table is dropped; ``removes`` by which options columns go that are dropped.
     """
 
     source: str
     kind: TableKind = "current"
     is_whole: bool = True
     drop: DropRule = DropRule()
-    removes: bool = False
+    removes: str = ""
 
 
 def require_same_log(plan: RunPlan, state: LogState) -> None:
@@ -352,7 +352,7 @@ def proposed(
             source=source,
             kind=request.kind,
             removes=request.removes,
-            removed=bool(last and last.base and last.removed),
+            removed=last.removed if last and last.base else "",
             first_version=last.first_version if last and last.base and not replaced else newest,
             read_end=last.read_end if last else {},
             emptied=last.emptied if last and table.gone_ms else None,

@@ -194,3 +194,36 @@ def test_columns_that_were_kept_go_once_they_are_to_be_removed_though_nobody_wri
     merged(lakehouse)
     assert "a" not in lakehouse.table("public.t").columns
     assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    lakehouse.configure(tables=[{"source": "public.t", "exclude": ["n"]}], **REMOVE)
+    merged(lakehouse)
+    assert "n" not in lakehouse.table("public.t").columns
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    lakehouse.configure(**REMOVE)
+    merged(lakehouse)
+    assert sorted(lakehouse.read("public.t", "id", "n")) == [(0, None), (1, None)]
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+@pytest.mark.proof
+def test_a_column_that_may_have_been_renamed_is_not_removed_but_by_the_users_own_word(
+    lakehouse: Lakehouse,
+) -> None:
+    """The daemon was behind, so that columns go by their names: a history has the values alone."""
+    kinds = {"kinds": ["current", "history"]}
+    lakehouse.configure(**kinds, **REMOVE)
+    log = begun(lakehouse, ID, A, N)
+    altered(log, 2, 20, column("id", "int4", 1), column("b", "text"), column("n", "int8"))
+    log.row("u", at(30), {"id": 1, "b": f"{SECRET}1", "n": 1})
+    log.reached(at(30))
+    merged(lakehouse)
+    versions = lakehouse.read("public.t_history", "id", "a", "b")
+    assert sorted(versions, key=str) == [
+        (0, f"{SECRET}0", None),
+        (1, f"{SECRET}1", None),
+        (1, None, f"{SECRET}1"),
+    ]
+    excluding = {"source": "public.t", "kind": "history", "exclude": ["a"]}
+    lakehouse.configure(tables=[excluding], **kinds, **REMOVE)
+    merged(lakehouse)
+    assert "a" not in lakehouse.table("public.t_history").columns
+    assert "a" in lakehouse.table("public.t").columns

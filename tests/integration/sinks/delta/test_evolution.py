@@ -1,6 +1,8 @@
 """Columns of the source that change → those of its Delta tables: all of it at once, or nothing."""
 
 import datetime as dt
+import shutil
+from collections.abc import Collection
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -61,11 +63,13 @@ def merged(lakehouse: Lakehouse) -> None:
     assert summary.exit_code == ExitCode.OK
 
 
-def has(lakehouse: Lakehouse, *columns: str) -> list[tuple[Any, ...]]:
+def has(
+    lakehouse: Lakehouse, *columns: str, kinds: Collection[str] = KINDS
+) -> list[tuple[Any, ...]]:
     """What each derived table has in these columns: the same in all of them."""
     current, *others = [
         sorted(tuple(row) for row in lakehouse.table(name).select(*columns).collect())
-        for name in NAMES
+        for name in NAMES[: len(kinds)]
     ]
     assert others == [current, current]
     return current
@@ -86,21 +90,27 @@ def at_cuts(lakehouse: Lakehouse) -> list[list[dict[str, Any]]]:
 
 def is_between(lakehouse: Lakehouse) -> bool:
     """Whether the table has other columns than its last run's, so that no cut is like it."""
-    assert lakehouse.settings.lakehouse is not None
-    derived = derived_tables(lakehouse.settings.lakehouse, ["public.t"])["public.t"]
-    applied = DeltaTarget(lakehouse.spark, lakehouse.prefix, derived).read_applied()
+    applied = derived_target(lakehouse).read_applied()
     assert applied is not None
     return applied.is_between
 
 
-def test_of_two_columns_that_differ_by_case_only_one_is_dropped(lakehouse: Lakehouse) -> None:
-    """Dies between the commits of the change; then there is another change.
+def derived_target(lakehouse: Lakehouse) -> DeltaTarget:
+    assert lakehouse.settings.lakehouse is not None
+    derived = derived_tables(lakehouse.settings.lakehouse, ["public.t"])["public.t"]
+    return DeltaTarget(lakehouse.spark, lakehouse.prefix, derived)
 
-    It takes long, by five runs of three kinds, and the queries at each cut.
-    """
-    lakehouse.configure(kinds=KINDS)
+
+@pytest.mark.parametrize(
+    "kinds", [KINDS[:1], pytest.param(KINDS, marks=pytest.mark.proof)], ids=["current", "all"]
+)
+def test_of_two_columns_that_differ_by_case_only_one_is_dropped(
+    lakehouse: Lakehouse, kinds: tuple[str, ...]
+) -> None:
+    """Dies between the commits of the change; then there is another change."""
+    lakehouse.configure(kinds=kinds)
     log = begun(lakehouse, ID, lower(), upper(), id=1, a="small", A="large")
-    assert has(lakehouse, "id", "a", "A__2") == [(1, "small", "large")]
+    assert has(lakehouse, "id", "a", "A__2", kinds=kinds) == [(1, "small", "large")]
     altered(log, 2, 20, ID, upper(), id=2, A="second")
     with (
         patch("sinks.delta.evolution.DeltaTransaction", side_effect=Died),
@@ -121,7 +131,7 @@ def test_of_two_columns_that_differ_by_case_only_one_is_dropped(lakehouse: Lakeh
         {"id": 2, "a__dropped1": None, "A": "second"},
     ]
     assert at_cuts(lakehouse)[:2] == [first, second]
-    assert has(lakehouse, "id", "b", "A") == [
+    assert has(lakehouse, "id", "b", "A", kinds=kinds) == [
         (1, "large", None),
         (2, "second", None),
         (3, "third", 3),
@@ -247,3 +257,56 @@ def test_a_column_that_clusters_the_table_can_go(lakehouse: Lakehouse, compatibi
     assert lakehouse.table("public.t").columns == ["id", "b", POSITION]
     assert sorted(lakehouse.read("public.t", "id", "b")) == [(1, "b"), (2, "2")]
     assert [sorted(row) for row in at_cuts(lakehouse)[0]] == [["a", "b", "id"]]
+
+
+def clustered_by(lakehouse: Lakehouse) -> list[str]:
+    detail = lakehouse.spark.sql(f"DESCRIBE DETAIL delta.`{lakehouse.folder}/public/t`").first()
+    assert detail is not None
+    return list(detail["clusteringColumns"])
+
+
+@pytest.mark.proof
+def test_a_column_that_clusters_a_table_for_other_readers_is_renamed_and_another_dropped(
+    lakehouse: Lakehouse,
+) -> None:
+    def configure(*cluster: str) -> None:
+        table = {"source": "public.t", "cluster": cluster}
+        lakehouse.configure(tables=[table], compatibility="readers")
+
+    configure("the_price", "b")
+    price = lower("the price")
+    log = begun(lakehouse, ID, price, upper("b"), **{"id": 1, "the price": "9", "b": "b"})
+    configure("the_price", "c")
+    altered(log, 2, 20, ID, price, upper("c"), **{"id": 2, "the price": "8", "c": "c"})
+    with patch("sinks.delta.evolution.cluster", side_effect=Died), pytest.raises(Died):
+        lakehouse.merge()
+    merged(lakehouse)
+    assert clustered_by(lakehouse) == ["the_price", "c"]
+    altered(log, 3, 30, ID, upper("c"), id=3, c="d")
+    merged(lakehouse)
+    rows = [(1, "9", "b"), (2, "8", "c"), (3, None, "d")]
+    assert sorted(lakehouse.read("public.t", "id", "the_price", "c")) == rows
+    shutil.rmtree(lakehouse.folder / "public" / "t")
+    merged(lakehouse)
+    assert clustered_by(lakehouse) == ["c"]
+    assert sorted(lakehouse.read("public.t", "id", "c")) == [(1, "b"), (2, "c"), (3, "d")]
+
+
+@pytest.mark.proof
+def test_dropped_columns_that_stay_take_no_statistics_from_others(lakehouse: Lakehouse) -> None:
+    others = [column(f"c{number}", "text", number=number) for number in range(3, 43)]
+    values = {each.name: "x" for each in others}
+    left = {each.name: "x" for each in others[20:]}
+    log = begun(lakehouse, *others, ID, id=1, **values)
+    altered(log, 2, 20, *others[20:], ID, id=2, **left)
+    merged(lakehouse)
+    lakehouse.configure(tables=[{"source": "public.t", "cluster": ["c42"]}])
+    log.row("c", at(30), {"id": 3, **left})
+    log.reached(at(30))
+    merged(lakehouse)
+    assert clustered_by(lakehouse) == ["c42"]
+    assert (
+        derived_target(lakehouse)
+        .properties()["delta.dataSkippingStatsColumns"]
+        .startswith(f"`{POSITION}`,`c42`,`id`,")
+    )

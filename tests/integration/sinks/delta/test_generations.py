@@ -150,9 +150,41 @@ def test_several_keys_between_two_merges(lakehouse: Lakehouse, *, is_made_again:
 
 
 @pytest.mark.proof
-def test_a_key_of_another_type_makes_other_columns(lakehouse: Lakehouse) -> None:
+def test_a_history_keeps_former_keys_where_dropped_columns_are_removed(
+    lakehouse: Lakehouse,
+) -> None:
+    """The key is swapped, the table read again, and the old column dropped between two merges."""
+    log = begun(lakehouse, **{"column.drop.policy": "remove"})
+    swap(log)
+    read_again(log, 40, *SWAPPED)
+    schema = table_schema(log.prefix, "t", NEW_ID, V, version=3)
+    log.add_schema(schema.model_copy(update={"since": str(at(50))}))
+    log.row("u", at(50), {"id": 10, "v": "later"})
+    log.reached(at(50))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.table("public.t").columns == ["id", "v", POSITION]
+    assert current(lakehouse, "id", "v") == [(2, "new"), (10, "later"), (30, "first")]
+    behind, *others = ((None, *version[1:]) for version in NEW_VERSIONS)
+    later = (None, 10, "later", str(at(50)), None)
+    versions = [*OLD_VERSIONS, (*behind[:-1], str(at(50))), *others, later]
+    expected = sorted(versions, key=lambda row: (row[-2], str(row)))
+    assert history(lakehouse, "id__dropped1", "id", "v") == expected
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    log.row("d", at(60), None, {"id": 2, "v": "new"})
+    log.tombstone(at(60), {"id": 2})
+    log.reached(at(60))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    kept = history(lakehouse, "id__dropped1", "id", "v")
+    assert [row for row in kept if row[0] is not None] == sorted(
+        OLD_VERSIONS, key=lambda row: (row[-2], str(row))
+    )
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("policy", ["keep", "remove"])
+def test_a_key_of_another_type_makes_other_columns(lakehouse: Lakehouse, policy: str) -> None:
     """What a current table has of the old key goes; a history keeps it under another name."""
-    log = begun(lakehouse, ID, CODE, V)
+    log = begun(lakehouse, ID, CODE, V, **{"column.drop.policy": policy})
     rekeyed(log, 2, 30, column("id", "text", 1, number=1), CODE, V)
     read_again(log, 40, {"id": "one", "code": 10, "v": "first"})
     assert lakehouse.merge().exit_code == ExitCode.OK
