@@ -19,7 +19,7 @@ from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.copies import MIN_ISR, copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
-from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, older_ms_max
+from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
 from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
 from cdc.records.made_topics import MadeTopic
@@ -64,14 +64,11 @@ class WantedTopic(NamedTuple):
 
 
 class TopicLimits(NamedTuple):
-    """The bytes of a batch that a topic takes at most, and whether it takes keyless records.
-
-    ``older_ms_max`` is how old a record's own time may be, so that it is kept for log.keep.
-    """
+    """What a topic takes: bytes of a batch at most, keyless records or not, times of records."""
 
     bytes_max: int
     keyless: bool
-    older_ms_max: int = 0
+    times: TimeLimits = TimeLimits()
 
 
 class LogTopics:
@@ -173,8 +170,10 @@ class LogTopics:
         own = int(self._record_bytes_max)
         for name, topic in self._admin.describe(names).items():
             if name in self.limits:
-                limit = min(_batch_bytes_max(topic), own)
-                self.limits[name] = self.limits[name]._replace(bytes_max=limit)
+                keyless = self.limits[name].keyless
+                cleanup: Cleanup = "delete" if keyless else "compact"
+                times = time_limits(cleanup, topic.config, self._keep_ms)
+                self.limits[name] = TopicLimits(min(_batch_bytes_max(topic), own), keyless, times)
 
     def ensure_data_topics(
         self,
@@ -265,7 +264,10 @@ class LogTopics:
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)
-        self._note(wanted.values(), existing, config)
+        # Brokers may have other defaults for times than Kafka has.
+        own_times = [topic.name for topic in missing if self._has_own_times]
+        made = self._admin.describe(own_times) if own_times else {}
+        self._note(wanted.values(), {**existing, **made}, config)
         self._warn_of_copies(existing)
 
     def _note(
@@ -280,9 +282,9 @@ class LogTopics:
         for topic in wanted:
             has = existing[topic.name].config if topic.name in existing else config
             limit = _batch_bytes_max(existing[topic.name]) if topic.name in existing else own
-            older_ms = older_ms_max(topic.cleanup, has, self._keep_ms)
+            times = time_limits(topic.cleanup, has, self._keep_ms)
             keyless = topic.cleanup == "delete"
-            self.limits[topic.name] = TopicLimits(min(limit, own), keyless, older_ms)
+            self.limits[topic.name] = TopicLimits(min(limit, own), keyless, times)
             if limit < own and "max.message.bytes" in config:
                 lower[topic.name] = limit
         if lower:

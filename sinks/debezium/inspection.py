@@ -25,7 +25,7 @@ from sinks.changes.shape import plain_shape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.envelope import LSN, committed_at, enveloped, is_truncate, table_of
 from sinks.debezium.log import read_records, topic_of
-from sinks.debezium.members import doubt_of, newest_members
+from sinks.debezium.members import doubt_of, newest_rows
 from sinks.debezium.parse import parse
 from sinks.debezium.records import RecordGroup, discover
 from sinks.run.debezium_topic import MemberDoubt
@@ -163,7 +163,7 @@ def _planned(
         "schemas": (*earlier, schema),
         "key_forms": _key_forms(table, groups),
         "types": (),  # the schema has them
-        "members": newest_members(groups, described, topic.members),
+        "rows": newest_rows(groups, described, topic.rows),
         "doubt": _doubt(table, groups, described, read),
     }
     return table.model_copy(
@@ -186,7 +186,7 @@ def _doubt(
     An update that leaves a large value out covers a row only where an earlier record has it whole.
     """
     before = topic_of(table)
-    doubt = doubt_of(groups, topic, before.members, max(table.start.values(), default=0))
+    doubt = doubt_of(groups, topic, before.rows, max(table.start.values(), default=0))
     if before.doubt is not None:
         doubt = before.doubt if doubt is None else before.doubt.and_then(doubt)
     if doubt is None or not topic.schema.key:

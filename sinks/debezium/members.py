@@ -13,31 +13,55 @@ from typing import Final
 from sinks.debezium.described import TopicLayout, plain_names
 from sinks.debezium.forms import column_of
 from sinks.debezium.records import RecordGroup
-from sinks.run.debezium_topic import MemberDoubt
+from sinks.run.debezium_topic import MemberDoubt, RowMembers
 
 Members = tuple[tuple[str, str], ...]
 """A row's members in their order, with their types as schemas tell them; "" where they don't."""
+ROWS_MAX: Final = 20
+"""How many different members a plan keeps: a connector may write them by turns."""
 _NUMERIC: Final = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
-def newest_members(groups: Sequence[RecordGroup], layout: TopicLayout, before: Members) -> Members:
-    """The members of the newest records; those of ``before`` where none of these has a row."""
-    return [before, *_by_age(groups, layout)][-1]
+def newest_rows(
+    groups: Sequence[RecordGroup], layout: TopicLayout, before: Sequence[RowMembers]
+) -> tuple[RowMembers, ...]:
+    """The members that rows have had of late, those of the newest rows last.
+
+    Where a connector writes rows in several ways (partitions whose columns have another order), the
+    same members come back merge after merge, and others after them. DDL doesn't do that, nor does a
+    connector that sends some events again. Members that are new may come of DDL, so that what was
+    usual before isn't any more.
+    """
+    ages = _by_age(groups, layout)
+    turns = {row.members: row.turns for row in before}
+    newest = before[-1].members if before else ()
+    back = {members for members in ages[:-1] if members != newest}
+    if not turns.keys() >= set(ages):
+        turns, back = dict.fromkeys(turns, 0), set()
+    for members in ages:
+        has_come_back = bool(back) and members in {*back, ages[-1]}
+        turns[members] = turns.pop(members, 0) + has_come_back
+    rows = (RowMembers(members=members, turns=number) for members, number in turns.items())
+    return tuple(rows)[-ROWS_MAX:]
 
 
 def doubt_of(
-    groups: Sequence[RecordGroup], layout: TopicLayout, before: Members, start: int = 0
+    groups: Sequence[RecordGroup],
+    layout: TopicLayout,
+    before: Sequence[RowMembers],
+    start: int = 0,
 ) -> MemberDoubt | None:
     """Why rows are doubtful that no event has covered since; None where nothing says they are.
 
-    The records are those from the offset ``start`` on.
+    The records are those from the offset ``start`` on; ``before`` is what rows had before them.
     """
     ages = _by_age(groups, layout)
-    ordered = [before, *ages] if before else ages
+    ordered = [before[-1].members, *ages] if before else ages
+    usual = {row.members for row in newest_rows(groups, layout, before) if row.takes_turns}
     doubt: MemberDoubt | None = None
     for number, (was, now) in enumerate(pairwise(ordered), 1):
         changes, columns = differences(was, now)
-        if changes:
+        if changes and not {was, now} <= usual:
             older = set(ordered[:number]) - set(ordered[number:])
             of_older = (max(g.end, start) for g in groups if _members(g, layout) in older)
             first_ms = min((g.first_ms for g in groups if _members(g, layout) == now), default=0)

@@ -11,6 +11,8 @@ from cdc.records.schema import Column, TableSchema
 
 MEMBERS_MAX: Final = 20
 """How many differences a doubt names."""
+TURNS_MIN: Final = 3
+"""In how many merges members have to come by turns until that is usual."""
 SIGNAL_TABLE: Final = "<the connector's signal.data.collection>"
 
 
@@ -66,6 +68,21 @@ class MemberDoubt(BaseModel):
         )
 
 
+class RowMembers(BaseModel):
+    """Members that rows have had, in their order, with their types where records tell these."""
+
+    model_config = ConfigDict(frozen=True)
+
+    members: tuple[tuple[str, str], ...]
+    turns: int = 0
+    """In how many merges these came back after others, and others after them, or before them."""
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether it is usual that such rows come beside others, and no DDL is behind it."""
+        return self.turns >= TURNS_MIN
+
+
 class DebeziumTopic(BaseModel):
     """What a plan has of a topic that a real Debezium wrote."""
 
@@ -79,9 +96,12 @@ class DebeziumTopic(BaseModel):
     """All forms that keys have had, in the order in which they came up."""
     types: tuple[Column, ...] = ()
     """Columns that were told, by the configuration or the source, of a table without schemas."""
-    members: tuple[tuple[str, str], ...] = ()
-    """The newest rows' members in their order, with their types where records tell these."""
+    rows: tuple[RowMembers, ...] = ()
+    """The members that rows have had of late, those of the newest rows last."""
     doubt: MemberDoubt | None = None
+    rows_before: tuple[RowMembers, ...] = ()
+    doubt_before: MemberDoubt | None = None
+    """Both as they were before this plan: a table that fails reads the same records again."""
 
     @property
     def known_columns(self) -> tuple[Column, ...]:
@@ -100,7 +120,12 @@ class DebeziumTopic(BaseModel):
 
     def applied(self, *, covered: bool) -> Self:
         """The same once its plan is applied, which may have covered all rows."""
-        if self.doubt is None:
-            return self
-        doubt = None if covered else self.doubt.model_copy(update={"is_new": False})
-        return self.model_copy(update={"doubt": doubt})
+        doubt = None
+        if self.doubt is not None and not covered:
+            doubt = self.doubt.model_copy(update={"is_new": False})
+        update = {"doubt": doubt, "doubt_before": doubt, "rows_before": self.rows}
+        return self.model_copy(update=update)
+
+    def taken_back(self) -> Self:
+        """The same where its plan has failed."""
+        return self.model_copy(update={"rows": self.rows_before, "doubt": self.doubt_before})

@@ -2,13 +2,14 @@
 
 sinks/debezium/members.py has the reasons. A doubt is part of the plan that brings it, and of those
 that follow. An outcome ends it: the run's own, where an event has covered each row since, or that
-of the last run, where the user says that the rows are right.
+of the last run, where the user says that the rows are right. A plan that fails for a table brings
+it no doubt: the next run reads the same records, and finds the same.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
 from sinks.run.options import Report
-from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import RunOutcome, TableResult
 
 
@@ -41,12 +42,15 @@ def doubts(tables: Mapping[str, TablePlan], signals: str | None) -> Iterator[tup
 def accepted(
     plan: RunPlan, outcome: RunOutcome, names: Collection[str], report: Report
 ) -> RunOutcome:
-    """The outcome of the last run, where the user takes the named tables for right."""
-    tables = plan.all_tables
+    """The outcome of the last run, where the user takes the named tables for right.
+
+    What ends is the doubt that `millrace status` has shown.
+    """
+    tables = goes_on(plan, outcome)
     doubtful = [
         name
         for name in sorted(names)
-        if name in tables and name not in outcome.covered
+        if name in tables
         if (topic := tables[name].debezium) is not None and topic.doubt is not None
     ]
     for name in doubtful:

@@ -284,11 +284,12 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
 
 
 def _settled(name: str, table: TablePlan, outcome: RunOutcome) -> TablePlan:
-    """The table without a doubt that has ended, or that the plan was the first to bring."""
-    topic, covered = table.debezium, name in outcome.covered
-    if topic is None or topic.doubt is None or (name in outcome.failed and not covered):
+    """The table without a doubt that has ended, or that a plan has brought which failed."""
+    topic = table.debezium
+    if topic is None:
         return table
-    return table.model_copy(update={"debezium": topic.applied(covered=covered)})
+    topic = topic.taken_back() if name in outcome.failed else topic
+    return table.model_copy(update={"debezium": topic.applied(covered=name in outcome.covered)})
 
 
 def ready(table: TableState, cut: Position) -> bool:

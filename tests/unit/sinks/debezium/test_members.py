@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sinks.debezium.forms import column_of
-from sinks.debezium.members import Members, differences, doubt_of, newest_members
+from sinks.debezium.members import Members, differences, doubt_of, newest_rows
 from sinks.debezium.records import RecordGroup, Written
 from sinks.debezium.schemas import read_json_schema
-from sinks.run.debezium_topic import DebeziumTopic, MemberDoubt
+from sinks.run.debezium_topic import TURNS_MIN, DebeziumTopic, MemberDoubt, RowMembers
 from sinks.run.doubts import accepted, new_doubt
 from sinks.run.plan import goes_on
 from sinks.run.summary import RunOutcome, TableResult
@@ -108,7 +108,11 @@ def records(last: int, *names: str) -> RecordGroup:
 def doubt(*groups: RecordGroup, before: Members = ()) -> MemberDoubt | None:
     layout = made(*groups)
     assert layout is not None
-    return doubt_of(groups, layout, before)
+    return doubt_of(groups, layout, rows(before) if before else ())
+
+
+def rows(*members: Members) -> tuple[RowMembers, ...]:
+    return tuple(RowMembers(members=each) for each in members)
 
 
 def test_rows_are_covered_by_events_behind_the_last_one_of_before() -> None:
@@ -125,8 +129,8 @@ def test_what_was_renamed_in_an_earlier_run_is_held_against_what_that_saw() -> N
     groups = [records(9, "id", "b")]
     layout = made(*groups)
     assert layout is not None
-    assert newest_members(groups, layout, ()) == (ID, B)
-    found = doubt_of(groups, layout, (ID, A), 7)
+    assert newest_rows(groups, layout, ()) == rows((ID, B))
+    found = doubt_of(groups, layout, rows((ID, A)), 7)
     assert found is not None
     assert found.since == 7, "where this run begins to read"
     assert doubt(*groups, before=(ID, B)) is None
@@ -144,6 +148,51 @@ def test_records_without_schemas_have_the_names_that_their_rows_have() -> None:
     assert found.columns == ("id", "v")
 
 
+ORDERED, OTHERWISE, NEW = ("id", "a", "b"), ("id", "b", "a"), ("id", "b", "a", "c")
+TURNS: list[list[tuple[str, ...]]] = [[ORDERED, OTHERWISE]] * (TURNS_MIN + 1)
+
+
+def merged(
+    merges: list[list[tuple[str, ...]]],
+) -> tuple[tuple[RowMembers, ...], list[MemberDoubt | None]]:
+    """What merges know at their end, and what each doubts, whose rows came in this order."""
+    before: tuple[RowMembers, ...] = ()
+    found: list[MemberDoubt | None] = []
+    for number, names in enumerate(merges):
+        groups = [records(10 * number + at, *each) for at, each in enumerate(names)]
+        layout = made(*groups)
+        assert layout is not None
+        found.append(doubt_of(groups, layout, before, 10 * number))
+        before = newest_rows(groups, layout, before)
+    return before, found
+
+
+def test_members_that_come_by_turns_merge_after_merge_are_no_change() -> None:
+    known, found = merged([*TURNS, [OTHERWISE, ORDERED], [ORDERED], [OTHERWISE]])
+    assert [each is not None for each in found] == [True] * TURNS_MIN + [False] * 4
+    assert [row.takes_turns for row in known] == [True, True]
+
+
+def test_members_of_ddl_are_new_also_where_others_come_by_turns() -> None:
+    known, found = merged([*TURNS, [ORDERED, OTHERWISE, NEW]])
+    assert found[-1] is not None
+    assert (found[-1].since, "c" in found[-1].columns) == (10 * len(TURNS) + 2, True)
+    assert not any(row.takes_turns for row in known)
+
+
+@pytest.mark.parametrize(
+    "merges",
+    [
+        [[ORDERED], [OTHERWISE], [ORDERED], [OTHERWISE]] * TURNS_MIN,
+        [[ORDERED], [ORDERED, OTHERWISE], [ORDERED, OTHERWISE], [OTHERWISE], [ORDERED]],
+    ],
+    ids=["there and back", "events that a connector sends again"],
+)
+def test_ddl_and_a_connector_that_crashes_are_no_turns(merges: list[list[tuple[str, ...]]]) -> None:
+    _, found = merged(merges)
+    assert found[-1] is not None
+
+
 DOUBT = MemberDoubt(changes=("v appeared",), columns=("v",), since=8, ts_ms=0)
 TOPIC = DebeziumTopic(topic_id="id", doubt=DOUBT)
 
@@ -154,13 +203,33 @@ def test_a_doubt_ends_by_an_outcome_and_is_told_once() -> None:
     after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={"bad": "x"}, covered=("covered",)))
     doubts = {name: table.debezium and table.debezium.doubt for name, table in after.items()}
     told = DOUBT.model_copy(update={"is_new": False})
-    assert doubts == {"covered": None, "bad": DOUBT, "left": told}
+    assert doubts == {"covered": None, "bad": None, "left": told}, "bad will find it again"
     table = done.tables["left"]
     text = new_doubt(table, TableResult("left"), "public.signals")
     assert text is not None
     assert "INSERT INTO public.signals VALUES ('reread-8', 'execute-snapshot', '{" in text
     assert new_doubt(table, TableResult("left", is_covered=True), None) is None
     assert new_doubt(after["left"], TableResult("left"), None) is None
+
+
+def test_a_table_that_failed_reads_its_records_again_with_what_was_known_before() -> None:
+    before, after = rows((ID, A)), rows((ID, A), (ID, B))
+    shown = DOUBT.model_copy(update={"since": 2, "is_new": False})
+    planned = DebeziumTopic(
+        topic_id="id", rows=after, doubt=DOUBT, rows_before=before, doubt_before=shown
+    )
+    done = plan(t=table_plan(debezium=planned))
+    failed = RunOutcome(run=4, ts_ms=0, failed={"t": "x"})
+    left = goes_on(done, failed)["t"].debezium
+    assert left is not None
+    assert (left.rows, left.doubt) == (before, shown)
+    outcome = accepted(done, failed, {"t"}, lambda _: None)
+    left = goes_on(done, outcome)["t"].debezium
+    assert left is not None
+    assert (left.rows, left.doubt, left.doubt_before) == (before, None, None)
+    applied = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={}))["t"].debezium
+    assert applied is not None
+    assert (applied.rows, applied.rows_before) == (after, after)
 
 
 def test_the_user_can_take_a_table_for_right() -> None:
