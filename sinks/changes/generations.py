@@ -66,6 +66,25 @@ def ends_under(versions: Sequence[TableSchema], ends: Iterable[RowsEnd]) -> list
     ]
 
 
+def forgotten_end(
+    versions: Sequence[TableSchema], earlier: TableSchema, ends: Iterable[RowsEnd]
+) -> Position | None:
+    """Where rows under an ``earlier`` version's key ended; None if the ``ends`` have it.
+
+    Of several reads, each under another key, compaction keeps only the last TRUNCATE. Under the
+    next key no change speaks of those rows, so the one before that is the last to do so.
+    """
+    begun = generations(versions)
+    begins = [each for each in versions if begun[each.version] == each.version]
+    later = [each for each in begins if each.version > begun[earlier.version]]
+    since = [Position.parse(each.since).just_before() for each in later]
+    if not since:
+        return None
+    here = (end.position for end in ends if not end.bounds and end.position >= since[0])
+    is_kept = any(len(since) == 1 or position < since[1] for position in here)
+    return None if is_kept else since[0]
+
+
 def of_newest(raw: DataFrame, versions: Sequence[TableSchema], last: int = 0) -> DataFrame:
     """The raw records of the newest generation; none of later ones, up to the ``last`` version.
 

@@ -16,8 +16,18 @@ from pyspark.sql import functions as F
 
 from sinks.changes.ended import first_end, older
 from sinks.changes.ends import RowsEnd
-from sinks.changes.generations import earlier_shapes, ends_under
-from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
+from sinks.changes.generations import earlier_shapes, ends_under, forgotten_end
+from sinks.changes.names import (
+    END,
+    IS_CURRENT,
+    OP,
+    POSITION,
+    TIME,
+    UPSERT,
+    VALID_FROM,
+    VALID_TO,
+    quoted,
+)
 from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
 from sinks.delta.commit import create, execute
@@ -43,21 +53,21 @@ def write_history(
     applied = table.applied_version if table.base else 0
     options = target.derived.options
     earlier = earlier_shapes(shape, applied, names, options, table.first_version)
+    shapes = (*earlier, shape)
+    ends = [_ends(plan, target.name, changes, shapes[place:]) for place in range(len(shapes))]
     if not table.base:
         made = [
-            versions(
-                whole(changes.timed(each, None)), None, each, ends_under(each.versions, table.ends)
-            )
-            for each in (*earlier, shape)
+            versions(whole(changes.timed(each, None)), None, each, of_each)
+            for each, of_each in zip(shapes, ends, strict=True)
         ]
         rows = _together(made, shape.names)
         return create(target, rows.select(*columns_with_ids(shape), *_OWN), shape)
     into = DeltaTable.forPath(target.spark, target.path)
-    stands, *later = (*earlier, shape)
-    rows = _versions(into.toDF(), plan, target.name, changes, stands)
+    stands, *later = shapes
+    rows = _versions(into.toDF(), plan, target.name, changes, stands, ends[0])
     made = [
-        versions(whole(changes.timed(e, None)), None, e, ends_under(e.versions, table.ends))
-        for e in later
+        versions(whole(changes.timed(each, None)), None, each, of_each)
+        for each, of_each in zip(later, ends[1:], strict=True)
     ]
     columns = [name for name in stands.names if name in names.values()]
     columns = list(dict.fromkeys([*shape.names, *columns]))
@@ -73,9 +83,9 @@ def write_history(
         .whenMatchedUpdate(set={name: source(name) for name in (END, VALID_TO, IS_CURRENT)})
         .whenNotMatchedInsert(values={quoted(name): source(name) for name in (*columns, *_OWN)})
     )
-    ends = [*ends_under(stands.versions, table.ends), *_gap_end(plan, target.name, changes, stands)]
-    if (older_rows := older(ends, stands)) is not None:
-        end = first_end(ends, stands, stored)
+    ends_here = [*ends[0], *_gap_end(plan, target.name, changes, stands)]
+    if (older_rows := older(ends_here, stands)) is not None:
+        end = first_end(ends_here, stands, stored)
         ended: dict[str, str | SparkColumn] = {
             END: end["position"],
             VALID_TO: F.timestamp_micros(end["ts_us"]),
@@ -87,8 +97,32 @@ def write_history(
     return execute(builder)
 
 
+def _ends(
+    plan: RunPlan, name: str, changes: TableChanges, shapes: Sequence[TableShape]
+) -> list[RowsEnd]:
+    """Where rows under the first shape's key ended; the others are those of later keys.
+
+    An end that the log has forgotten was when the next key's first change was.
+    """
+    shape, *later = shapes
+    ends = ends_under(shape.versions, plan.tables[name].ends)
+    position = forgotten_end(changes.versions, shape.versions[-1], ends)
+    if position is None:
+        return ends
+    timed = changes.timed(later[0], None)
+    first = timed.agg(F.min_by(F.unix_micros(TIME), POSITION).alias("ts_us")).first()
+    assert first is not None  # noqa: S101 (an aggregate returns a row)
+    ts_us = plan.cut_ts_us if first["ts_us"] is None else first["ts_us"]
+    return sorted([*ends, RowsEnd(position=position, ts_us=ts_us)], key=lambda end: end.position)
+
+
 def _versions(
-    rows: DataFrame, plan: RunPlan, name: str, changes: TableChanges, shape: TableShape
+    rows: DataFrame,
+    plan: RunPlan,
+    name: str,
+    changes: TableChanges,
+    shape: TableShape,
+    ends: Sequence[RowsEnd],
 ) -> DataFrame:
     """Versions under the key that the table's ``rows`` have; those that stand go on or end."""
     timed = changes.timed(shape, rows)
@@ -98,7 +132,6 @@ def _versions(
     if in_log is not None and behind_gap:
         keys = keys.union(_alive(in_log, shape)).distinct()
     standing = rows.where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
-    ends = ends_under(shape.versions, plan.tables[name].ends)
     return versions(whole(timed), standing, shape, ends, behind_gap=behind_gap)
 
 

@@ -10,7 +10,7 @@ written behind them, only the newest of each key, so that no delete comes too ea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opensearchpy import OpenSearch
 
@@ -36,14 +36,12 @@ from sinks.search.ended import delete_ended
 from sinks.search.executors import WrittenDocuments
 from sinks.search.indexes import Generation, TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
+from sinks.search.steps import is_one_step
 from sinks.search.writing import marked, write_newest, write_remaining, write_snapshot_rows
 from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-STEP_RECORDS: Final = 500_000
-"""So many of the log's records are loaded between two notes of how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +262,7 @@ class TableIndexer:
         into = loaded.into if loaded is not None else self._made(target, versions, before)
         loading = TableLoad(into=into, ts_ms=now_ms())
         record = self._record(plan, table, newest, serves=None, loading=loading)
-        if loaded is None and table.unread > STEP_RECORDS:
+        if loaded is None and not is_one_step(table):
             return None
         counts = self.load(target, into.index, table, plan, versions, loaded)
         self.finish_load(target, table.source, record, into)

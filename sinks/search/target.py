@@ -27,9 +27,8 @@ from sinks.log.topics import versions_of
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, ready
 from sinks.run.summary import Rows, TableResult, attempted
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, ReadChanges, Topics, require_all
+from sinks.run.topics import Examination, ReadChanges, Topics
 from sinks.search.apply import (
-    STEP_RECORDS,
     EarlyLoad,
     SearchContext,
     TableIndexer,
@@ -47,6 +46,7 @@ from sinks.search.progress import (
     loaded_text,
     now_ms,
 )
+from sinks.search.steps import is_one_step, next_step, require_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ class TableIndexes(Target):
         """First loads of a single step begin here: by one read of the log instead of two."""
         self._loaded = {}
         for name, table in tables.items():
-            is_small = 0 < table.unread <= STEP_RECORDS
+            is_small = table.pending and is_one_step(table)
             if table.base or not is_small or not is_read_early(table):
                 continue
             versions, target = versions_of(state, table), self._index(name)
@@ -315,9 +315,10 @@ class TableIndexes(Target):
         index.require(loading.into)
         whole = self._plan(name, record)
         planned = whole.tables[name]
-        if not loading.loaded and self._state.tables[name].cleanup == "delete":
-            keep = self._context.run.settings.log.keep
-            require_all(planned.topic, self._state.starts, name, keep)
+        if not loading.loaded and self._lacks_records(name):
+            settings, session = self._context.run.settings, self._context.run.session()
+            needed = self._examined(whole, planned)
+            require_rows(session, settings, needed, self._state.starts)
         step, events, counts = next_step(planned, loading.loaded), 0, Counts()
         if step is not None:
             step = self._examined(whole, step)
@@ -380,20 +381,3 @@ class TableIndexes(Target):
 
     def _indexer(self, spark: "SparkSession | None" = None) -> TableIndexer:
         return TableIndexer(spark or self._context.run.session(), self._context)
-
-
-def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
-    """A plan's next records behind those that are ``loaded``, in all partitions at once.
-
-    A key has its partition, so that what is older comes first.
-    """
-    start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
-    left = table.model_copy(update={"start": start})
-    if left.unread <= 0:
-        return None
-    records = min(left.unread, STEP_RECORDS)
-    end = {
-        partition: offset + -(-(table.end[partition] - offset) * records // left.unread)
-        for partition, offset in start.items()
-    }
-    return left.model_copy(update={"end": end})

@@ -42,8 +42,10 @@ def rekeyed(log: HandLog, version: int, lsn: int, *columns: Any) -> None:
     log.table(10, doubt=DOUBT)
 
 
-def read_again(log: HandLog, lsn: int, *rows: dict[str, Any]) -> None:
-    log.truncate(at(lsn).just_before())
+def read_again(log: HandLog, lsn: int, *rows: dict[str, Any], is_forgotten: bool = False) -> None:
+    """``is_forgotten``: compaction has taken the TRUNCATE, for a later one."""
+    if not is_forgotten:
+        log.truncate(at(lsn).just_before())
     for row in rows:
         log.row("r", at(lsn + 5, 0), row)
     log.table(lsn + 5)
@@ -124,13 +126,61 @@ def test_a_table_waits_while_its_new_rows_are_read_and_is_replaced_then(
     assert current(lakehouse, "id", "v") == [(2, "later"), (10, "right behind"), (30, "first")]
 
 
+def test_rows_go_by_a_text_column_that_is_the_key_now_or_was_before(lakehouse: Lakehouse) -> None:
+    """An update may have no value for a text column, but for one of the key."""
+    code, plain = column("code", "text", number=2), column("id", "int4", number=1)
+    lakehouse.configure(kinds=("current", "history"), tables=[
+        {"source": "public.t"},
+        {"source": "public.t", "name": "public.marked", "deletes": "mark"},
+    ])  # fmt: skip
+    log = lakehouse.log(column("id", "int4", 1, number=1), code, V)
+    for number in (1, 2, 3):
+        log.row("r", at(10, 0), {"id": number, "code": f"c{number}", "v": "first"})
+    log.table(10)
+    log.reached(at(10, 0))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    rekeyed(log, 2, 30, plain, column("code", "text", 1, number=2), V)
+    read_again(log, 40, *({"id": n, "code": f"c{n}", "v": "first"} for n in (1, 2, 3)))
+    log.row("u", at(50), {"id": 1, "code": "c1", "v": "changed"})
+    for number in (2, 3):
+        log.row("d", at(50 + number), None, {"id": number, "code": f"c{number}", "v": "first"})
+        log.tombstone(at(50 + number), {"code": f"c{number}"})
+    log.row("c", at(53), {"id": 3, "code": "moved", "v": "first"})
+    log.reached(at(55))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    now = [(1, "c1", "changed"), (3, "moved", "first")]
+    assert current(lakehouse, "id", "code", "v") == now
+    rekeyed(log, 3, 60, column("id", "int4", 1, number=1), code, V)
+    log.row("d", at(61), None, {"id": 3, "code": "moved", "v": "first"})
+    log.tombstone(at(61), {"id": 3})
+    read_again(log, 70, {"id": 1, "code": "c1", "v": "changed"})
+    for is_made_again in (False, True):
+        if is_made_again:
+            shutil.rmtree(lakehouse.folder / "public" / "t_history")
+        assert lakehouse.merge().exit_code == ExitCode.OK
+        versions = history(lakehouse, "code", "v")
+        under_code = [row for row in versions if str(at(30)) <= row[-2] < str(at(60))]
+        assert under_code == [
+            ("c1", "first", str(at(45, 0)), str(at(50))),
+            ("c2", "first", str(at(45, 0)), str(at(52))),
+            ("c3", "first", str(at(45, 0)), str(at(53))),
+            ("c1", "changed", str(at(50)), str(at(70).just_before())),
+            ("moved", "first", str(at(53)), str(at(70).just_before())),
+        ]
+        assert [row[:2] for row in versions if row[-1] is None] == [("c1", "changed")]
+
+
 @pytest.mark.proof
-@pytest.mark.parametrize("is_made_again", [False, True])
-def test_several_keys_between_two_merges(lakehouse: Lakehouse, *, is_made_again: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_made_again", "is_forgotten"), [(False, False), (True, False), (True, True)]
+)
+def test_several_keys_between_two_merges(
+    lakehouse: Lakehouse, *, is_made_again: bool, is_forgotten: bool
+) -> None:
     """The key that was there in between is a column that is gone by now."""
     log = begun(lakehouse)
     swap(log)
-    read_again(log, 40, *SWAPPED)
+    read_again(log, 40, *SWAPPED, is_forgotten=is_forgotten)
     rekeyed(log, 3, 60, OLD_ID, TEXT_ID, V)
     log.row("u", at(60), {"old_id": 3, "id": "x", "v": "third key"})
     read_again(log, 70, {"old_id": 3, "id": "x", "v": "third key"})
@@ -142,8 +192,9 @@ def test_several_keys_between_two_merges(lakehouse: Lakehouse, *, is_made_again:
     versions = history(lakehouse, "old_id", "id", "v")
     ended = str(at(70).just_before())
     assert versions[-1] == (3, "x", "third key", str(at(60)), None)
+    ends = {None: ended, ENDED: str(at(30).just_before()) if is_forgotten else ENDED}
     between = [
-        (old, None, v, begins, ended if end is None else end)
+        (old, None, v, begins, ends.get(end, end))
         for old, _, v, begins, end in (*OLD_VERSIONS, *NEW_VERSIONS)
     ]
     assert versions[:-1] == sorted(between, key=lambda row: (row[-2], str(row)))

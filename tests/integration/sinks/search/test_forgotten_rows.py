@@ -1,12 +1,10 @@
 """A topic has lost rows that an index has → no other index takes that one's place."""
 
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from cdc.errors import ExitCode
 from deploy.local.kafka import Kafka
-from tests.fixtures.indexes import Indexes
+from tests.fixtures.indexes import Indexes, forget_records
 from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
@@ -21,10 +19,7 @@ def forgotten(indexes: Indexes, kafka: Kafka) -> HandLog:
     log.table(100)
     log.reached(at(100, 0))
     assert indexes.merge().exit_code == ExitCode.OK
-    admin = AdminClient({**kafka.client_options()})
-    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
-    for future in admin.delete_records(ends).values():
-        future.result()
+    forget_records(kafka, log.schema.topic, log.partitions)
     log.table(100, cleanup="delete")
     return log
 

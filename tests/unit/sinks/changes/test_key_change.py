@@ -6,7 +6,13 @@ from cdc.errors import SinkError
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import DerivedTable
 from sinks.changes.ends import RowsEnd
-from sinks.changes.generations import begins_read, earlier_shapes, generations, require_one
+from sinks.changes.generations import (
+    begins_read,
+    earlier_shapes,
+    forgotten_end,
+    generations,
+    require_one,
+)
 from sinks.changes.names import OWN
 from sinks.changes.shape import TableShape, derive_shape, plain_shape
 from sinks.run.rekeyed import has_other_key, versions_at
@@ -125,3 +131,17 @@ def test_a_history_tells_rows_of_before_apart_by_columns_that_are_not_null(
 def test_a_topic_without_versions_names_both_keys_by_their_types() -> None:
     with pytest.raises(SinkError, match=r"changed: id \(int4\) → id \(text\)"):
         require_one([BEGUN, version(2, *OTHER["of another type"])])
+
+
+def test_rows_under_an_earlier_key_end_before_the_next_one_whose_read_the_log_has_forgotten() -> (
+    None
+):
+    """Compaction keeps the last TRUNCATE, which is of the third key's read."""
+    versions = [BEGUN, version(2, *CODE), version(3, *SAME["as it was"])]
+    first, second, third = versions
+    last = RowsEnd(position=at(350), ts_us=0)
+    assert forgotten_end(versions, first, [last]) == at(200).just_before()
+    assert forgotten_end(versions, second, [last]) is None
+    assert forgotten_end(versions, third, [last]) is None
+    kept = RowsEnd(position=at(250), ts_us=0)
+    assert forgotten_end(versions, first, [kept, last]) is None
