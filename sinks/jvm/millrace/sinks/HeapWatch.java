@@ -96,7 +96,11 @@ public final class HeapWatch {
       MemoryUsage left = pool.getType() == MemoryType.HEAP ? pool.getCollectionUsage() : null;
       String name = pool.getName();
       boolean livesLong = name.contains("Old") || name.contains("Tenured");
-      if (left != null && livesLong && left.getUsed() * 100 > left.getMax() * FULL_PERCENT) {
+      if (left == null || !livesLong) {
+        continue;
+      }
+      long room = left.getMax() < 0 ? left.getCommitted() : left.getMax();
+      if (left.getUsed() * 100 > room * FULL_PERCENT) {
         return true;
       }
     }
