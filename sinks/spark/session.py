@@ -221,7 +221,7 @@ def _start(options: dict[str, str]) -> "SparkSession":
     except (PySparkException, Py4JError, OSError, ValueError) as error:
         reason = reason_in(output) or first_line(error)
         if "OutOfMemoryError" in reason:
-            raise driver.out_of_memory(options["spark.driver.memory"]) from None
+            raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
         raise SparkMissingError(
             f"Spark doesn't start: {reason}",
             remedy="check Java (17 or newer) and the [spark] section",
