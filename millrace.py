@@ -4,8 +4,10 @@ Importing it costs nothing: ``main`` loads the commands when it is called.
 """
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 import sys
 import traceback
 import warnings
@@ -28,25 +30,40 @@ def __getattr__(name: str) -> str:
 
 
 def main() -> None:
-    """Run the command line; the one place that turns errors into text and an exit code."""
-    from cdc.compiled.extension import require_extension
+    """Run the command line, which signals end in time, also while it tells an error."""
+    from deploy.commands.ending import ending_in_time
 
     _silence_libraries()
+    with ending_in_time():
+        try:
+            try:
+                _command()
+            finally:
+                _settle_output()
+        except KeyboardInterrupt:
+            _drop_output()
+            sys.exit(ExitCode.INTERRUPTED)
+
+
+def _command() -> None:
+    """Run a command; the one place that turns errors into text and an exit code."""
+    from cdc.compiled.extension import require_extension
+
     try:
         require_extension()
         from deploy.commands.app import app
-        from deploy.commands.ending import ending_in_time
 
-        with ending_in_time():
-            try:
-                app(standalone_mode=True)
-            finally:
+        try:
+            app(standalone_mode=True)
+        except SystemExit as ended:
+            if not ended.code:
                 _flush()
+            raise
     except MillraceError as error:
         _fail(error)
-    except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 (a bug of ours gets a message, too)
+        if isinstance(error, OSError) and _is_hung_up(error):
+            sys.exit(ExitCode.INTERRUPTED)
         if (of_machine := _of_machine(error)) is not None:
             _fail(of_machine)
         package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
@@ -77,10 +94,26 @@ def _silence_libraries() -> None:
 
 
 def _flush() -> None:
-    """Write what was printed, while there is somebody to tell that it can't be."""
+    """Write what a command printed that has ended well; raises OSError where it is lost."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads it has had enough
+    except BrokenPipeError:
+        pass  # whoever reads it has had enough
+    except OSError as error:
+        if not _is_hung_up(error):
+            raise
+
+
+def _is_hung_up(error: OSError) -> bool:
+    """Whether a terminal was closed that the command writes to: no disk fails."""
+    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
+
+
+def _settle_output() -> None:
+    """Keep what can't be written from another try at the end, which would change the exit code."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
         _drop_output()
 
 
@@ -101,7 +134,6 @@ def _fail(error: MillraceError) -> NoReturn:
 def _of_machine(error: Exception) -> MillraceError | None:
     """What isn't Millrace's fault, and no package has told as an error of its own."""
     if isinstance(error, OSError) and (of_disk := DiskError.of(error)) is not None:
-        _drop_output()
         return of_disk
     errors = sys.modules.get("sinks.spark.errors")
     return None if errors is None else errors.run_error(error)

@@ -331,6 +331,12 @@ class SparkEndedError(SinkUnreachableError):
     """The JVM of this process has ended, and there is no other one for it."""
 
 
+class SparkToldToEndError(SparkEndedError):
+    """The JVM of this process got a signal that asks it to end, as a supervisor sends to all."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class DriverMemoryError(SparkEndedError):
     """The JVM of this process had too little memory, and has ended."""
 

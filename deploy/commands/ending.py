@@ -21,6 +21,12 @@ ORDERLY_S: Final = 18.0
 """How long a command that is told to end may take to do so in order."""
 CLEANUP_S: Final = 6.0
 """How long it may take, cut short, to let go of what it holds at servers."""
+_TELL_S: Final = 0.5
+"""How long a line is waited for that may have no reader."""
+_STDERR: Final = 2
+_CUT_SHORT: Final = (
+    b"millrace: told to end, and cut short: the next start goes on where this one was\n"
+)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -57,15 +63,24 @@ def _watch(told: socket.socket) -> None:
                 _end_jvm()
                 os._exit(ExitCode.INTERRUPTED)
             return
-    with suppress(OSError):
-        sys.stderr.write(
-            "millrace: told to end, and cut short: the next start goes on where this one was\n"
-        )
+    with suppress(RuntimeError):  # the process is about to end: it has no new threads
+        telling = threading.Thread(target=_tell, name="cut short", daemon=True)
+        telling.start()
+        telling.join(_TELL_S)
     # A command that waits for its own flag has set it: its handler interrupts the second time.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     _end_jvm()
     time.sleep(CLEANUP_S)
     os._exit(ExitCode.INTERRUPTED)
+
+
+def _tell() -> None:
+    """Say so, in a thread that may wait for ever: nobody may be reading, as from a full pipe.
+
+    Python's own stream has a lock, which the main thread may hold while it waits in the same way.
+    """
+    with suppress(OSError):
+        os.write(_STDERR, _CUT_SHORT)
 
 
 def _is_told(told: socket.socket) -> bool:

@@ -5,7 +5,9 @@ line that looks like ours; a mark of direction shows a name as another one.
 """
 
 import contextlib
+import os
 import re
+import sys
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
@@ -36,10 +38,26 @@ def printable_message(text: str) -> str:
 def print_line(line: str) -> None:
     """Print a line at once, also into cron's mail; what is indented goes on with it.
 
-    A report that nobody takes ends no run.
+    A report that nobody takes ends no run: it is lost, and the next one is tried anew.
     """
-    with contextlib.suppress(OSError):
+    try:
         print(printable_message(line), flush=True)
+    except OSError:
+        _lose_output()
+
+
+def _lose_output() -> None:
+    """Empty the stream's buffer, which keeps what can't be written for the command's end."""
+    with contextlib.suppress(OSError, ValueError):
+        number = sys.stdout.fileno()
+        kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        try:
+            sys.stdout.flush()
+        finally:
+            os.dup2(kept, number)
+            os.close(kept)
+            os.close(nowhere)
 
 
 def print_json(text: str) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+import psycopg
 import structlog
 from rich.console import Console
 
@@ -63,6 +64,7 @@ class SnapshotWatch:
         """Whether the daemon has followed the signals up to ours."""
         self._is_gone = False
         self._is_unread = False
+        self._looking = threading.Thread()
         self._paused: set[str] = set()
         self._refused: list[str] = []
 
@@ -98,9 +100,11 @@ class SnapshotWatch:
             if (is_awaited or self._untaken) and now - checked >= _TAKEN_CHECK_S:
                 checked = now
                 self._check_taken(now - began)
-            elif now - checked >= _CHECK_S:
+            elif now - checked >= _CHECK_S and not self._looking.is_alive():
                 checked = now
-                self._check_daemon()
+                # Servers that don't answer would hold up the bars, and the end.
+                self._looking = threading.Thread(target=self._look, name="look", daemon=True)
+                self._looking.start()
             if self.wanted and stop.wait(_POLL_S):
                 return False
         if self._refused:
@@ -184,13 +188,18 @@ class SnapshotWatch:
                 " `millrace status` say what it is at",
             )
 
-    def _check_daemon(self) -> None:
-        """Say once when there is no daemon any more."""
+    def _look(self) -> None:
+        """Ask the servers whether reads can go on, in a thread of its own."""
         try:
-            gone = not is_captured(self._settings)
+            self._check_daemon()
         except MillraceError as error:
             log.warning("can't look for the daemon", reason=error.what)
-            return
+        except psycopg.Error as error:  # the server has ended in between
+            log.warning("can't look for the daemon", reason=str(error))
+
+    def _check_daemon(self) -> None:
+        """Say once when there is no daemon any more, or the standby doesn't follow."""
+        gone = not is_captured(self._settings)
         if gone and not self._is_gone:
             log.warning("no daemon runs: the snapshot goes on when one does")
         self._is_gone = gone

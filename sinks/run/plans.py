@@ -190,7 +190,7 @@ def _reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
     except OSError as error:
         if but is not None and isinstance(error, but):
             raise
-        if (of_disk := DiskError.of(error, "the lakehouse can't be written")) is not None:
+        if (of_disk := DiskError.of(error, "the lakehouse can't be read or written")) is not None:
             raise of_disk from None
         raise SinkUnreachableError(
             f"the lakehouse can't be read or written: {error.strerror}", where=str(path)

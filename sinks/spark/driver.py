@@ -5,6 +5,7 @@ garbage (sinks/jvm, HeapWatch): it may never throw an error. Both have an exit c
 Under spark-submit the JVM isn't ours: then nobody knows why it has ended.
 """
 
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Final
 
-from cdc.errors import DriverMemoryError, ExitCode, SparkEndedError
+from cdc.errors import DriverMemoryError, ExitCode, SparkEndedError, SparkToldToEndError
 
 ON_OUT_OF_MEMORY: Final = "-XX:+ExitOnOutOfMemoryError"
 PAUSES_S: Final = 60
@@ -20,6 +21,20 @@ PAUSES_S: Final = 60
 PAUSES_PERCENT: Final = 90
 _OUT_OF_MEMORY: Final = (3, ExitCode.MEMORY)
 """What the JVM ends with, by that option or by HeapWatch."""
+_TOLD: Final = {
+    code
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for code in (-number, 128 + number)
+}
+"""What it ends with that is told to."""
+_TERMINATED: Final = re.compile(r"Terminating due to java\.lang\.OutOfMemoryError: (.*)")
+_LACKING: Final = {
+    "Metaspace": "raise -XX:MaxMetaspaceSize in spark.driver.extraJavaOptions",
+    "Compressed class space": "raise -XX:CompressedClassSpaceSize in spark.driver.extraJavaOptions",
+    "native thread": "raise the limit on threads (ulimit -u, TasksMax=, a container's limit)",
+    "direct buffer memory": "raise -XX:MaxDirectMemorySize in spark.driver.extraJavaOptions",
+}
+"""What Java says that it lacks, other than room on its heap → what helps."""
 _ENDING_S: Final = 5.0
 """A JVM that doesn't answer any more has ended by then."""
 _GOES_ON: Final = "the next run goes on where this one was"
@@ -55,7 +70,13 @@ def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
         with suppress(subprocess.TimeoutExpired):
             code = driver.process.wait(_ENDING_S)
         if code in _OUT_OF_MEMORY:
-            return out_of_memory(driver.memory)
+            return out_of_memory(driver.memory, _terminated_by(driver.output))
+        if code in _TOLD:
+            return SparkToldToEndError(
+                "Spark's JVM was told to end in the middle of the run (SIGTERM, SIGINT)",
+                remedy="under systemd, KillMode=mixed spares it a signal that is meant for"
+                f" Millrace; {_GOES_ON}",
+            )
         if code == -signal.SIGKILL:
             return SparkEndedError(
                 "Spark's JVM has ended in the middle of the run: it was killed",
@@ -73,8 +94,21 @@ def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
     )
 
 
-def out_of_memory(memory: str = "") -> DriverMemoryError:
-    """What is said of a JVM out of memory."""
+def _terminated_by(output: IO[bytes]) -> str:
+    """What Java says that it lacked, as it ends by its own option."""
+    output.seek(0)
+    found = _TERMINATED.search(output.read().decode(errors="replace"))
+    return found[1] if found else ""
+
+
+def out_of_memory(memory: str = "", reason: str = "") -> DriverMemoryError:
+    """What is said of a JVM out of memory; the ``reason`` is what Java's error says."""
+    for lacking, remedy in _LACKING.items():
+        if lacking.lower() in reason.lower():
+            return DriverMemoryError(
+                f"Spark's JVM ran out of memory that isn't its heap's: {reason}",
+                remedy=f"{remedy}; {_GOES_ON}",
+            )
     return DriverMemoryError(
         "Spark's JVM ran out of memory",
         where=f"spark.driver.memory = {memory}" if memory else "spark.driver.memory",

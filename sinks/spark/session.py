@@ -157,7 +157,8 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     interrupted = signal.getsignal(signal.SIGINT)
-    if SparkSession.getActiveSession() is None and not submitted:
+    joined = SparkSession.getActiveSession() is not None
+    if not joined and not submitted:
         own = {
             "spark.app.name": name,
             "spark.driver.extraJavaOptions": java_options(options, records),
@@ -175,7 +176,8 @@ def open_session(
     # Py4J logs what it raises, by the root logger.
     logging.getLogger().addFilter(_not_of_py4j)
     _require_classes(session)
-    _watch_heap(session)
+    if not joined:  # a notebook's JVM isn't ours to end
+        _watch_heap(session)
     return session
 
 
@@ -206,9 +208,9 @@ def _start(options: dict[str, str]) -> "SparkSession":
             options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
-    for process in ("driver", "executor"):
-        java = f"spark.{process}.defaultJavaOptions"
-        options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()
+    # Executors are left to Spark: it spills what doesn't fit, and ends them itself (52) otherwise.
+    java = "spark.driver.defaultJavaOptions"
+    options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
     output = tempfile.TemporaryFile()  # noqa: SIM115 (the JVM writes to it as long as it is there)
     try:
@@ -219,7 +221,7 @@ def _start(options: dict[str, str]) -> "SparkSession":
     except (PySparkException, Py4JError, OSError, ValueError) as error:
         reason = reason_in(output) or first_line(error)
         if "OutOfMemoryError" in reason:
-            raise driver.out_of_memory(options["spark.driver.memory"]) from None
+            raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
         raise SparkMissingError(
             f"Spark doesn't start: {reason}",
             remedy="check Java (17 or newer) and the [spark] section",

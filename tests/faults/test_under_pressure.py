@@ -33,6 +33,13 @@ MakePipeline = Callable[..., RunningPipeline]
 Filled = tuple[MakePipeline, list[tuple[int, str]]]
 ROOT = Path(__file__).resolve().parents[2]
 ENDS_S = 30
+UNHURRIED = """
+import millrace
+from deploy.commands import ending
+ending.ORDERLY_S = {}
+millrace.main()
+"""
+"""A command that takes its time once it is told to end, unless it is told again."""
 SAID = ("Traceback", "\tat ", "Exception in thread", '{"ts"', "%3|", "%4|")
 """What no user is to see."""
 
@@ -52,10 +59,13 @@ def filled(pipeline: MakePipeline, database: Mapping[str, str]) -> Filled:
     return pipeline, rows
 
 
-def begin(made: RunningPipeline, *words: str, limit: int = 0) -> "subprocess.Popen[str]":
+def begin(
+    made: RunningPipeline, *words: str, limit: int = 0, orderly_s: float = 0
+) -> "subprocess.Popen[str]":
     """A command, as a user starts it; its files are at most so many bytes large."""
+    program = ["-c", UNHURRIED.format(orderly_s)] if orderly_s else ["-m", "millrace"]
     command = subprocess.Popen(
-        [sys.executable, "-m", "millrace", *words, "--config", str(made.config)],
+        [sys.executable, *program, *words, "--config", str(made.config)],
         cwd=ROOT,
         env=environment_with({"PYTHONPATH": str(ROOT)}),
         stdout=subprocess.PIPE,
@@ -129,7 +139,7 @@ def test_a_jvm_that_doesnt_answer_is_ended_with_the_merge(filled: Filled, *, aga
     """As in a collection of garbage that takes minutes: it gets no signal, and answers nobody."""
     pipeline, rows = filled
     made = pipeline()
-    merge = begin(made, "merge", "lakehouse")
+    merge = begin(made, "merge", "lakehouse", orderly_s=60 if again else 0)
     plans = made.folder / "lakehouse" / "_millrace" / "runs"
     until(lambda: plans.is_dir() and list(plans.glob("*.json")))
     jvm = jvm_of(merge)

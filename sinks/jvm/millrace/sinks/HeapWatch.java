@@ -2,6 +2,9 @@ package millrace.sinks;
 
 import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
+import java.lang.management.MemoryType;
+import java.lang.management.MemoryUsage;
 import java.util.ArrayDeque;
 import java.util.Deque;
 
@@ -16,11 +19,19 @@ public final class HeapWatch {
 
   private static final long LOOK_MS = 1_000;
 
+  /** A heap is nearly full of which a collection has left so much. */
+  private static final int FULL_PERCENT = 90;
+
   private static boolean begun;
 
   private HeapWatch() {}
 
-  /** End this JVM once more than {@code percent} of the last {@code seconds} went into pauses. */
+  /**
+   * End this JVM once more than {@code percent} of the last {@code seconds} went into pauses.
+   *
+   * <p>One long collection that has ended well, as of a large heap on a busy machine, is no reason:
+   * there have to be several, and the last one must have left the heap nearly full.
+   */
   public static synchronized void begin(int seconds, int percent) {
     if (begun) {
       return;
@@ -36,15 +47,17 @@ public final class HeapWatch {
     Deque<long[]> looks = new ArrayDeque<>();
     while (true) {
       long now = System.nanoTime() / 1_000_000;
-      long paused = pausedMs();
-      looks.addLast(new long[] {now, paused});
+      long[] look = {now, 0, 0};
+      collected(look);
+      looks.addLast(look);
       // The first one stays that is as old as the window.
       while (looks.size() > 2 && now - secondOf(looks) >= windowMs) {
         looks.removeFirst();
       }
       long[] first = looks.getFirst();
       long took = now - first[0];
-      if (took >= windowMs && (paused - first[1]) * 100 > took * percent) {
+      boolean isMostlyPaused = took >= windowMs && (look[1] - first[1]) * 100 > took * percent;
+      if (isMostlyPaused && look[2] - first[2] > 1 && isNearlyFull()) {
         Runtime.getRuntime().halt(OUT_OF_MEMORY); // shutdown hooks would need memory
       }
       try {
@@ -62,15 +75,35 @@ public final class HeapWatch {
     return second;
   }
 
-  /** What collectors work beside the program isn't counted: they are named Concurrent or Cycles. */
-  private static long pausedMs() {
-    long sum = 0;
+  /**
+   * Add up the pauses and the collections until now.
+   *
+   * <p>What collectors work beside the program isn't counted: they are named Concurrent or Cycles.
+   */
+  private static void collected(long[] look) {
     for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
       String name = collector.getName();
       if (!name.contains("Concurrent") && !name.contains("Cycles")) {
-        sum += Math.max(0, collector.getCollectionTime());
+        look[1] += Math.max(0, collector.getCollectionTime());
+        look[2] += Math.max(0, collector.getCollectionCount());
       }
     }
-    return sum;
+  }
+
+  /** Whether the last collection of what lives long has left little room. */
+  private static boolean isNearlyFull() {
+    for (MemoryPoolMXBean pool : ManagementFactory.getMemoryPoolMXBeans()) {
+      MemoryUsage left = pool.getType() == MemoryType.HEAP ? pool.getCollectionUsage() : null;
+      String name = pool.getName();
+      boolean livesLong = name.contains("Old") || name.contains("Tenured");
+      if (left == null || !livesLong) {
+        continue;
+      }
+      long room = left.getMax() < 0 ? left.getCommitted() : left.getMax();
+      if (left.getUsed() * 100 > room * FULL_PERCENT) {
+        return true;
+      }
+    }
+    return false;
   }
 }

@@ -11,7 +11,7 @@ from cdc.errors import ExitCode
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("jvms")]
 
 RUN = """
-import os, signal, sys
+import os, signal, sys, time
 from cdc.settings import Settings
 from sinks import job
 from sinks.spark import driver
@@ -22,13 +22,31 @@ def killed(spark):
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
     spark.range(3).count()
 
+def told(spark):
+    os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGTERM)
+    while True:
+        spark.range(3).count()
+
 def filling(spark):
     spark.sql("SELECT length(repeat('x', 1000000000 + id)) FROM range(1)").collect()
 
 def collecting(spark):
     "As where each collection frees a little: most of the time goes into pauses."
+    jvm, pools = spark._jvm, spark._jvm.java.lang.management.ManagementFactory
+    (old,) = (pool for pool in pools.getMemoryPoolMXBeans() if "Old" in pool.getName())
+    kept = jvm.java.util.ArrayList()
+    while old.getCollectionUsage().getUsed() < 0.92 * old.getUsage().getMax():
+        kept.add(spark._gateway.new_array(jvm.byte, 16 << 20))
+        jvm.System.gc()
     while True:
+        jvm.System.gc()
+
+def pausing(spark):
+    "A heap with room: what has to wait for collections goes on all the same."
+    until = time.monotonic() + 3 * driver.PAUSES_S
+    while time.monotonic() < until:
         spark._jvm.System.gc()
+    sys.exit(spark.range(3).count())
 
 def run(context, log):
     globals()[sys.argv[1]](context.session())
@@ -40,6 +58,7 @@ settings = Settings(
 )
 with job.Jobs(settings, "lakehouse") as jobs:
     code = jobs.run()
+print("the JVM's own code:", driver._drivers[0].process.poll())
 sys.exit(code)
 """
 
@@ -67,3 +86,21 @@ def test_a_jvm_out_of_memory_is_told_by_its_setting(way: str) -> None:
     done = ended(way)
     assert done.returncode == ExitCode.MEMORY, done.stdout + done.stderr
     assert "out of memory (spark.driver.memory = 600m)" in done.stdout
+    own = ExitCode.MEMORY if way == "collecting" else 3
+    assert f"the JVM's own code: {own}" in done.stdout
+
+
+@pytest.mark.proof
+def test_a_jvm_that_collects_a_lot_and_has_room_isnt_ended() -> None:
+    done = ended("pausing")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.proof
+def test_a_jvm_that_was_told_to_end_isnt_told_as_out_of_memory() -> None:
+    """As by a supervisor that tells all processes of a service."""
+    done = ended("told")
+    assert done.returncode == ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert "Spark's JVM was told to end" in done.stdout
+    assert "memory" not in done.stdout

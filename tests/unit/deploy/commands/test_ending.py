@@ -1,5 +1,6 @@
 """SIGTERM and SIGINT end a process in time, whatever it is at."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,10 +15,11 @@ from cdc.errors import ExitCode
 ROOT = Path(__file__).resolve().parents[4]
 COMMAND = """
 import ctypes, sys, threading, time
-from deploy.commands import ending
+import millrace
+from deploy.commands import app, ending
 from deploy.commands.app import stop_on_signals
 
-ending.ORDERLY_S, ending.CLEANUP_S = 0.6, 0.4
+ending.ORDERLY_S, ending.CLEANUP_S = float(sys.argv[2]), 0.4
 
 def deaf():
     print("begun", flush=True)
@@ -55,17 +57,26 @@ def orderly():
         print("begun", flush=True)
         stop.wait()
 
-try:
-    with ending.ending_in_time():
-        globals()[sys.argv[1]]()
-except KeyboardInterrupt:
-    sys.exit(130)
+def complaining():
+    "It has failed, and tells so: also that may take for ever."
+    from cdc.errors import MillraceError
+    print("begun", flush=True)
+    raise MillraceError("no " * 100_000)
+
+command = millrace._command
+millrace._command = globals()[sys.argv[1]]
+if sys.argv[1] == "complaining":
+    app.app, millrace._command = lambda **_: complaining(), command
+millrace.main()
 """
+ORDERLY_S = 0.6
 
 
-def ended(way: str, *numbers: signal.Signals) -> tuple[int, str, str, float]:
+def ended(
+    way: str, *numbers: signal.Signals, orderly_s: float = ORDERLY_S
+) -> tuple[int, str, str, float]:
     """How a command ends that gets these signals: code, output, complaints, seconds."""
-    words = [sys.executable, "-c", COMMAND, way]
+    words = [sys.executable, "-c", COMMAND, way, str(orderly_s)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as command:
         assert command.stdout is not None
@@ -99,6 +110,29 @@ def test_a_command_that_ends_in_order_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_cuts_short_at_once(again: signal.Signals) -> None:
-    code, _, _, seconds = ended("flag", signal.SIGTERM, again)
+    code, _, _, seconds = ended("flag", signal.SIGTERM, again, orderly_s=30)
     assert code == ExitCode.INTERRUPTED
-    assert seconds < 0.6 + 5
+    assert seconds < 10
+
+
+@pytest.mark.parametrize("way", ["deaf", "in_c", "flag", "complaining"])
+def test_a_command_ends_whose_complaints_nobody_reads(way: str) -> None:
+    """As with ``millrace run 2>&1 | less``, once the pipe is full."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, bytes(4096)):
+            pass
+    os.set_blocking(writer, True)
+    words = [sys.executable, "-c", COMMAND, way, str(ORDERLY_S)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=writer) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        time.sleep(0.2)
+        command.send_signal(signal.SIGTERM)
+        try:
+            assert command.wait(10) == ExitCode.INTERRUPTED
+        finally:
+            command.kill()
+    os.close(reader)
+    os.close(writer)
