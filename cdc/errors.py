@@ -227,7 +227,7 @@ class RefusedRecord(NamedTuple):
     """What is known of a refused record: one of ``suspects``, from position ``first`` to ``last``.
 
     Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
-    one, so is ``key``.
+    one, so is ``key``; ``position`` is of the record that has the key.
     """
 
     topic: str
@@ -235,6 +235,7 @@ class RefusedRecord(NamedTuple):
     first: str
     last: str
     suspects: int
+    position: str = ""
 
 
 class LogError(MillraceError):

@@ -70,7 +70,7 @@ class Daemon:
         self._was_capturing = False
         self._has_waited = False
         self._may_begin_anew = settings.capture.snapshot_mode == "when_needed"
-        self.refusals = Refusals()
+        self.refusals = Refusals(records_max=2 * settings.capture.max_batch_size)
         """What couldn't be written since this process began."""
         self._crashes = CrashGuard()
         self._in_progress = True

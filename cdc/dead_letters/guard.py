@@ -8,7 +8,7 @@ same Kafka transaction as its neighbours and the progress. docs/decisions/0008-d
 import math
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
@@ -49,8 +49,6 @@ _AGAIN_S: Final = 600.0
 """A topic that refuses a batch again, so soon, doesn't do so for the batch's size alone."""
 _VAIN_MAX: Final = 3
 """A reset may be asked for, begun and refused in one transaction: then the log knows of none."""
-_WRITERS_MAX: Final = 10_000
-"""More than are written in a Kafka transaction, whose records alone may be refused."""
 _SNAPSHOT: Final = f"{0:016x}"
 """The end of a position whose rows have another one after each start."""
 _REASON_CHARS_MAX: Final = 2_000
@@ -70,12 +68,17 @@ class Refusals:
     with records of tables that they aren't named after: who has written a record tells there.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, records_max: int = 40_000
+    ) -> None:
+        """``records_max``: so many may be written, and not be committed yet, by all writers."""
         self._clock = clock
         self.topics: set[str] = set()
         self.routed: dict[str, set[TableName]] = {}
-        self._writers: dict[tuple[str, bytes | None], TableName] = {}
-        """Topic and key of records that were written there last → their tables."""
+        self._written: deque[tuple[str, bytes | None, Position, TableName]] = deque(
+            maxlen=records_max
+        )
+        """Topic, key, position and table of the records that were written there last."""
         self.reasons: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of each refused record → the reason."""
         self.of_tables: dict[str, RecordRefusedError] = {}
@@ -106,22 +109,27 @@ class Refusals:
         now, before = self._clock(), self._batches.pop(refused.topic, -math.inf)
         if refused.suspects > 1 and now - before >= _AGAIN_S:
             self._batches[refused.topic] = now  # it may be the batch alone that is too large
-        elif (tables := self.routed.get(refused.topic)) is not None:
-            writer = self._writers.get((refused.topic, refused.key))
-            for table in tables if writer is None else {writer}:
-                self.of_writers[table] = error
+        elif refused.topic in self.routed:
+            self.of_writers |= dict.fromkeys(self._writers(refused), error)
         else:
             self.of_tables[refused.topic] = error
         self.has_any = True
         return True
 
-    def note_routed(self, record: Record, table: TableName) -> None:
+    def note_routed(self, record: Record, table: TableName, position: Position) -> None:
         """Tell of a record that goes to a topic that isn't its table's."""
         self.routed.setdefault(record.topic, set()).add(table)
-        self._writers.pop(written := (record.topic, record.key), None)
-        self._writers[written] = table
-        if len(self._writers) > _WRITERS_MAX:
-            del self._writers[next(iter(self._writers))]
+        self._written.append((record.topic, record.key, position, table))
+
+    def _writers(self, refused: RefusedRecord) -> set[TableName]:
+        """Tables that may have written a record; several may have written its key."""
+        alike = [
+            (str(position), table)
+            for topic, key, position, table in self._written
+            if (topic, key) == (refused.topic, refused.key)
+        ]
+        there = {table for position, table in alike if position == refused.position}
+        return there or {table for _, table in alike} or self.routed[refused.topic]
 
     def is_in_vain(self, topic: str, *, is_over: bool) -> bool:
         """Whether starting over for a topic leads nowhere.
@@ -238,7 +246,7 @@ class DeadLetters:
         for record in records:
             self._refusals.topics.add(record.topic)
             if record.topic != schema.topic:
-                self._refusals.note_routed(record, schema.name)
+                self._refusals.note_routed(record, schema.name, change.position)
             large = self._too_large(record) if aside or self._oversized != "set_aside" else None
             refused = self._refused(record, change.position)
             if not (large or refused):

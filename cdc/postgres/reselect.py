@@ -199,9 +199,14 @@ class Rereading:
         if not all(table.columns[name].is_plain for name in names):
             raise _UnreadableError(f"the key {_UNREADABLE_KEY}")
         escape = pq.Escaping(connection.pgconn).escape_literal
-        statement = _statement(
-            table, request, names, wanted, lambda text: bytes(escape(text)).decode()
-        )
+
+        def quoted(text: bytes) -> str:
+            try:
+                return bytes(escape(text)).decode()
+            except UnicodeDecodeError:
+                return _literal(text).as_string(None)
+
+        statement = _statement(table, request, names, wanted, quoted)
         return _rows(connection.execute(statement.as_bytes()), request, wanted)
 
     def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:

@@ -32,6 +32,11 @@ class TableName(NamedTuple):
         return cls(namespace, name)
 
 
+def is_readable_name(table: TableName) -> bool:
+    """Whether a table's name is UTF-8: of others, two may look the same."""
+    return UNREADABLE not in str(table)
+
+
 class Column(BaseModel):
     """One column: its type resolved as far as a reader needs it.
 

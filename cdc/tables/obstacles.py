@@ -145,7 +145,7 @@ class Obstacles:
 
         ``identity`` names the columns that old rows come with.
         """
-        if (error := unreadable_column(table, (column.name for column in columns))) is not None:
+        if (error := unreadable_column(table, columns)) is not None:
             raise error
         if not self._settings.lossless:
             return

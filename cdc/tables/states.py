@@ -15,7 +15,7 @@ from cdc.events.rules import EventRules, rekeyed
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
-from cdc.records.schema import Column, TableName
+from cdc.records.schema import Column, TableName, is_readable_name
 from cdc.records.state import (
     Doubt,
     Phase,
@@ -73,6 +73,7 @@ class TableStates(dict[TableName, TableState]):
         self._watched_s: float | None = None
         self.prefix = settings.capture.topic_prefix
         self._lossless = settings.capture.lossless
+        self._captures = settings.capture.captures
         self._partitions = settings.log.topic_partitions
         self._cleanup = settings.log.topic_cleanup_policy
         self._rules = rules
@@ -299,8 +300,11 @@ class TableStates(dict[TableName, TableState]):
     def left_out(self, table: TableName) -> list[Record]:
         """Note that changes of a table go by, since the lists leave it out; returns its state.
 
-        Captured again, it lacks them: that is a gap.
+        Captured again, it lacks them: that is a gap. Of names that aren't UTF-8, two may be alike.
         """
+        if not is_readable_name(table) and self._captures(str(table)):
+            reason = "its name isn't UTF-8: rename it (docs/postgresql.md, Encodings)"
+            log.warning("changes of a table are passed over", table=str(table), reason=reason)
         state = self.get(table)
         if state is None or state.entry == _LEFT_OUT:
             return []

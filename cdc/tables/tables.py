@@ -21,7 +21,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.bounds import Bound, EndedRows
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
-from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.schema import Column, TableName, TableSchema, is_readable_name
 from cdc.records.state import SnapshotRequest, TableState
 from cdc.records.topics import Cleanup
 from cdc.settings import Settings
@@ -151,7 +151,7 @@ class Tables:
         records = states.renamed(relation.oid, table, since.commit_lsn)
         if table in states.waiting:
             return Arrival(None, records)
-        if not self._settings.captures(str(table)):
+        if not (is_readable_name(table) and self._settings.captures(str(table))):
             return Arrival(None, [*records, *states.left_out(table)])
         entry = self._lookups.entry(relation.oid)
         if entry == 0 and xid is not None:  # gone, or not to be seen yet

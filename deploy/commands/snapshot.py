@@ -105,7 +105,7 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
                 sql.Identifier(*table.name), sql.SQL(condition)
             )
             # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
-            text = statement.as_string(connection).replace("%", "%%")
+            text = statement.as_string(None).replace("%", "%%")
             try:
                 query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
             except SourceUnreachableError:

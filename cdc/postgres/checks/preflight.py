@@ -29,7 +29,7 @@ from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import server_address, sql_names
 from cdc.postgres.ownership import is_own
-from cdc.records.schema import UNREADABLE, TableName
+from cdc.records.schema import UNREADABLE, Column, TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
@@ -169,20 +169,39 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
             "is in a schema with a dot in its name",
             "rename the schema",
         )
-    error = unreadable_column(table.name, (column.name for column in table.columns))
-    if error is not None:
+    if (error := unreadable_column(table.name, table.columns)) is not None:
         yield error
+    if leaves := [str(leaf.name) for leaf in table.leaves if UNREADABLE in str(leaf.name)]:
+        yield _refused(
+            table,
+            where,
+            f"has a partition whose name isn't UTF-8: {', '.join(leaves)}",
+            "rename the partition by its OID (docs/postgresql.md, Encodings, has the line)",
+        )
+    if UNREADABLE in (table.row_filter or ""):
+        yield _refused(
+            table,
+            where,
+            f"is published by a row filter that isn't UTF-8: {table.row_filter}",
+            "publish it by a condition that is (ALTER PUBLICATION … SET TABLE … WHERE …)",
+        )
 
 
-def unreadable_column(table: TableName, columns: Iterable[str]) -> TableRefusedError | None:
-    """Why no record can name all of a table's columns; None: it can."""
-    names = [name for name in columns if UNREADABLE in name]
-    if not names:
-        return None
-    return TableRefusedError(
-        f"table {table} has a column whose name isn't UTF-8: {', '.join(names)}",
-        remedy="rename the column by its number (docs/postgresql.md, Encodings, has the line)"
-        "\n    or add the table to table.exclude.list",
+def unreadable_column(table: TableName, columns: Iterable[Column]) -> TableRefusedError | None:
+    """Why no record can tell of all of a table's columns; None: it can."""
+    texts = [(each.name, f"{each.declared} {each.default}") for each in columns]
+    what = "name"
+    remedy = "rename the column by its number (docs/postgresql.md, Encodings, has the line)"
+    if not (names := [name for name, _ in texts if UNREADABLE in name]):
+        names = [name for name, text in texts if UNREADABLE in text]
+        what, remedy = "type or default", "rename the type, or ALTER COLUMN … SET DEFAULT …"
+    return (
+        TableRefusedError(
+            f"table {table} has a column whose {what} isn't UTF-8: {', '.join(names)}",
+            remedy=f"{remedy}\n    or add the table to table.exclude.list",
+        )
+        if names
+        else None
     )
 
 

@@ -15,11 +15,12 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from deploy.local.postgres import Postgres
-from tests.fixtures.pipeline import RunningPipeline
-from tests.fixtures.source import Conninfo, run
+from tests.fixtures.pipeline import RunningPipeline, state_of
+from tests.fixtures.source import Conninfo, run, session
+from tests.integration.cdc.postgres.test_preflight import refusal
 from tests.integration.snapshots.test_catalog_check import differing
 from tests.integration.snapshots.test_set_aside import aside, wait_until_equal
-from tests.integration.snapshots.test_while_streaming import PAGES, wait_for
+from tests.integration.snapshots.test_while_streaming import PAGES, of, wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]
@@ -129,6 +130,7 @@ def test_names_that_arent_utf8_concern_their_tables_alone(
 ) -> None:
     name = r"convert_from('\x636166e9', 'SQL_ASCII')"
     create = f"format('CREATE TABLE public.%I (id int PRIMARY KEY)', {name})"
+    publish = f"format('ALTER PUBLICATION millrace ADD TABLE public.%I', {name})"
     insert = f"format('INSERT INTO public.%I VALUES (1)', {name})"
     rename = f"format('ALTER TABLE public.odd RENAME COLUMN \"größe\" TO %I', {name})"
     run(database, *TABLES, f"DO $$ BEGIN EXECUTE {create}; END $$")
@@ -138,6 +140,7 @@ def test_names_that_arent_utf8_concern_their_tables_alone(
     wait_for(lambda: told in daemon.command.log.read_text())
     run(
         database,
+        f"DO $$ BEGIN EXECUTE {publish}; END $$",
         f"DO $$ BEGIN EXECUTE {insert}; END $$",
         f"DO $$ BEGIN EXECUTE {rename}; END $$",
         "INSERT INTO odd VALUES (3, 'ä')",
@@ -155,6 +158,66 @@ def test_names_that_arent_utf8_concern_their_tables_alone(
     assert made.stop(daemon) == 0
 
 
-def letters(made: RunningPipeline) -> int:
+def test_a_row_whose_key_isnt_utf8_is_read_again_as_its_neighbours_are(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    run(
+        database,
+        "CREATE TABLE doc (k text PRIMARY KEY, big text, n int)",
+        "ALTER TABLE doc ALTER big SET STORAGE EXTERNAL",
+    )
+    made = pipeline(**{"errors.dead.letter.include.list": "public.doc"})
+    daemon = made.catch_up()
+    run(
+        database,
+        f"INSERT INTO doc SELECT k, repeat('x', 10000) FROM unnest(ARRAY[{NOT_UTF8}, 'é']) k",
+        "UPDATE doc SET n = 1",
+        f"DELETE FROM doc WHERE k = {NOT_UTF8}",
+    )
+    wait_for(lambda: letters(made, "doc") == 3 or not daemon.running)
+    wait_until_equal(made, database, ["doc"])
+    assert made.stop(daemon) == 0
+
+
+def test_conditions_and_signal_tables_may_have_any_letter(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    signals = (
+        'CREATE TABLE "größen" ("nähe" varchar(64) PRIMARY KEY, type varchar(32),'
+        " data varchar(2048))"
+    )
+    run(database, *TABLES, signals)
+    made = pipeline(**{
+        "snapshot.mode": "no_data",
+        "signal.data.collection": "public.größen",
+        "table.include.list": "public.odd",
+        "incremental.snapshot.watermarking.strategy": "insert_delete",
+    })  # fmt: skip
+    daemon = made.catch_up()
+    asked = made.millrace("snapshot", "public.odd", "--where", "\"größe\" = 'größer'")
+    assert asked.returncode == 0, asked.stderr
+    assert [row["größe"] for row in state_of(of(made, "odd")).values()] == ["größer"]
+    assert made.stop(daemon) == 0
+
+
+def test_what_the_catalog_says_of_a_table_has_to_be_utf8(database: Conninfo) -> None:
+    run(database, *TABLES, "CREATE TABLE part (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    with session(database) as opened:
+        has_filters = opened.info.server_version >= 150_000
+    where = "WHERE (v <> %L)" if has_filters else "-- %L"
+    name = r"convert_from('\x636166e9', 'SQL_ASCII')"
+    for statement in (
+        "CREATE TABLE public.%I PARTITION OF part FOR VALUES IN (1)",
+        "CREATE TABLE filled (id int PRIMARY KEY, v text DEFAULT %L)",
+        f"CREATE PUBLICATION p FOR TABLE part, filled, other {where}",
+    ):
+        run(database, f"DO $$ BEGIN EXECUTE format('{statement}', {name}); END $$")
+    told = str(refusal(database, publication_name="p", publication_autocreate_mode="disabled"))
+    assert "table public.part has a partition whose name isn't UTF-8: public.caf" in told
+    assert "table public.filled has a column whose type or default isn't UTF-8: v" in told
+    assert ("table public.other is published by a row filter that isn't" in told) == has_filters
+
+
+def letters(made: RunningPipeline, table: str = "odd") -> int:
     shown = json.loads(made.millrace("status", "--json").stdout)
-    return int(shown["dead_letters"].get("public.odd", 0))
+    return int(shown["dead_letters"].get(f"public.{table}", 0))
