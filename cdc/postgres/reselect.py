@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 import structlog
-from psycopg import pq, sql
+from psycopg import sql
 
 from cdc.errors import TableRefusedError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
@@ -198,15 +198,7 @@ class Rereading:
             raise _UnreadableError("the table's key was changed")
         if not all(table.columns[name].is_plain for name in names):
             raise _UnreadableError(f"the key {_UNREADABLE_KEY}")
-        escape = pq.Escaping(connection.pgconn).escape_literal
-
-        def quoted(text: bytes) -> str:
-            try:
-                return bytes(escape(text)).decode()
-            except UnicodeDecodeError:
-                return _literal(text).as_string(None)
-
-        statement = _statement(table, request, names, wanted, quoted)
+        statement = _statement(table, request, names, wanted)
         return _rows(connection.execute(statement.as_bytes()), request, wanted)
 
     def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
@@ -300,17 +292,16 @@ def _statement(
     request: RereadRequest,
     names: list[str],
     wanted: list[int],
-    quoted: Callable[[bytes], str],
 ) -> sql.Composed:
-    """The SELECT of some columns of the requested rows; ``quoted`` makes SQL of a text."""
+    """The SELECT of some columns of the requested rows."""
     qualified_name = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
     read = [*names, *(request.relation.columns[index].name for index in wanted)]
     types = [table.columns[name].base for name in names]
-    # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
+    # No parameters: a name may have a percent sign.
     keys = ",".join(
-        f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"
-        for key in request.keys
+        f"({','.join(f'{_literal(text).as_string(None)}::{kind}' for text, kind in pairs)})"
+        for pairs in (zip(key, types, strict=True) for key in request.keys)
     )
     return _SELECT.format(
         columns=comma.join(sql.Identifier("t", name) for name in read),

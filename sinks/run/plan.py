@@ -285,8 +285,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
 
 def _settled(name: str, table: TablePlan, outcome: RunOutcome) -> TablePlan:
     """The table without a doubt that has ended, or that a plan has brought which failed."""
-    topic = table.debezium
-    if topic is None:
+    if (topic := table.debezium) is None:
         return table
     topic = topic.taken_back() if name in outcome.failed else topic
     return table.model_copy(update={"debezium": topic.applied(covered=name in outcome.covered)})
