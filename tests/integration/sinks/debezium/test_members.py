@@ -112,15 +112,15 @@ def test_rows_that_no_event_has_covered_since_are_doubtful_until_debezium_has_re
     run(database, SIGNALS, *ITEM)
     daemon = started_as_debezium(made)
 
-    def merged(*statements: str, types: bool = False) -> None:
+    def merged(*statements: str) -> None:
         run(database, *statements)
         made.wait_until_logged(made.wal_end(), daemon)
-        options = RunOptions(types_of=(lambda: source_types(made.settings)) if types else None)
+        options = RunOptions(types_of=(lambda: source_types(made.settings)) if form else None)
         assert merge(made, spark, options) == ExitCode.OK
 
-    merged(EARLY, types=bool(form))
+    merged(EARLY)
     assert doubts(made) == {}
-    merged(*ddl, *LATE, types=bool(form))
+    merged(*ddl, *LATE)
     names = {"public.item", "public.item_history", "public.item_changes"}
     found = doubts(made)
     assert found.keys() == names, "each of them"
