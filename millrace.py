@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import stat
 import sys
 import traceback
@@ -41,6 +42,8 @@ def main() -> None:
             finally:
                 _settle_output()
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one has nothing to interrupt
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             _drop_output()
             sys.exit(ExitCode.INTERRUPTED)
 

@@ -332,7 +332,7 @@ class SparkEndedError(SinkUnreachableError):
     """The JVM of this process has ended, and there is no other one for it."""
 
 
-class SparkStoppedError(SparkEndedError):
+class SparkTerminatedError(SparkEndedError):
     """The JVM of this process got a signal that asks it to end, as a supervisor sends to all."""
 
     exit_code = ExitCode.INTERRUPTED

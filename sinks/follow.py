@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final, NamedTuple
 
-from cdc.errors import ExitCode, MillraceError, SparkEndedError, SparkStoppedError
+from cdc.errors import ExitCode, MillraceError, SparkEndedError, SparkTerminatedError
 from cdc.log.state import News
 from cdc.settings import Settings
 from sinks.job import Jobs
@@ -49,7 +49,7 @@ def follow(
         ended = [turn for turn in done if isinstance(turn, SparkEndedError)]
         if ended:
             # A supervisor that tells all processes of a service has told the JVM as well.
-            told = stop.is_set() and isinstance(ended[0], SparkStoppedError)
+            told = stop.is_set() and isinstance(ended[0], SparkTerminatedError)
             return ExitCode.OK if told else ended[0].exit_code
         new_lines.begin_turn()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]

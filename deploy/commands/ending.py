@@ -56,9 +56,11 @@ def _watch(told: socket.socket) -> None:
         return
     until = time.monotonic() + ORDERLY_S
     told.settimeout(ORDERLY_S)
+    is_interrupted = False
     with suppress(TimeoutError):
-        if not _is_told(told):  # the command has ended: what is left is to end its threads
-            time.sleep(until - time.monotonic())
+        is_interrupted = _is_told(told)
+        if not is_interrupted:  # the command has ended: what is left is to end its threads
+            time.sleep(max(0.0, until - time.monotonic()))
             if not threading.main_thread().is_alive():
                 _end_jvm()
                 os._exit(ExitCode.INTERRUPTED)
@@ -68,7 +70,8 @@ def _watch(told: socket.socket) -> None:
         telling.start()
         telling.join(_TELL_S)
     # A command that waits for its own flag has set it: its handler interrupts the second time.
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    if not is_interrupted:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     _end_jvm()
     time.sleep(CLEANUP_S)
     os._exit(ExitCode.INTERRUPTED)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Final
 
-from cdc.errors import DriverMemoryError, ExitCode, SparkEndedError, SparkStoppedError
+from cdc.errors import DriverMemoryError, ExitCode, SparkEndedError, SparkTerminatedError
 
 ON_OUT_OF_MEMORY: Final = "-XX:+ExitOnOutOfMemoryError"
 PAUSES_S: Final = 60
@@ -72,7 +72,7 @@ def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
         if code in _OUT_OF_MEMORY:
             return out_of_memory(driver.memory, _terminated_by(driver.output))
         if code in _TOLD:
-            return SparkStoppedError(
+            return SparkTerminatedError(
                 "Spark's JVM was told to end in the middle of the run (SIGTERM, SIGINT)",
                 remedy="under systemd, KillMode=mixed spares it a signal that is meant for"
                 f" Millrace; {_GOES_ON}",

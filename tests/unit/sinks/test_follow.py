@@ -11,7 +11,7 @@ from cdc.errors import (
     LogUnreachableError,
     SinkError,
     SparkEndedError,
-    SparkStoppedError,
+    SparkTerminatedError,
 )
 from cdc.settings import Settings
 from sinks import follow
@@ -100,7 +100,7 @@ def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_jvm_that_was_told_to_end_with_the_command_is_an_orderly_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended = SparkStoppedError("told")
+    ended = SparkTerminatedError("told")
     assert Followed(monkeypatch, APPLIED, ended).run() == ExitCode.OK
     alone = Followed(monkeypatch, ended, APPLIED)  # somebody told nobody but the JVM
     assert alone.run() == ExitCode.INTERRUPTED

@@ -32,9 +32,10 @@ def filling(spark):
 
 def collecting(spark):
     "As where each collection frees a little: most of the time goes into pauses."
-    jvm, pools = spark._jvm, spark._jvm.java.lang.management.ManagementFactory
-    (old,) = (pool for pool in pools.getMemoryPoolMXBeans() if "Old" in pool.getName())
-    kept = jvm.java.util.ArrayList()
+    jvm, java = spark._jvm, getattr(spark._jvm, "java")
+    pools = java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    (old,) = (pool for pool in pools if "Old" in pool.getName())
+    kept = java.util.ArrayList()
     while old.getCollectionUsage().getUsed() < 0.92 * old.getUsage().getMax():
         kept.add(spark._gateway.new_array(jvm.byte, 16 << 20))
         jvm.System.gc()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cdc.errors import DriverMemoryError, MillraceError, SparkEndedError, SparkStoppedError
+from cdc.errors import DriverMemoryError, MillraceError, SparkEndedError, SparkTerminatedError
 from sinks.spark import driver
 
 
@@ -24,7 +24,7 @@ def told(end: str, output: bytes = b"") -> MillraceError:
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 15)", "sys.exit(143)", "sys.exit(130)"])
 def test_a_jvm_that_was_told_to_end_isnt_out_of_memory(end: str) -> None:
     error = told(end)
-    assert isinstance(error, SparkStoppedError)
+    assert isinstance(error, SparkTerminatedError)
     assert "memory" not in str(error)
 
 
