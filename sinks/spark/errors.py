@@ -16,6 +16,7 @@ from cdc.errors import (
     SinkError,
     SinkUnreachableError,
     SparkEndedError,
+    SparkTerminatedError,
 )
 from sinks.spark import driver
 from sinks.spark.causes import JavaError, java_errors, task_failure
@@ -37,6 +38,7 @@ _LOST_BY_MEMORY: Final = re.compile(
 _STOPPED: Final = re.compile(
     r"Job \d+ cancelled because SparkContext was shut down"
     r"|Cannot call methods on a stopped SparkContext"
+    r"|LiveListenerBus is stopped"
     r"|Cannot invoke .*driverEndpoint\(\)"
 )
 """How begins what Spark says while it ends; a table isn't to blame."""
@@ -211,6 +213,9 @@ def run_error(error: Exception) -> SinkUnreachableError | None:
     if (of_machine := machine_error(error, "")) is not None:
         return of_machine
     if spark_ended(error):
+        ended = driver.why_ended(reason_in)
+        if isinstance(ended, SparkTerminatedError):
+            return ended
         return SparkEndedError(
             f"Spark has ended in the middle of the run: {first_line(error)}",
             remedy="the next run goes on where this one was",
