@@ -127,7 +127,7 @@ def _as_shown(before: Sequence[Column], now: Iterable[Column]) -> tuple[Column, 
         update = {
             "default": new.default,
             "labels": new.labels,
-            "optional": new.optional and column.key is None,
+            "optional": new.optional,
         }
         return column.model_copy(update=update)
 
