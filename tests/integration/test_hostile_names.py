@@ -17,7 +17,7 @@ from sinks.search.client import connect
 from sinks.search.run import run_search
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
-from tests.fixtures.source import Conninfo
+from tests.fixtures.source import Conninfo, run
 from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ def written_below(folder: Path) -> str:
 def test_tables_columns_and_types_may_have_any_name(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
-    all_of(database, "CREATE TYPE {name} AS ENUM ({text})")
-    all_of(database, "CREATE TABLE {name} (id int PRIMARY KEY, {name} {name})")
+    run(database, "CREATE SCHEMA kinds")
+    all_of(database, "CREATE TYPE kinds.{name} AS ENUM ({text})")
+    all_of(database, "CREATE TABLE {name} (id int PRIMARY KEY, {name} kinds.{name})")
     all_of(database, "COMMENT ON TABLE {name} IS {text}; COMMENT ON COLUMN {name}.id IS {text}")
     all_of(database, "INSERT INTO {name} VALUES (1, {text})")
     made = pipeline(search=True)

@@ -33,7 +33,8 @@ def emit(who: Conninfo, prefix: str, content: str, *, transactional: bool = Fals
 
 
 def messages(made: RunningPipeline, kafka: Kafka) -> list[dict[str, str]]:
-    log = read_log(kafka.client_options(), {message_topic(made.settings.capture.topic_prefix): 1})
+    topic = message_topic(made.settings.capture.topic_prefix)
+    log = read_log(kafka.client_options(), {topic: made.settings.log.topic_partitions})
     return [record.value["message"] for record in log if record.value]
 
 
