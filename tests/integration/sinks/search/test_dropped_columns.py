@@ -43,7 +43,7 @@ def merged(indexes: Indexes) -> None:
     ("owner", "name"),
     [
         ("sinks.search.apply.TableIndexer", "_record"),
-        ("sinks.search.apply", "_write_remaining"),
+        ("sinks.search.apply", "write_remaining"),
         pytest.param("sinks.search.apply.TableIndexer", "finish_load", marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", marks=pytest.mark.proof),
         pytest.param("sinks.search.indexes.TableIndex", "publish", marks=pytest.mark.proof),
