@@ -222,8 +222,7 @@ class SchemaVersions:
 
     def is_outdated(self, table: TableDescription | None, at: Position) -> bool:
         """Whether the newest version is another one, and of later than a description of ``at``."""
-        before = None if table is None else self.newest(table.name)
-        if table is None or before is None:
+        if table is None or (before := self.newest(table.name)) is None:
             return False
         return at < Position.parse(before.since) and not self.is_newest(table)
 

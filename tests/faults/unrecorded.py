@@ -6,6 +6,7 @@ At least once, these come again with the next start.
 import os
 import signal
 from collections.abc import Callable
+from unittest.mock import patch
 
 from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
@@ -21,8 +22,6 @@ def _delivered(self: LogWriter, while_waiting: Callable[[], None] | None = None)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-AtLeastOnceWriter._deliver = _delivered  # type: ignore[method-assign]
-
-
 if __name__ == "__main__":
-    main()
+    with patch.object(AtLeastOnceWriter, "_deliver", _delivered):
+        main()
