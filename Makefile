@@ -25,7 +25,7 @@ help:
 ## setup                check what has to be installed, make .venv, fetch the jars of the servers
 setup: prerequisites
 	@$(MAKE) -s -j2 environment jars
-	@$(MAKE) -s .cache/classes.jsa
+	@$(MAKE) -s .cache/classes.jsa .cache/kafka.jsa
 
 prerequisites:
 	@PYTHON="$(PYTHON)" deploy/local/prerequisites.sh
@@ -73,6 +73,11 @@ $(JARS)/spark/millrace-sinks.jar: sinks/jvm/build.sh $(wildcard sinks/jvm/millra
 	@echo "setup: Spark's classes into an archive, with which a merge starts faster"
 	@mkdir -p $(@D) && rm -f $@
 	@$(RUN) -m deploy.local.classes $@
+
+.cache/kafka.jsa: deploy/local/kafka_classes.py .venv/.project $(JARS)/kafka/.complete
+	@echo "setup: a broker's classes into an archive, with which it starts faster"
+	@mkdir -p $(@D) && rm -f $@
+	@$(RUN) -m deploy.local.kafka_classes $@
 
 # Java 17 can compile it for both releases, but can't read the classes of the newer one.
 $(JARS)/%/OsNode.class: deploy/local/jars/opensearch/OsNode.java $(JARS)/%/.complete \
@@ -133,10 +138,10 @@ fuzz: setup $(if $(SANITIZE),sanitized)
 		--inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),1) \
 		$(if $(TARGETS),--targets $(TARGETS))
 
-## chaos [DURATION=s]   faults of every kind under load, then the log is checked; SEED=n, KEEP=dir
+## chaos [DURATION=s]   faults of every kind under load, then a check; SEED=n, KEEP=dir, BROKERS=3
 chaos: setup
 	@$(RUN) -m tests.chaos --duration $(or $(DURATION),180) --seed $(or $(SEED),1) \
-		$(if $(KEEP),--keep "$(KEEP)")
+		--brokers $(or $(BROKERS),1) $(if $(KEEP),--keep "$(KEEP)")
 
 ## ddl-chaos [SEED=n]   DDL of every kind, DML, restarts, merges at random; DURATION=s, BLIND=all
 ddl-chaos: setup $(if $(POSTGRES),postgres)

@@ -3,11 +3,18 @@
 Importing it costs nothing: ``main`` loads the commands when it is called.
 """
 
+import contextlib
+import errno
+import logging
 import os
+import signal
+import stat
 import sys
 import traceback
+import warnings
+from typing import NoReturn
 
-from cdc.errors import ExitCode, MillraceError
+from cdc.errors import DiskError, ExitCode, MillraceError
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 EXTRAS = {"pyspark": "spark", "delta": "spark", "opensearchpy": "search", "fastavro": "avro"}
@@ -24,20 +31,44 @@ def __getattr__(name: str) -> str:
 
 
 def main() -> None:
-    """Run the command line; the one place that turns errors into text and an exit code."""
+    """Run the command line, which signals end in time, also while it tells an error."""
+    from deploy.commands.ending import ending_in_time
+
+    _silence_libraries()
+    with ending_in_time():
+        try:
+            try:
+                _command()
+            finally:
+                _settle_output()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one has nothing to interrupt
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _drop_output()
+            sys.exit(ExitCode.INTERRUPTED)
+
+
+def _command() -> None:
+    """Run a command; the one place that turns errors into text and an exit code."""
     from cdc.compiled.extension import require_extension
 
     try:
         require_extension()
         from deploy.commands.app import app
 
-        app(standalone_mode=True)
+        try:
+            app(standalone_mode=True)
+        except SystemExit as ended:
+            if not ended.code:
+                _flush()
+            raise
     except MillraceError as error:
-        print(f"millrace: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
+        _fail(error)
     except Exception as error:  # noqa: BLE001 (a bug of ours gets a message, too)
+        if isinstance(error, OSError) and _is_hung_up(error):
+            sys.exit(ExitCode.INTERRUPTED)
+        if (of_machine := _of_machine(error)) is not None:
+            _fail(of_machine)
         package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
         if package in EXTRAS:
             print(
@@ -55,6 +86,60 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(ExitCode.BUG)
+
+
+def _silence_libraries() -> None:
+    """Keep warnings and log lines of libraries from the terminal; ``run`` has a log for them."""
+    if not os.environ.get(DEBUG_VARIABLE):
+        warnings.simplefilter("ignore")
+        if not logging.getLogger().handlers:
+            logging.getLogger().addHandler(logging.NullHandler())
+
+
+def _flush() -> None:
+    """Write what a command printed that has ended well; raises OSError where it is lost."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # whoever reads it has had enough
+    except OSError as error:
+        if not _is_hung_up(error):
+            raise
+
+
+def _is_hung_up(error: OSError) -> bool:
+    """Whether a terminal was closed that the command writes to: no disk fails."""
+    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
+
+
+def _settle_output() -> None:
+    """Keep what can't be written from another try at the end, which would change the exit code."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _drop_output()
+
+
+def _drop_output() -> None:
+    """Write nothing more: what is left would be tried again at the end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(error: MillraceError) -> NoReturn:
+    from deploy.commands.printing import printable_message
+
+    with contextlib.suppress(OSError):  # its exit code tells the kind
+        print(f"millrace: {printable_message(str(error))}", file=sys.stderr)
+    sys.exit(error.exit_code)
+
+
+def _of_machine(error: Exception) -> MillraceError | None:
+    """What isn't Millrace's fault, and no package has told as an error of its own."""
+    if isinstance(error, OSError) and (of_disk := DiskError.of(error)) is not None:
+        return of_disk
+    errors = sys.modules.get("sinks.spark.errors")
+    return None if errors is None else errors.run_error(error)
 
 
 if __name__ == "__main__":

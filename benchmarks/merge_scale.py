@@ -27,7 +27,7 @@ from benchmarks.lakehouse import (
 )
 from benchmarks.scene import Scene, cpu_s, load, peak_rss_of, say, scene
 from deploy.local.processes import Process
-from sinks.delta.commit import DeltaTransaction
+from sinks.delta.transaction import DeltaTransaction
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

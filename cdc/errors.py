@@ -4,6 +4,7 @@ Everything else that is raised is our bug (exit code 1). ``millrace.py`` is the 
 turns these into text and an exit code; messages never contain a secret.
 """
 
+import errno
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -41,6 +42,8 @@ class ExitCode(IntEnum):
     SPARK_MISSING = 32
     LOG_FORGOTTEN = 33
     REBUILT = 34
+    DISK = 35
+    MEMORY = 36
     INTERRUPTED = 130
 
 
@@ -224,7 +227,7 @@ class RefusedRecord(NamedTuple):
     """What is known of a refused record: one of ``suspects``, from position ``first`` to ``last``.
 
     Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
-    one, so is ``key``.
+    one, so is ``key``; ``position`` is of the record that has the key.
     """
 
     topic: str
@@ -232,6 +235,7 @@ class RefusedRecord(NamedTuple):
     first: str
     last: str
     suspects: int
+    position: str = ""
 
 
 class LogError(MillraceError):
@@ -326,6 +330,53 @@ class SinkUnreachableError(SinkError):
 
 class SparkEndedError(SinkUnreachableError):
     """The JVM of this process has ended, and there is no other one for it."""
+
+
+class SparkTerminatedError(SparkEndedError):
+    """The JVM of this process got a signal that asks it to end, as a supervisor sends to all."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class DriverMemoryError(SparkEndedError):
+    """The JVM of this process had too little memory, and has ended."""
+
+    exit_code = ExitCode.MEMORY
+
+
+DISK_REMEDIES: Final = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there, or raise the quota of the user that runs this",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "mount it for writing; where the kernel has made it read-only, dmesg says why",
+    errno.EACCES: "let the user that runs this write there",
+    errno.EPERM: "let the user that runs this write there",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    errno.EIO: "see dmesg: the disk fails",
+}
+"""What a file system refuses a write by → what helps."""
+
+
+class ExecutorMemoryError(SinkUnreachableError):
+    """The JVM of one of a cluster's executors had too little memory."""
+
+    exit_code = ExitCode.MEMORY
+
+
+class DiskError(SinkUnreachableError):
+    """A file system doesn't take what is to be written: it is full, or refuses."""
+
+    exit_code = ExitCode.DISK
+
+    @classmethod
+    def of(cls, error: OSError, what: str = "a file can't be written") -> "DiskError | None":
+        """The system's error; None for one that isn't of this kind."""
+        remedy = DISK_REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            return None
+        where = str(error.filename or "")
+        return cls(f"{what}: {error.strerror}", where=where, remedy=remedy)
 
 
 class SparkMissingError(SinkError):

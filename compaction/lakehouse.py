@@ -4,6 +4,12 @@ Safe beside merges: OPTIMIZE changes no row, and a merge that meets it tries aga
 every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. A table
 that nothing comes for stands, for later cuts, at the version that it was left at here: what older
 versions are made of is to go some day.
+
+Files that still have values of columns that were removed (``column.drop.policy``) are rewritten
+first. Delta tells them by their footers, which are read once for each set of columns: what was
+done is noted at the table, by the ids that its columns had before. Who dies in between reads them
+again, and finds nothing to rewrite.
+https://docs.delta.io/latest/delta-column-mapping.html#purge-dropped-columns
 """
 
 import time
@@ -14,7 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.settings import Settings
 from sinks.changes.derived import Derived, derived_tables
-from sinks.delta.evolution import retention_properties, set_properties
+from sinks.delta.evolution import (
+    PURGED_PROPERTY,
+    column_ids,
+    has_removed_columns,
+    retention_properties,
+    set_properties,
+)
 from sinks.delta.table import DeltaTarget
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.spark.errors import explained
@@ -41,7 +53,8 @@ _SETTINGS: Final = {
 class TableFiles:
     """A table's files, those of them that OPTIMIZE would put together, and its rows.
 
-    OPTIMIZE would leave ``saved`` fewer files. ``deleted`` rows are still in files.
+    OPTIMIZE would leave ``saved`` fewer files. ``deleted`` rows are still in files; values of
+    removed columns may be, where there are such (``purges``).
     """
 
     files: int
@@ -49,6 +62,7 @@ class TableFiles:
     saved: int
     rows: int
     deleted: int
+    purges: bool = False
 
     @property
     def pays(self) -> bool:
@@ -69,11 +83,14 @@ class CompactedTable:
         size = f"{self.before.bytes / 1e6:,.1f} MB"
         if self.after is None:
             todo = f"would put together {self.before.saved + 1:,}" if self.before.pays else "good"
+            todo += ", would rewrite those with removed columns" * self.before.purges
             return f"{self.name}: {self.before.files:,} files, {size}: {todo}"
-        if self.after.files == self.before.files:
+        if self.after.files == self.before.files and not self.before.purges:
             done = f"{self.before.files:,} files, {size}: good as they are"
         else:
             done = f"{self.before.files:,} files → {self.after.files:,} ({size})"
+        if self.before.purges:
+            done += ", without the values of removed columns"
         return f"{self.name}: {done}, {self.vacuumed:,} old files removed"
 
 
@@ -100,7 +117,7 @@ def compact_lakehouse(
             if there is not None and there.run:
                 yield _compact(target, derived, dry_run=dry_run)
                 left = target.read_applied()
-                if not dry_run and left is not None:
+                if not dry_run and left is not None and not left.is_between:
                     plans.compact({name: (left.run, left.at)})
 
 
@@ -125,9 +142,13 @@ def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> Compact
     properties = table.detail().collect()[0]["properties"]
     changes = {key: value for key, value in wanted.items() if properties.get(key) != value}
     set_properties(target, changes)
+    for key, value in _SETTINGS.items():
+        target.spark.conf.set(key, value)
+    if before.purges:
+        columns = column_ids(target)
+        target.spark.sql(f"REORG TABLE {target.sql_name} APPLY (PURGE)")
+        set_properties(target, {PURGED_PROPERTY: columns})
     if before.pays:
-        for key, value in _SETTINGS.items():
-            target.spark.conf.set(key, value)
         table.optimize().executeCompaction()
     table.vacuum()  # by the table's own retention: another one would be ignored
     return CompactedTable(target.name, before, _files(target), _vacuumed(table))
@@ -157,7 +178,7 @@ def _files(target: DeltaTarget) -> TableFiles:
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names),
         F.coalesce(F.sum(F.greatest(F.col("small") - made, F.lit(0))), F.lit(0)).alias("saved"),
     ).collect()[0]
-    return TableFiles(**totals.asDict())
+    return TableFiles(**totals.asDict(), purges=has_removed_columns(target))
 
 
 def _vacuumed(table: "DeltaTable") -> int:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final, NamedTuple
 
-from cdc.errors import ExitCode, MillraceError, SparkEndedError
+from cdc.errors import ExitCode, MillraceError, SparkEndedError, SparkTerminatedError
 from cdc.log.state import News
 from cdc.settings import Settings
 from sinks.job import Jobs
@@ -46,8 +46,11 @@ def follow(
         for name, turn in jobs.turns(new_lines, paused):
             done.append(turn)
             _report(new_lines, name, turn, paused)
-        if any(isinstance(turn, SparkEndedError) for turn in done):
-            return ExitCode.SINK_UNREACHABLE
+        ended = [turn for turn in done if isinstance(turn, SparkEndedError)]
+        if ended:
+            # A supervisor that tells all processes of a service has told the JVM as well.
+            told = stop.is_set() and isinstance(ended[0], SparkTerminatedError)
+            return ExitCode.OK if told else ended[0].exit_code
         new_lines.begin_turn()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
         failed = any(isinstance(turn, MillraceError) for turn in done)

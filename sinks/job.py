@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cdc.errors import (
     ConfigError,
+    DiskError,
     ExitCode,
     MillraceError,
-    SinkUnreachableError,
-    SparkEndedError,
 )
 from cdc.settings import Settings
 from sinks.delta.target import LakehouseTables
@@ -22,7 +21,8 @@ from sinks.run.options import PausedTables, Report, RunContext, RunOptions, wait
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
-from sinks.spark.session import RECORDS_FEW, first_line, jvm_ended, open_session
+from sinks.spark.errors import run_error
+from sinks.spark.session import RECORDS_FEW, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,28 +141,10 @@ def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummar
     except MillraceError as error:
         return error
     except Exception as error:
-        if (of_spark := _of_spark(error)) is None:
+        of_disk = DiskError.of(error) if isinstance(error, OSError) else None
+        if (of_machine := of_disk or run_error(error)) is None:
             raise
-        return of_spark
-
-
-def _of_spark(error: Exception) -> SinkUnreachableError | None:
-    """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
-
-    It goes by the module's name, since a run that needs no Spark doesn't import it.
-    """
-    if jvm_ended(error):
-        return SparkEndedError(
-            "Spark's JVM has ended in the middle of the run",
-            remedy="if it ran out of memory, raise spark.driver.memory in [spark]; the next run "
-            "goes on where this one was",
-        )
-    if type(error).__module__.partition(".")[0] not in {"py4j", "pyspark"}:
-        return None
-    return SinkUnreachableError(
-        f"Spark failed: {first_line(error)}",
-        remedy="check [lakehouse], [kafka] and [spark]; the next run goes on where this one was",
-    )
+        return of_machine
 
 
 def _require_readable(settings: Settings, sinks: Collection[str]) -> None:

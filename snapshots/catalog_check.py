@@ -48,8 +48,10 @@ CHECK_S_MOST: Final = 60.0
 TABLES_MAX: Final = 1_000
 _SHARE_MAX: Final = 0.02
 """Checks take at most this part of the time, as far as these limits let them."""
+_PAUSE: Final = 10
+"""Checks that aren't due by time are so many times their length apart: anybody may tell of DDL."""
 _TIMED: Final = 3
-"""So many checks are looked at: one alone may have waited for locks, or the network."""
+"""So many are looked at: one alone may have waited for locks, or the network."""
 _VISIBLE_S: Final = 0.5
 """How long a transaction may be in the stream before others see what it did."""
 _STUCK_S: Final = 10.0
@@ -88,7 +90,7 @@ class CatalogCheck:
         self._compared: dict[TableName, TableFingerprint | None] = {}
         """The states' fingerprints that it is about."""
         self._progress: dict[TableName, tuple[list[int], float]] = {}
-        """How many rows doubtful tables that are being read have, and since when (monotonic)."""
+        """Doubtful tables that are being read: how many rows, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
         self._unhindered: set[TableName] = set()
         """The tables that are set aside, can be captured by the last check, and wait to be read."""
@@ -123,7 +125,7 @@ class CatalogCheck:
                 self._took_s.append(job.result.took_s)
             wait_s = interval_s(self._took_s, len(self._watched))
             self._next = now + (_VISIBLE_S if self._is_repeated else wait_s)
-        elif self._job is None and (self._is_due or now >= self._next) and self._settings.lossless:
+        elif self._job is None and self._settings.lossless and self._may_begin(now):
             self._is_repeated, self._is_due, self._is_told = self._is_told, False, False
             self._watched = {table.state.name: table for table in self._followed()}
             self._asked_at = cursor.reached
@@ -131,10 +133,14 @@ class CatalogCheck:
             self._job = self._reader.ask(
                 partial(inspect, settings=self._settings, watched=[*self._watched.values()])
             )
-        if now >= self._next_read:
-            self._next_read = now + _READ_S
-            return Joined(self._read_again())
-        return Joined([])
+        if now < self._next_read:
+            return Joined([])
+        self._next_read = now + _READ_S
+        return Joined(self._read_again())
+
+    def _may_begin(self, now: float) -> bool:
+        pause_s = _PAUSE * min(self._took_s, default=0.0)
+        return now >= self._next or (self._is_due and now >= self._asked_s + pause_s)
 
     def _followed(self) -> list[WatchedTable]:
         states = self._tables.states
@@ -175,10 +181,10 @@ class CatalogCheck:
                 state.fingerprint,
             )
             # It began to be read meanwhile, or the stream has told of later DDL.
-            is_over = not is_as_it_was or self._tables.schemas.is_outdated(
-                finding.described, Position(reached.epoch, inspection.wal_begin, INDEX_MAX)
-            )
-            if before is None or is_over or name in self._tables.states.waiting:
+            begin = Position(reached.epoch, inspection.wal_begin, INDEX_MAX)
+            is_outdated = self._tables.schemas.is_outdated(finding.described, begin)
+            is_over = not is_as_it_was or is_outdated or name in self._tables.states.waiting
+            if before is None or is_over:
                 self._checked.pop(name, None)
                 is_sure = False
                 continue
@@ -344,8 +350,7 @@ class CatalogCheck:
         if not state.is_being_completed:
             self._progress.pop(state.name, None)
             return False
-        now = time.monotonic()
-        rows = [request.rows for request in state.requests]
+        now, rows = time.monotonic(), [request.rows for request in state.requests]
         if self._progress.get(state.name, ([], 0.0))[0] != rows:
             self._progress[state.name] = rows, now
         return now - self._progress[state.name][1] < _STUCK_S

@@ -14,6 +14,7 @@ import structlog
 from cdc.compiled import fast
 from cdc.events.changes import Row
 from cdc.kafka.signal_topic import Followed, Follower
+from cdc.postgres.checks.standby import StandbyWatch
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -43,7 +44,12 @@ KAFKA: Final = "kafka"
 
 
 def open_channel(
-    pace: Pace, settings: Settings, tables: Tables, offset: SignalOffset
+    pace: Pace,
+    settings: Settings,
+    tables: Tables,
+    offset: SignalOffset,
+    *,
+    standby_watch: StandbyWatch | None = None,
 ) -> "Channels":
     """The channels that the settings ask for; the topic is followed from a place on."""
     capture = settings.capture
@@ -56,7 +62,7 @@ def open_channel(
             log.warning("signal.data.collection: there is no such table", table=str(own))
     topic = capture.signal_topic
     marks = own if capture.watermarks_in_table else None
-    reader = WindowReader(settings, Watermarks(capture, marks), pace)
+    reader = WindowReader(settings, Watermarks(capture, marks), pace, standby_watch)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
     follower = Follower(settings.kafka, topic, *offset) if topic else None
     new_tables = NewTables(reader, tables, capture)
@@ -187,7 +193,8 @@ class Channels:
             )
             return []
         row_id = str(signal.get("id") or sent.offset)
-        return self._requests.follow(row_id, str(signal.get("type")), signal.get("data"), position)
+        kind, data = str(signal.get("type")), signal.get("data")
+        return self._requests.follow(row_id, kind, data, position, by_topic=True)
 
 
 def _text(row: Row | None, index: int) -> str:

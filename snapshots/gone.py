@@ -9,6 +9,7 @@ from cdc.postgres.failures import quote
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.records.position import Position
 from cdc.records.record import Record
+from cdc.records.schema import is_readable_name
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.tables import Joined, Tables
@@ -73,7 +74,12 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
     else:
         new_name = str(renamed.name)
         told |= {"renamed_to": new_name}
-        if not settings.captures(new_name):
+        if not is_readable_name(renamed.name):
+            told |= {
+                "reason": "its new name isn't UTF-8: it isn't captured any more",
+                "remedy": "rename it by its OID (docs/postgresql.md, Encodings, has the line)",
+            }
+        elif not settings.captures(new_name):
             told |= {"reason": "the lists leave the new name out: it isn't captured any more"}
             if renamed.entry and settings.publication_autocreate_mode == "filtered":
                 # As long as it is published, its changes are decoded in vain.

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -76,6 +76,8 @@ class OpenTransactions:
         self._job: Job[Running] | None = None
         self._asked: tuple[_Wait, ...] = ()
         self._next = 0.0
+        self._failure = ""
+        """Why the last look came to nothing."""
 
     def have_ended(self, table: CapturedTable, request: SnapshotRequest) -> bool:
         """Whether a table may be read; one that may not waits from here on."""
@@ -104,9 +106,12 @@ class OpenTransactions:
         self._next = now + _CHECK_S
         if isinstance(error := job.failure(), MillraceError):
             self._next = now + _AGAIN_S
-            log.warning("can't look for open transactions", reason=error.what)
+            if error.what != self._failure:
+                log.warning("can't look for open transactions", reason=error.what)
+            self._failure = error.what
             return False
         assert job.result is not None  # noqa: S101 (it hasn't failed)
+        self._failure = ""
         over = {
             name: wait.behind_xid
             for name, wait in self._waits.items()
@@ -115,12 +120,20 @@ class OpenTransactions:
         self._ended |= over
         for name in over:
             del self._waits[name]
-        self._warn(now)
+        self._warn(now, job.result.oldest_at_primary)
         return bool(over)
 
-    def _warn(self, now: float) -> None:
-        """Tell of tables that have waited for a while, each of them once."""
-        late = {name: wait for name, wait in self._waits.items() if now > wait.warn_at}
+    def _warn(self, now: float, oldest: int) -> None:
+        """Tell of tables that have waited for a while, each of them once.
+
+        Where all below ``oldest`` have ended at the primary, a standby's replay is what they wait
+        for (cdc/postgres/checks/standby.py).
+        """
+        late = {
+            name: wait
+            for name, wait in self._waits.items()
+            if now > wait.warn_at and wait.behind_xid > oldest
+        }
         if not late:
             return
         for wait in late.values():
@@ -151,6 +164,8 @@ class NewTables:
         self._described: deque[TableDescription] = deque()
         self._refused: list[TableName] = []
         """The tables that could never be captured, when new ones were looked for."""
+        self._told: dict[int, str] = {}
+        """Why tables can't be added to the publication, as far as the log has been told."""
 
     def turn(self, reached: Position) -> Joined:
         """Begin to read one that has joined; returns what the log gets.
@@ -175,7 +190,11 @@ class NewTables:
             self._refused = [state.name for state in states if not state.is_in_log]
             others_than = frozenset([*followed, *self._tables.states.waiting])
             others = partial(
-                _others, settings=self._settings, than=others_than, states=tuple(states)
+                _others,
+                settings=self._settings,
+                than=others_than,
+                states=tuple(states),
+                told=self._told,
             )
             self._job = self._reader.ask(others)
         return Joined([])
@@ -200,6 +219,7 @@ def _others(
     settings: CaptureSettings,
     than: frozenset[TableName],
     states: Sequence[TableState],
+    told: MutableMapping[int, str],
 ) -> list[TableDescription]:
     """Describe tables that are captured, and aren't among these.
 
@@ -208,6 +228,7 @@ def _others(
     """
     captured = captured_tables(connection, settings)
     new = publishing.unknown(captured, states)
-    locked = publishing.add(connection, settings, publishing.addable(connection, settings, new))
+    addable = publishing.addable(connection, settings, new)
+    locked = publishing.add(connection, settings, addable, told)
     others = [t for t in captured if t.name not in than and t.oid not in locked]
     return described_tables(connection, settings, others) if others else []

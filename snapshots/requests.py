@@ -69,6 +69,11 @@ def parse(type_: str, data: object) -> Signal | None:
     return signal
 
 
+def _check_channel(signal: Signal, *, by_topic: bool) -> None:
+    if by_topic and signal.kind == "blocking" and signal.conditions:
+        raise SignalError("a SELECT of one's own is taken from the signal table alone")
+
+
 def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
     if not signal.collections:
         raise SignalError("data-collections names no table")
@@ -146,12 +151,24 @@ class Requests:
         self._tables = tables
         self._states = tables.states
 
-    def follow(self, signal: str, type_: str, data: object, position: Position) -> list[Record]:
-        """Do what the signal of that id says, at the stream's position; returns the records."""
+    def follow(
+        self,
+        signal: str,
+        type_: str,
+        data: object,
+        position: Position,
+        *,
+        by_topic: bool = False,
+    ) -> list[Record]:
+        """Do what the signal of that id says, at the stream's position; returns the records.
+
+        Who may write to the topic may not read what the daemon may: no SELECT comes ``by_topic``.
+        """
         try:
             asked = parse(type_, data)
             if asked is None:
                 return []
+            _check_channel(asked, by_topic=by_topic)
             match asked.type:
                 case "execute-snapshot":
                     return self._execute(signal, asked, position)

@@ -94,7 +94,7 @@ class Watermarks:
             if not self.is_read_only:
                 _mark(connection, _EMIT, [WATERMARK, job])
         elif self._deletes:
-            table = self._table.as_string(connection)
+            table = self._table.as_string(None)
             ((column,),) = query(connection, _ID_COLUMN, [table])
             statement = sql.SQL("DELETE FROM {} WHERE {} = %s").format(
                 self._table, sql.Identifier(column)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import psycopg
 
-from cdc.errors import MillraceError, SourceSettingError, SourceUnreachableError
+from cdc.errors import MillraceError
 from cdc.faults import FaultPoint, reach
-from cdc.postgres.connection import connect, current_wal_end, query
+from cdc.postgres.checks.standby import StandbyWatch, await_replay, check_standby, replay
+from cdc.postgres.connection import connect, current_wal_end
 from cdc.postgres.described import CapturedTable
 from cdc.postgres.failures import server_address
 from cdc.postgres.running import Running, running
@@ -29,49 +30,7 @@ from snapshots.chunk import AlteredError, Chunk, ChunkRange, DescribedTable
 from snapshots.pace import Pace, Probe
 from snapshots.watermarks import Watermarks, now
 
-WAIT_S: Final = 10.0
-"""How long a chunk waits for the standby's replay."""
-_POLL_S: Final = 0.02
-_IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
-_REPLAYED: Final = "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text"
-
-
 T = TypeVar("T")
-
-
-def check_standby(standby: psycopg.Connection, primary: psycopg.Connection) -> None:
-    """Raise SourceSettingError unless one is a standby of the other's cluster."""
-    ((ours, _),) = query(primary, _IDENTITY)
-    ((its, is_standby),) = query(standby, _IDENTITY)
-    if its != ours or not is_standby:
-        reason = "is no standby" if its == ours else "belongs to another cluster"
-        raise SourceSettingError(
-            f"the server that [snapshot_source] leads to {reason}",
-            where=server_address(standby.pgconn),
-            remedy="let [snapshot_source] lead to a standby of [source]; without it, rows are read"
-            " from [source]",
-        )
-
-
-def await_replay(standby: psycopg.Connection, streamed: Lsn, wait: Callable[[float], bool]) -> None:
-    """Wait until the standby shows all that was committed before; ``wait`` says when to give up.
-
-    Raises SourceUnreachableError where it doesn't for long, or was promoted.
-    """
-    until = time.monotonic() + WAIT_S
-    while True:
-        ((is_standby, text),) = query(standby, _REPLAYED)
-        replayed = Lsn.parse(text) if is_standby and text else Lsn(0)
-        if replayed >= streamed:
-            return
-        if not is_standby or time.monotonic() > until or wait(_POLL_S):
-            break
-    state = f"has replayed {replayed}, and not yet {streamed}" if is_standby else "is none any more"
-    raise SourceUnreachableError(
-        f"the standby that rows are read from {state}",
-        where=server_address(standby.pgconn),
-        remedy="see why it is behind (pg_stat_replication at the primary)",
-    )
 
 
 class _Sessions(threading.local):
@@ -108,7 +67,15 @@ class Job(Generic[T]):
 class WindowReader:
     """Reads chunks in the background, at a pace."""
 
-    def __init__(self, settings: Settings, watermarks: Watermarks, pace: Pace) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        watermarks: Watermarks,
+        pace: Pace,
+        standby_watch: StandbyWatch | None = None,
+    ) -> None:
+        """``standby_watch`` is told what is waited for."""
+        self._standby_watch = standby_watch or StandbyWatch()
         self._source = settings.source
         self._standby = settings.standby
         self._settings = settings.capture
@@ -162,7 +129,17 @@ class WindowReader:
 
     def running(self, tables: Collection[int]) -> Job[Running]:
         """Ask which transactions are open, for who reads from here on, and have written to some."""
-        return self._start(partial(running, tables=tables))
+        if self._standby is None:
+            return self._start(partial(running, tables=tables))
+
+        def act(connection: psycopg.Connection) -> Running:
+            # In this order: who has replayed up to there sees that those have ended.
+            at_primary = running(self._marking(), tables).oldest
+            needed, where = current_wal_end(self._marking()), server_address(connection.pgconn)
+            self._standby_watch.note(where, replay(connection), needed)
+            return running(connection, tables)._replace(oldest_at_primary=at_primary)
+
+        return self._start(act)
 
     def mark(self) -> Job[bool]:
         """Write a watermark, which comes behind all that was streamed."""
@@ -228,7 +205,9 @@ class WindowReader:
 
     def _await(self, connection: psycopg.Connection, streamed: Lsn) -> None:
         if self._standby is not None:
-            await_replay(connection, streamed, self._closing.wait)
+            note = partial(self._standby_watch.note, server_address(connection.pgconn))
+            stop = self._closing.wait
+            await_replay(connection, streamed, stop, lambda now: note(now, streamed))
 
     def _marking(self) -> psycopg.Connection:
         """The thread's session at the primary."""
@@ -243,8 +222,13 @@ class WindowReader:
         if self._standby is None:
             return self._marking()
         if self._own.reading is None:
-            self._own.reading = self._connect(self._standby)
-            check_standby(self._own.reading, self._marking())
+            marking = self._marking()
+            try:
+                self._own.reading = self._connect(self._standby)
+                check_standby(self._own.reading, marking)
+            except MillraceError as error:
+                self._standby_watch.failed(error)
+                raise
         return self._own.reading
 
     def _connect(self, source: LibraryOptions) -> psycopg.Connection:

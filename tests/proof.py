@@ -39,6 +39,7 @@ PROPERTIES: Final = (
 EXAMPLES: Final = 10
 """So many times as many examples as in `make test`."""
 CHAOS_S: Final = 600
+CHAOS: Final = (sys.executable, "-m", "tests.chaos")
 DDL_CHAOS: Final = (sys.executable, "-m", "tests.ddl_chaos")
 DDL_CHAOS_S: Final = 300
 FUZZ_INPUTS: Final = 1_000_000
@@ -85,7 +86,8 @@ STAGES: Final = (
         Stage(f"postgres-{version}", (*PYTEST, "-m", "", *CORE, *WORKERS), {"POSTGRES": version})
         for version in ("14", "15", "16", "17")
     ),
-    Stage("chaos", (sys.executable, "-m", "tests.chaos", "--duration", str(CHAOS_S))),
+    Stage("chaos", (*CHAOS, "--duration", str(CHAOS_S))),
+    Stage("chaos-brokers", (*CHAOS, "--brokers", "3", "--duration", str(CHAOS_S))),
     Stage("ddl-chaos", (*DDL_CHAOS, "--duration", str(DDL_CHAOS_S))),
     Stage("ddl-chaos-blind", (*DDL_CHAOS, "--blind", "all")),
     Stage("fuzz", (sys.executable, "-m", "tests.fuzz", "--inputs", str(FUZZ_INPUTS))),

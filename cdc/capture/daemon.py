@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from uuid import uuid4
@@ -70,15 +70,11 @@ class Daemon:
         self._was_capturing = False
         self._has_waited = False
         self._may_begin_anew = settings.capture.snapshot_mode == "when_needed"
-        self._refusals = Refusals()
+        self.refusals = Refusals(records_max=2 * settings.capture.max_batch_size)
+        """What couldn't be written since this process began."""
         self._crashes = CrashGuard()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
-
-    @property
-    def dead_letter_counts(self) -> Mapping[str, int]:
-        """Table → how many dead letters were made since this process began."""
-        return self._refusals.dead_letter_counts
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -96,7 +92,7 @@ class Daemon:
             except GapError as error:
                 self._begin_anew(error, stop)
             except RecordRefusedError as error:
-                if not self._refusals.learn(error):
+                if not self.refusals.learn(error):
                     raise
                 log.warning("starting over to go on without a record", reason=error.what)
             except MillraceError as error:
@@ -179,8 +175,13 @@ class Daemon:
         if mode != "initial_only":
             self._stream(session, stack, progress, stop)
             return
-        if not session.tables.reads.is_all_shown(progress.cut):
-            self._stream(session, stack, progress, stop, session.tables.reads.is_all_shown)
+        reads, obstacles = session.tables.reads, session.tables.obstacles
+        if not reads.is_all_shown(progress.cut):
+            # Who waits for the end (cron) is told of an obstacle by it.
+            def is_done(cut: Position) -> bool:
+                return reads.is_all_shown(cut, obstacles.lasting)
+
+            self._stream(session, stack, progress, stop, is_done)
         if not stop.is_set():
             session.check_read()
             session.servers.end_slot()
@@ -225,7 +226,7 @@ class Daemon:
                 stack,
                 stop,
                 self.health,
-                refusals=self._refusals,
+                refusals=self.refusals,
                 in_progress=self._in_progress,
             )
             try:
@@ -248,7 +249,7 @@ class Daemon:
         once = {"slot_max_retries": 1, "slot_retry_delay_ms": 1_000}
         capture = self._settings.capture.model_copy(update=once)
         settings = self._settings.model_copy(update={"capture": capture})
-        refusals = self._refusals
+        refusals = self.refusals
         return Servers(settings, stack, stop, self.health, refusals=refusals, in_progress=True)
 
     def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:

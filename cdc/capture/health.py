@@ -88,6 +88,8 @@ class Health:
         """How far the log is, as far as we have written to it."""
         self.states: Mapping[TableName, TableState] = {}
         """The tables' states, which the main loop changes."""
+        self.standby_trouble: Callable[[], str] = lambda: ""
+        """Why rows can't be read from [snapshot_source], for long; empty: they can, or needn't."""
 
     def turned(self) -> None:
         """Tell that the main loop goes on, or waits for something that it knows."""
@@ -218,9 +220,12 @@ class Health:
             for state in list(self.states.values())
             if state.doubt is not None and state.doubt.set_aside
         }
-        report["degraded"] = bool(aside)
+        trouble = self.standby_trouble()
+        report["degraded"] = bool(aside or trouble)
         if aside:
             report["set_aside"] = aside
+        if trouble:
+            report["standby"] = trouble
         if arrived is not None and self.round_trip_s is not None:
             report["round_trip"] = {
                 "sent_s_ago": round(now - arrived.at, 1),

@@ -158,7 +158,7 @@ class Servers:
         locked = set[int]()
         if addable := publishing.addable(self.sql, self._capture, captured):
             new = publishing.unknown(addable, self._states())
-            locked = publishing.add(self.sql, self._capture, new)
+            locked = publishing.add(self.sql, self._capture, new, {})
         ensure_publication(self.sql, self._capture, captured, self.has_begun)
         return self.describe([table for table in captured if table.oid not in locked])
 

@@ -122,7 +122,9 @@ class Session:
         }
         names = {state.topic: state.name for state in tables.states.values() if state.is_in_log}
         refusals = self.servers.refusals
-        for topic, error in refusals.of_tables.items():
+        writers = refusals.of_writers.items()
+        of_writers = {data_topic(self._capture.topic_prefix, name): each for name, each in writers}
+        for topic, error in (refusals.of_tables | of_writers).items():
             if topic not in names and topic in topics and progress is not None:
                 # What the log was to get of it was refused with its rows.
                 names[topic] = topics[topic].name
@@ -136,6 +138,7 @@ class Session:
             records += tables.obstacles.set_aside(name, error)
             asked = tables.states[name].requests  # what was read for them is what was refused
             records += tables.reads.end(name, asked, "SQL_EXCEPTION", error.what)
+        refusals.of_writers.clear()
         refusals.of_tables.clear()
         return records
 

@@ -122,6 +122,7 @@ class Streaming:
             self._may_acknowledge = True
             self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
         self._stream.used(used, self._translation.received)
+        self._stream.shorten(self._translation.messages.shortened)
         made = self._translation.take()
         self._writers.current.add(*made)
         self._events += made.events

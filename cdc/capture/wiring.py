@@ -8,7 +8,7 @@ import psycopg
 
 from cdc.capture.servers import Servers
 from cdc.convert.converters import Converters, converters
-from cdc.convert.pipeline import OpenTopic, RecordPipeline
+from cdc.convert.pipeline import OpenTopic, RecordPipeline, RecordTime, any_time
 from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.guard import DeadLetters, Oversized
 from cdc.dead_letters.replay import Orders
@@ -56,7 +56,9 @@ def event_rules(settings: Settings) -> EventRules:
     )
 
 
-def pipeline(settings: Settings, open_topic: OpenTopic) -> RecordPipeline:
+def pipeline(
+    settings: Settings, open_topic: OpenTopic, record_time: RecordTime = any_time
+) -> RecordPipeline:
     """Transforms and converters; raises what they have to say of their settings.
 
     Asks a schema registry whether it is there.
@@ -70,6 +72,7 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> RecordPipeline:
         made if settings.transforms else None,
         position_header=settings.capture.position_header,
         open_topic=open_topic,
+        record_time=record_time,
         routes_events=routes_events(settings.transforms),
     )
 
@@ -125,7 +128,7 @@ def open_tables(servers: Servers) -> Tables:
         log.read_all(table_topic(prefix), TableState),
         log.read_all(schema_topic(prefix), TableSchema),
         event_rules(settings),
-        pipeline(settings, topics.open_topic),
+        pipeline(settings, topics.open_topic, topics.record_times),
         lookups(servers.sql, capture, keep_alive),
         DeadLetters(
             prefix,

@@ -28,6 +28,7 @@ class Converters:
 
     ``leaves_out`` tells whether values may lack members. Avro has null alone for a value that
     PostgreSQL didn't send, so there the envelope needs something to stand in for it.
+    ``shows_columns``: records tell columns' defaults, and whether they may be null.
     """
 
     def __init__(self, key: Convert, value: Convert, checks: list[Check]) -> None:
@@ -35,6 +36,9 @@ class Converters:
         self._value = value
         self._checks = checks
         self.leaves_out = isinstance(value, JsonConverter)
+        self.shows_columns = any(
+            not isinstance(side, JsonConverter) or side.shows_columns for side in (key, value)
+        )
         self._header = JsonConverter(JsonOptions(schemas=True))
 
     @property

@@ -53,6 +53,11 @@ class JsonConverter:
         before, write, behind = self._plans(schema)
         return encoded(f"{before}{write(value)}{behind}")
 
+    @property
+    def shows_columns(self) -> bool:
+        """Whether what it writes tells more of a column than its values."""
+        return self.options.schemas or self.options.replace_null_with_default
+
     def around(self, schema: Schema) -> tuple[str, str]:
         """What stands in front of a value, and behind it."""
         before, _, behind = self._plans(schema)

@@ -27,6 +27,8 @@ Transforms = Callable[[SourceRecord], list[SourceRecord]]
 """All transforms, one after the other: cdc/transforms/chain.py."""
 OpenTopic = Callable[[str, Cleanup], None]
 """Makes a topic that there is none of yet; asked again, it does nothing."""
+RecordTime = Callable[[str, int], int]
+"""Topic and the time (ms since 1970) that a record wants → the one that it gets; 0: now."""
 
 NO_SCHEMA: Final = 0
 """The schema version in the header of a record that is about no table."""
@@ -34,6 +36,11 @@ NO_SCHEMA: Final = 0
 
 def no_topic(_name: str, _cleanup: Cleanup) -> None:
     """Where all topics are there."""
+
+
+def any_time(_topic: str, wanted_ms: int) -> int:
+    """Where topics keep records whatever their time says."""
+    return wanted_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class RecordPipeline:
     transform: Transforms | None = None
     position_header: bool = True
     open_topic: OpenTopic = no_topic
+    record_time: RecordTime = any_time
     routes_events: bool = False
 
     def of_table(
@@ -93,6 +101,9 @@ class RecordPipeline:
             record = self.convert(event)
             if record.topic not in own_topics:
                 self.open_topic(record.topic, "compact" if keeps_last else "delete")
+            if record.timestamp_ms:
+                time_ms = self.record_time(record.topic, record.timestamp_ms)
+                record = record._replace(timestamp_ms=time_ms)
             if self.position_header:
                 record = record._replace(headers=[*record.headers, (HEADER, header_value)])
             yield record

@@ -6,11 +6,10 @@ same Kafka transaction as its neighbours and the progress. docs/decisions/0008-d
 """
 
 import math
-import struct
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
 import structlog
@@ -18,8 +17,9 @@ import structlog
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.claims import Claims
+from cdc.dead_letters.row_bytes import row_bytes
 from cdc.errors import ROW_ERRORS, ExitCode, MillraceError, RecordRefusedError, RefusedRecord
-from cdc.events.changes import ABSENT, Change, Row
+from cdc.events.changes import Change
 from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
@@ -32,11 +32,9 @@ from cdc.records.dead_letters import (
 )
 from cdc.records.position import Position, header
 from cdc.records.record import Record, record_bytes
-from cdc.records.schema import TableSchema
+from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import dead_letter_topic
 from cdc.settings.modes import ColumnModes
-from cdc.wal.decoder import decode
-from cdc.wal.messages import Insert
 
 log = structlog.get_logger()
 
@@ -67,17 +65,26 @@ class Refusals:
     over at the recorded progress, and sends what is suspect in groups, then one by one.
     ``topics`` are those for which that is done: records that aren't written alone, or that come
     from any table. Of others the topic tells the table, which is set aside. ``routed`` are topics
-    with records of tables that they aren't named after: they tell none.
+    with records of tables that they aren't named after: who has written a record tells there.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, records_max: int = 40_000
+    ) -> None:
+        """``records_max``: so many may be written, and not be committed yet, by all writers."""
         self._clock = clock
         self.topics: set[str] = set()
-        self.routed: set[str] = set()
+        self.routed: dict[str, set[TableName]] = {}
+        self._written: deque[tuple[str, bytes | None, Position, TableName]] = deque(
+            maxlen=records_max
+        )
+        """Topic, key, position and table of the records that were written there last."""
         self.reasons: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of each refused record → the reason."""
         self.of_tables: dict[str, RecordRefusedError] = {}
-        """Topics whose tables the next start sets aside, with the reason."""
+        """Topics whose tables the next start sets aside, with the reason ..."""
+        self.of_writers: dict[TableName, RecordRefusedError] = {}
+        """... and tables whose records go to other topics."""
         self._batches: dict[str, float] = {}
         """When (monotonic) topics have refused several records at once."""
         self._vain = Counter[str]()
@@ -86,6 +93,8 @@ class Refusals:
         self.suspects: Suspects | None = None
         self.dead_letter_counts: Counter[str] = Counter()
         """Table → how many dead letters were made since the daemon began."""
+        self.messages_left_out: Counter[str] = Counter()
+        """Why → how many logical messages were left out since then."""
         self._searches = 0
         self._end = ""
         """The last position that was ever suspect."""
@@ -101,11 +110,26 @@ class Refusals:
         if refused.suspects > 1 and now - before >= _AGAIN_S:
             self._batches[refused.topic] = now  # it may be the batch alone that is too large
         elif refused.topic in self.routed:
-            return False
+            self.of_writers |= dict.fromkeys(self._writers(refused), error)
         else:
             self.of_tables[refused.topic] = error
         self.has_any = True
         return True
+
+    def note_routed(self, record: Record, table: TableName, position: Position) -> None:
+        """Tell of a record that goes to a topic that isn't its table's."""
+        self.routed.setdefault(record.topic, set()).add(table)
+        self._written.append((record.topic, record.key, position, table))
+
+    def _writers(self, refused: RefusedRecord) -> set[TableName]:
+        """Tables that may have written a record; several may have written its key."""
+        alike = [
+            (str(position), table)
+            for topic, key, position, table in self._written
+            if (topic, key) == (refused.topic, refused.key)
+        ]
+        there = {table for position, table in alike if position == refused.position}
+        return there or {table for _, table in alike} or self.routed[refused.topic]
 
     def is_in_vain(self, topic: str, *, is_over: bool) -> bool:
         """Whether starting over for a topic leads nowhere.
@@ -197,6 +221,18 @@ class DeadLetters:
         """The records of the topic, by their keys, that others don't replace without a word."""
         return self._oversized.kept(topic) if isinstance(self._oversized, Claims) else None
 
+    def refused(self, records: Iterable[Record], position: Position) -> str | None:
+        """Why records that are of no table can't be written; None: they can."""
+        for record in records:
+            self._refusals.topics.add(record.topic)
+            if reason := self._refused(record, position) or self._too_large(record):
+                return reason
+        return None
+
+    def count_message(self, reason: str) -> None:
+        """Note that a logical message was left out."""
+        self._refusals.messages_left_out[reason] += 1
+
     def checked(
         self, records: Iterable[Record], schema: TableSchema, change: Change
     ) -> list[Record]:
@@ -210,7 +246,7 @@ class DeadLetters:
         for record in records:
             self._refusals.topics.add(record.topic)
             if record.topic != schema.topic:
-                self._refusals.routed.add(record.topic)
+                self._refusals.note_routed(record, schema.name, change.position)
             large = self._too_large(record) if aside or self._oversized != "set_aside" else None
             refused = self._refused(record, change.position)
             if not (large or refused):
@@ -257,8 +293,8 @@ class DeadLetters:
         hidden = masked | left_out
         contents = {
             "key": record.key if record else None,
-            "before": _tuple_data(change.before, hidden),
-            "after": _tuple_data(change.after, hidden),
+            "before": row_bytes(change.before, hidden),
+            "after": row_bytes(change.after, hidden),
         }
         head = DeadLetter(
             id=uuid.uuid4().hex,
@@ -353,30 +389,3 @@ class GuardedEncoder(Encoder):
                 raise
             return self._dead_letters.dead_letter(self._schema, change, error)
         return self._dead_letters.checked(made, self._schema, change)
-
-
-def _tuple_data(row: Row | None, hidden: Container[int]) -> bytes | None:
-    """A row as pgoutput sends it: Int16 columns, then per column n, u, or t, Int32 length, text.
-
-    What is hidden is as if it had not been sent (u).
-
-    https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
-    """
-    if row is None:
-        return None
-    fields = [struct.pack(">H", len(row))]
-    for index, value in enumerate(row):
-        if index in hidden:
-            fields.append(b"u")
-        elif isinstance(value, bytes):
-            fields += [b"t", struct.pack(">I", len(value)), value]
-        else:
-            fields.append(b"u" if value is ABSENT else b"n")
-    return b"".join(fields)
-
-
-def row_of(data: bytes) -> Row:
-    """The row of such bytes; raises CorruptMessageError for others."""
-    message = decode(b"I" + bytes(4) + b"N" + data)
-    assert isinstance(message, Insert)  # noqa: S101 (by its first byte)
-    return message.new

@@ -15,9 +15,10 @@ import structlog
 from pydantic import ValidationError
 
 from cdc.convert.pipeline import Encoder
-from cdc.dead_letters.guard import row_of
+from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import (
     ROW_ERRORS,
+    LogAccessError,
     LogFormatError,
     MillraceError,
     RecordRefusedError,
@@ -26,7 +27,7 @@ from cdc.errors import (
 )
 from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import read_dead_letters, read_pieces
+from cdc.log.state import DeadLetterReader, read_pieces
 from cdc.postgres.captured import described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import explained
@@ -87,6 +88,7 @@ class Orders:
         self._states = states
         self._schemas = schemas
         self._encoders = encoders
+        self._reader: DeadLetterReader | None = None
         self._dead_letters: Mapping[int, DeadLetter] = {}
         self._done: set[str] = set()
 
@@ -103,7 +105,7 @@ class Orders:
             made: list[Record] = []
             if order.outcome == "replayed":
                 made = self._replayed(dead_letter, position, transaction)
-        except (_InVainError, SourceError, LogFormatError, *ROW_ERRORS) as error:
+        except (_InVainError, SourceError, LogAccessError, LogFormatError, *ROW_ERRORS) as error:
             if error.retry or self._connection.broken:  # the next start follows it
                 raise
             return _ignored(error.what)
@@ -118,12 +120,15 @@ class Orders:
     def _dead_letter(self, order: Order) -> DeadLetter | None:
         """The dead letter that the order is about, if it still waits for its outcome.
 
-        Nobody else deals with dead letters: what was read of each remains true.
+        Nobody else deals with dead letters: what was read of each remains true. Any role may write
+        an order, of any number: an unknown one costs a question for the topic's end, and no more
+        where that was read up to before.
         """
         if order.number not in self._dead_letters:
-            self._dead_letters = read_dead_letters(
-                self._settings.kafka, self._topic, self._keep_alive
-            )
+            if self._reader is None:
+                options = self._settings.kafka
+                self._reader = DeadLetterReader(options, self._topic, self._keep_alive)
+            self._dead_letters = self._reader.read()
         dead_letter = self._dead_letters.get(order.number)
         if dead_letter is None or dead_letter.id != order.id:
             return None

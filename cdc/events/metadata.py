@@ -104,6 +104,11 @@ class MessageEvents:
         self._blocks = blocks
         self._clock_ns = clock_ns
         self._collection = MESSAGES if rules.lossless else _JAVA_OBJECT
+        self.topic = message_topic(log.prefix)
+
+    def wants(self, prefix: str) -> bool:
+        """Whether messages with the prefix become events."""
+        return self._rules.wants_message(prefix)
 
     def record(
         self, message: LogicalMessage, latest: Transaction | None, lsn: Lsn
@@ -116,7 +121,7 @@ class MessageEvents:
         inside = latest if message.transactional else None
         if message.transactional and inside is None:
             raise CorruptMessageError("a message outside of a transaction", where=f"LSN {lsn}")
-        if not self._rules.wants_message(message.prefix):
+        if not self.wants(message.prefix):
             return None
         transaction_block = None
         if inside is not None and self._blocks is not None:
@@ -140,7 +145,7 @@ class MessageEvents:
             "message": {"prefix": message.prefix, "content": message.content},
         }
         return SourceRecord(
-            message_topic(self._log.prefix),
+            self.topic,
             {"prefix": message.prefix},
             schemas.MESSAGE_KEY,
             value,

@@ -4,6 +4,8 @@
 Each option can be set in both. docs/debezium.md has the options and how they act.
 """
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,10 +46,15 @@ class EventRules:
         return replace(self, events=replace(self.events, skipped=kept, skip_without_change=False))
 
     def wants_message(self, prefix: str) -> bool:
-        """Whether a logical message with the prefix becomes an event."""
+        """Whether a logical message with the prefix becomes an event.
+
+        Any role may write them: without a list none does, but Debezium's rules, where all do.
+        """
         if self.message_prefix_include:
             return self.message_prefix_include.match(prefix)
-        return not self.message_prefix_exclude.match(prefix)
+        if self.message_prefix_exclude:
+            return not self.message_prefix_exclude.match(prefix)
+        return not self.lossless
 
 
 def rekeyed(
@@ -88,6 +95,30 @@ def rekeyed(
         )
         for column in columns
     )
+
+
+def without_left_out(
+    columns: tuple[Column, ...], table: TableName, rules: EventRules
+) -> tuple[Column, ...]:
+    """The columns, those marked that events are to be without; a key keeps its own."""
+    keeps = rules.columns.keeps
+    return tuple(
+        column.model_copy(update={"left_out": True})
+        if column.key is None and not keeps(str(table), column.name)
+        else column
+        for column in columns
+    )
+
+
+def left_out_signature(
+    signature: str, table: TableName, names: Iterable[str], rules: EventRules
+) -> str:
+    """A table schema's signature that also tells which of its columns events are without.
+
+    Otherwise a column that is left out from now on would seem to be unchanged in each event.
+    """
+    left_out = [name for name in names if not rules.columns.keeps(str(table), name)]
+    return f"{signature} without {json.dumps(left_out)}" if left_out else signature
 
 
 def key_signature(signature: str, table: TableName, rules: EventRules) -> str:

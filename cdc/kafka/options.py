@@ -5,6 +5,7 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -71,8 +72,12 @@ _COORDINATOR: Final = "GroupCoordinator"
 """Where librdkafka would commit offsets, if anybody committed any: nothing depends on it."""
 
 
-class _RateLimit(logging.Filter):
-    """Lets a message of librdkafka through once in a while, not at every reconnection."""
+_THREAD: Final = re.compile(r"^(\w+) \[[^\]]*\] (?:\[thrd:[^\]]*\]: )?")
+"""What librdkafka says before its message: the facility, client and thread."""
+
+
+class _InWords(logging.Filter):
+    """Makes lines of librdkafka's messages for people, once in a while of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +93,13 @@ class _RateLimit(logging.Filter):
         if now - self._logged_at.get(facility, -_REPEAT_S) < _REPEAT_S:
             return False
         self._logged_at[facility] = now
+        record.msg, record.args = f"Kafka: {_THREAD.sub('', message)}", ()
+        record.levelno = min(record.levelno, logging.WARNING)  # what it means to us, we say
         return True
 
 
-LOGGER: Final = logging.getLogger("cdc.kafka.librdkafka")
-LOGGER.addFilter(_RateLimit())
+LOGGER: Final = logging.getLogger("cdc.kafka.client")
+LOGGER.addFilter(_InWords())
 LOGGER.addHandler(logging.NullHandler())  # a command that doesn't log prints its error, no more
 
 

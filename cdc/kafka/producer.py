@@ -350,7 +350,10 @@ class LogWriter:
             position = dict(group[0].headers).get(HEADER, b"")
         refusal = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
         suspects = len(group) or len(self._written)
-        refusal.refused = RefusedRecord(record.topic, record.key, first, last, suspects)
+        at = header_position_text(position)
+        if not first <= at <= last:  # another record with this key is as large
+            at = ""
+        refusal.refused = RefusedRecord(record.topic, record.key, first, last, suspects, at)
         return refusal
 
 

@@ -19,6 +19,7 @@ from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.copies import MIN_ISR, copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
+from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
 from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
 from cdc.records.made_topics import MadeTopic
@@ -63,10 +64,11 @@ class WantedTopic(NamedTuple):
 
 
 class TopicLimits(NamedTuple):
-    """The bytes of a batch that a topic takes at most, and whether it takes keyless records."""
+    """What a topic takes: bytes of a batch at most, keyless records or not, times of records."""
 
     bytes_max: int
     keyless: bool
+    times: TimeLimits = TimeLimits()
 
 
 class LogTopics:
@@ -92,12 +94,14 @@ class LogTopics:
         self._signals = settings.capture.signal_topic
         self._notifications = settings.capture.notification_topic
         self._opened: set[str] = set()
+        self._has_own_times = any(OWN_TIME in plugin.options for plugin in settings.transforms)
         self.limits: dict[str, TopicLimits] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
         self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
         # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
         self._data_config = {"max.message.bytes": self._record_bytes_max}
         self._admin = LogAdmin(settings.kafka, while_waiting)
+        self.record_times = RecordTimes(self.limits, self._keep_ms, self._admin.servers)
 
     @cached_property
     def _brokers(self) -> int:
@@ -166,8 +170,10 @@ class LogTopics:
         own = int(self._record_bytes_max)
         for name, topic in self._admin.describe(names).items():
             if name in self.limits:
-                limit = min(_batch_bytes_max(topic), own)
-                self.limits[name] = self.limits[name]._replace(bytes_max=limit)
+                keyless = self.limits[name].keyless
+                cleanup: Cleanup = "delete" if keyless else "compact"
+                times = time_limits(cleanup, topic.config, self._keep_ms)
+                self.limits[name] = TopicLimits(min(_batch_bytes_max(topic), own), keyless, times)
 
     def ensure_data_topics(
         self,
@@ -203,7 +209,9 @@ class LogTopics:
         """
         if name not in self._opened:
             topic = WantedTopic(name, self._log.topic_partitions, cleanup)
-            self._ensure([topic], self._data_config, self._keep_ms)
+            has_own_times = self._has_own_times and cleanup == "delete"
+            longer = {"retention.ms": str(self._keep_ms + LATE_MS)} if has_own_times else {}
+            self._ensure([topic], self._data_config | longer, self._keep_ms)
             self._opened.add(name)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -227,10 +235,10 @@ class LogTopics:
                 remedy='set topic.cleanup.policy = "compact" under [log], or capture again under'
                 " another topic.prefix",
             )
-        if state.cleanup != cleanup:
+        if state.cleanup == "compact" and not keyed:
             raise TopicMismatchError(
-                f"table {table.name} {'has' if keyed else 'no longer has'} a primary key, "
-                f"but its topic was made for a table {'without' if keyed else 'with'} one",
+                f"table {table.name} no longer has a primary key, but its topic was made for a"
+                " table with one",
                 where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
                 remedy="undo the change, or leave the table out (table.exclude.list)",
             )
@@ -256,7 +264,10 @@ class LogTopics:
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)
-        self._note(wanted.values(), existing, config)
+        # Brokers may have other defaults for times than Kafka has.
+        own_times = [topic.name for topic in missing if self._has_own_times]
+        made = self._admin.describe(own_times) if own_times else {}
+        self._note(wanted.values(), {**existing, **made}, config)
         self._warn_of_copies(existing)
 
     def _note(
@@ -269,8 +280,11 @@ class LogTopics:
         own = int(self._record_bytes_max)
         lower: dict[str, int] = {}
         for topic in wanted:
+            has = existing[topic.name].config if topic.name in existing else config
             limit = _batch_bytes_max(existing[topic.name]) if topic.name in existing else own
-            self.limits[topic.name] = TopicLimits(min(limit, own), topic.cleanup == "delete")
+            times = time_limits(topic.cleanup, has, self._keep_ms)
+            keyless = topic.cleanup == "delete"
+            self.limits[topic.name] = TopicLimits(min(limit, own), keyless, times)
             if limit < own and "max.message.bytes" in config:
                 lower[topic.name] = limit
         if lower:

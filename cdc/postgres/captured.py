@@ -25,7 +25,7 @@ from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import quote, server_address
 from cdc.postgres.fingerprints import fingerprints
 from cdc.postgres.ownership import comment_statement
-from cdc.records.schema import Column, TableName
+from cdc.records.schema import Column, TableName, is_readable_name
 from cdc.settings import CaptureSettings
 
 log = structlog.get_logger()
@@ -137,7 +137,8 @@ def captured_tables(
     """The relations that the configuration asks for, by name.
 
     With publication.autocreate.mode = disabled: those of the publication that pass the lists; or
-    all that do, as Debezium reads them, where nothing has to be kept that Debezium loses.
+    all that do, as Debezium reads them, where nothing has to be kept that Debezium loses. A name
+    that isn't UTF-8 (checks/risks.py tells of it) is none that records can have.
     """
     if settings.publication_autocreate_mode == "filtered":
         rows = query(connection, _USER_TABLES)
@@ -148,7 +149,8 @@ def captured_tables(
         else:
             rows = query(connection, _ALL_TABLES)
     tables = (CapturedTable(oid, TableName(namespace, name)) for oid, namespace, name in rows)
-    return [table for table in tables if settings.captures(str(table.name))]
+    captured = [table for table in tables if settings.captures(str(table.name))]
+    return [table for table in captured if is_readable_name(table.name)]
 
 
 def described_tables(
@@ -276,7 +278,8 @@ def _compare(
     has_begun: Callable[[], bool],
 ) -> None:
     ((all_tables, complete),) = query(connection, _PUBLICATION, [name])
-    published = {TableName(*row) for row in query(connection, _PUBLISHED_NAMES, [name])}
+    rows = {TableName(*row) for row in query(connection, _PUBLISHED_NAMES, [name])}
+    published = {table for table in rows if is_readable_name(table)}  # no line drops the others
     if complete and published == wanted:
         return
     missing, extra = wanted - published, published - wanted

@@ -21,11 +21,20 @@ from typing import Any, Final, NamedTuple
 import psycopg
 import structlog
 from psycopg import pq, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 
 from cdc.errors import ConfigError, SourceError, SourceUnreachableError
-from cdc.postgres.failures import RefusedError, connect_error, explained, server_address
+from cdc.postgres.failures import (
+    VERSION_MIN,
+    RefusedError,
+    connect_error,
+    explained,
+    server_address,
+    unfit,
+)
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
@@ -65,6 +74,9 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
+_UNKNOWN_SETTING: Final = re.compile("unrecognized configuration parameter", re.IGNORECASE)
+_RAW: Final = "SET client_encoding = 'SQL_ASCII'"
+_TEXT_TYPES: Final = (0, "text", "name", "varchar", "bpchar", '"char"')  # 0: any unknown one
 _NAME: Final = "millrace"
 REPLICATION_NAME: Final = f"{_NAME} replication"
 """Our application_name, unless [source] has one."""
@@ -104,9 +116,14 @@ def connect(
         raise _refused(str(error), source) from None
     except psycopg.ProgrammingError as error:
         raise ConfigError(str(error).strip(), where="[source]") from None
+    _check_server(connection.pgconn)
     for since, statement in _PINNED_SINCE:
         if connection.info.server_version >= since:
             query(connection, statement)
+    if _has_raw_text(connection.pgconn):
+        query(connection, _RAW)
+        for kind in _TEXT_TYPES:
+            connection.adapters.register_loader(kind, _TextLoader)
     return connection
 
 
@@ -139,10 +156,25 @@ def _connect_replication(source: LibraryOptions) -> PGconn:
         error = _refused(pgconn.get_error_message(), source)
         pgconn.finish()
         raise error
+    _check_server(pgconn)
     for since, statement in _PINNED_SINCE:
         if pgconn.server_version >= since:
             command(pgconn, statement)
+    if _has_raw_text(pgconn):
+        command(pgconn, _RAW)
     return pgconn
+
+
+class _TextLoader(Loader):
+    """Text as it came; bytes that aren't UTF-8 become UNREADABLE."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode("utf-8", "replace")
+
+
+def _has_raw_text(pgconn: PGconn) -> bool:
+    """Whether the database takes any bytes as text: it refuses to send as UTF-8 what isn't."""
+    return pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII"
 
 
 def target(source: LibraryOptions) -> str:
@@ -159,7 +191,7 @@ def query(
 ) -> list[tuple[Any, ...]]:
     """Run a statement and return its rows, if it has any."""
     with explained(connection.pgconn):
-        text = statement.encode() if isinstance(statement, str) else statement
+        text = statement.encode() if isinstance(statement, str) else statement.as_bytes()
         cursor = connection.execute(text, parameters)
         return cursor.fetchall() if cursor.description else []
 
@@ -325,7 +357,32 @@ def _effective(source: LibraryOptions) -> dict[str, str]:
 
 def _refused(text: str, source: LibraryOptions) -> Exception:
     keywords = _effective(source)
+    if _UNKNOWN_SETTING.search(text) and (error := _ask_version(source)) is not None:
+        return error
     return connect_error(text, target(source), keywords.get("user", ""), keywords.get("dbname", ""))
+
+
+def _ask_version(source: LibraryOptions) -> SourceError | None:
+    """Why the server is too old, where that is so, and no keyword is wrong."""
+    conninfo = _conninfo(source, "version", {})
+    try:
+        with psycopg.connect(conninfo) as connection:
+            is_old = connection.info.server_version < VERSION_MIN
+            return unfit(connection.pgconn) if is_old else None
+    except psycopg.Error:
+        return None
+
+
+def _check_server(pgconn: PGconn) -> None:
+    """Raise SourceSettingError for a server that isn't PostgreSQL 14 or newer, or for a pooler.
+
+    It asks nothing: a server tells its version, and how the session is set, as it begins. What is
+    refused is closed.
+    """
+    error = unfit(pgconn)
+    if error is not None:
+        pgconn.finish()
+        raise error
 
 
 def act(connection: psycopg.Connection, statement: str) -> None:

@@ -30,6 +30,15 @@ from cdc.records.schema import TableName
 
 _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
     (
+        # PgBouncer's words; PostgreSQL has others.
+        r"unsupported (options )?startup parameter",
+        ConfigError,
+        (
+            "this is PgBouncer, or another pooler: let host and port in [source] lead to PostgreSQL"
+            " itself, since a pooler passes neither replication nor a session's settings through"
+        ),
+    ),
+    (
         (
             r"invalid .+ value|invalid integer value|invalid port|bad value for|invalid connection"
             r" opt|unrecognized configuration parameter|missing .*=|could not match \d+ (port|host)"
@@ -96,15 +105,16 @@ _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
     ),
 )
 
+VERSION_MIN: Final = 140_000
 _PREFIX = re.compile(
     r"connection (failed|is bad): |connection to server .+ failed: |(?<!\S)FATAL: |\AERROR: "
 )
 """What libpq puts before the reason; the place is named anyway."""
 
 _NOT_UTF8 = (
-    "a SQL_ASCII database takes any bytes as text, and what the WAL has of them by now stays: mend"
-    " the rows, or leave the table out (table.exclude.list), then start over: millrace drop --yes"
-    " --topics, then millrace run"
+    "the database's encoding has bytes that are no character of UTF-8, and what the WAL has of them"
+    " by now stays: mend the rows (docs/postgresql.md, Encodings, finds them), or leave the table"
+    " out (table.exclude.list), then start over: millrace drop --yes --topics, then millrace run"
 )
 _CONFLICT = (
     "it is tried again; on a standby, which ends what stands in the way of its replay,"
@@ -172,6 +182,30 @@ def server_address(pgconn: PGconn) -> str:
     """A connection → ``host:port/dbname``, which messages name as the place."""
     host, port, name = (text.decode() for text in (pgconn.host, pgconn.port, pgconn.db))
     return f"{host or 'local'}:{port}/{name}"
+
+
+def unfit(pgconn: PGconn) -> SourceSettingError | None:
+    """Why a session isn't one at PostgreSQL 14 or newer, or is a pooler's; None: it is fit.
+
+    Nothing is asked: a server tells its version, and how the session is set, as it begins.
+    """
+    version, where = pgconn.server_version, server_address(pgconn)
+    if version < VERSION_MIN:
+        told = (pgconn.parameter_status(b"server_version") or b"unknown").decode()
+        return SourceSettingError(
+            f"the server is PostgreSQL {told}, or something else that says so, and Millrace needs"
+            " 14 or newer",
+            where=where,
+            remedy="upgrade the server",
+        )
+    style = pgconn.parameter_status(b"IntervalStyle")
+    if style not in {None, b"iso_8601"}:
+        return SourceSettingError(
+            "the session isn't set as it was asked for: a pooler such as PgBouncer lies in between",
+            where=where,
+            remedy="let host and port in [source] lead to PostgreSQL itself",
+        )
+    return None
 
 
 def connect_error(text: str, where: str, role: str, database: str) -> MillraceError:

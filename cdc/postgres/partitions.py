@@ -18,6 +18,7 @@ from cdc.errors import SourceError, TableLockedError
 from cdc.postgres.connection import at_one_instant, query
 from cdc.records.bounds import Bound, RangeEdge
 from cdc.records.fingerprint import PartitionLevel
+from cdc.records.schema import UNREADABLE
 
 # Another operator class may have another order; by some collations other texts are equal.
 _LEVELS: Final = """
@@ -87,8 +88,10 @@ def read_levels(
 def parse_bound(columns: Sequence[str], text: str) -> Bound | None:
     """Understand the bound of a partition key's columns; its values stay PostgreSQL's texts.
 
-    None: it is of another kind than ranges and lists of constants.
+    None: it is of another kind than ranges and lists of constants, or isn't UTF-8.
     """
+    if UNREADABLE in text:
+        return None
     if match := _RANGE.fullmatch(text):
         lower, upper = (tuple(map(_edge, _each(edges))) for edges in match.groups())
         if not len(lower) == len(upper) == len(columns):

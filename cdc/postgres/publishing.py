@@ -1,6 +1,6 @@
 """Tables that are new, and a publication that Millrace has made → the publication has them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Final
 
 import psycopg
@@ -12,7 +12,6 @@ from cdc.postgres.checks.preflight import check_joining
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.ownership import is_own
-from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 
@@ -68,19 +67,23 @@ def unknown(tables: Iterable[CapturedTable], states: Iterable[TableState]) -> li
 
 
 def add(
-    connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[CapturedTable]
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    tables: Iterable[CapturedTable],
+    told: MutableMapping[int, str],
 ) -> set[int]:
     """Add tables that are ``addable``, one by one; returns the OIDs of those that are locked.
 
     These have to be tried again. One that can't be captured isn't added: published, the user's
-    UPDATEs of it might fail.
+    UPDATEs of it might fail. ``told`` has, by OIDs, why others couldn't be added; a cause is told
+    once.
     """
     locked = set[int]()
     addable_tables = list(tables)
     for table in described_tables(connection, settings, addable_tables) if addable_tables else ():
         if _can_join(connection, settings, table):
             try:
-                _add(connection, settings.publication_name, table.name)
+                _add(connection, settings.publication_name, table, told)
             except TableLockedError:
                 locked.add(table.oid)
     return locked
@@ -96,18 +99,30 @@ def _can_join(
     return True
 
 
-def _add(connection: psycopg.Connection, publication: str, table: TableName) -> None:
+def _add(
+    connection: psycopg.Connection,
+    publication: str,
+    table: TableDescription,
+    told: MutableMapping[int, str],
+) -> None:
+    statement = add_statement(publication, [table.name])
     try:
         with connection.transaction():
             query(connection, _PATIENCE)
-            query(connection, add_statement(publication, [table]))
+            query(connection, statement)
     except SourceError as error:
         if connection.broken:
             raise
-        reason = error.what
-        what = "a table can't be added to the publication yet"
-        log.warning(what, table=str(table), reason=reason)
+        if told.get(table.oid) != error.what:
+            log.warning(
+                "a table can't be added to the publication yet: it is tried again",
+                table=str(table.name),
+                reason=error.what,
+                remedy=f"let the table's owner run: {statement}; or add it to table.exclude.list",
+            )
+        told[table.oid] = error.what
         if isinstance(error, TableLockedError):
             raise
     else:
-        log.info("a new table is added to the publication", table=str(table))
+        told.pop(table.oid, None)
+        log.info("a new table is added to the publication", table=str(table.name))

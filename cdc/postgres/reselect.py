@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 import psycopg
 import structlog
-from psycopg import pq, sql
+from psycopg import sql
 
+from cdc.errors import TableRefusedError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import at_one_instant, connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
@@ -37,18 +38,44 @@ _SESSION: Final = (
     "SET jit = off",
     "SET max_parallel_workers_per_gather = 0",
 )
+_UNREADABLE_KEY: Final = "has no unique index, or a type that its owner's functions check"
 INVISIBLE: Final = (
     f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit (does it wait for a"
     " synchronous standby?)"
 )
 _TABLE: Final = """
 SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
-       format_type(a.atttypid, a.atttypmod)
+       format_type(b.oid, b.modifier), b.oid < 16384 OR NOT EXISTS (
+    WITH RECURSIVE part AS (
+        SELECT b.oid
+        UNION
+        SELECT within.oid FROM part JOIN pg_type t ON t.oid = part.oid CROSS JOIN LATERAL (
+            SELECT t.typelem WHERE t.typelem <> 0 UNION ALL
+            SELECT m.atttypid FROM pg_attribute m
+            WHERE m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped UNION ALL
+            SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+        ) AS within (oid)
+    )
+    SELECT FROM part JOIN pg_type t ON t.oid = part.oid WHERE t.typtype = 'd'
+)
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+CROSS JOIN LATERAL (
+    WITH RECURSIVE base AS (
+        SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, a.atttypmod AS modifier
+        FROM pg_type t WHERE t.oid = a.atttypid
+        UNION ALL
+        SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod,
+               CASE base.typtypmod WHEN -1 THEN base.modifier ELSE base.typtypmod END
+        FROM base JOIN pg_type t ON t.oid = base.typbasetype WHERE base.typtype = 'd'
+    )
+    SELECT oid, modifier FROM base WHERE typtype <> 'd'
+) AS b
 WHERE c.oid = %s
 """
+"""A type is plain if no value of it is checked by its owner's functions: a domain's CHECK isn't
+run where its base type stands for it, that of a domain in an array, a range or a composite is."""
 # The equality that each unique index of the table goes by; a type of an extension brings its own.
 _INDEXES: Final = """
 SELECT array_agg(a.attname::text), array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname))
@@ -83,11 +110,12 @@ _LIMITS: Final = (
 
 
 class _CurrentColumn(NamedTuple):
-    """A column's type as it is now; ``declared`` is its name in SQL."""
+    """A column's type as it is now; ``base`` is in SQL what it is based on, if it is a domain."""
 
     type_oid: int
     modifier: int
-    declared: str
+    base: str
+    is_plain: bool
 
 
 class _CurrentTable(NamedTuple):
@@ -148,6 +176,13 @@ class Rereading:
         connection = self._open()
         if not await_visible(connection, request.xids, self._keep_alive):
             raise _UnreadableError(INVISIBLE)
+        # What an owner's function sets is taken back with the transaction.
+        with at_one_instant(connection):
+            return self._read_now(connection, request)
+
+    def _read_now(
+        self, connection: psycopg.Connection, request: RereadRequest
+    ) -> Mapping[IdentityKey, Row] | None:
         names = [request.relation.columns[index].name for index in request.identity]
         table = _current_table(connection, request.relation.oid, names)
         if table is None:
@@ -161,12 +196,10 @@ class Rereading:
             set(names) != table.operators.keys()
         ):
             raise _UnreadableError("the table's key was changed")
-        escape = pq.Escaping(connection.pgconn).escape_literal
-        statement = _statement(
-            table, request, names, wanted, lambda text: bytes(escape(text)).decode()
-        )
-        cursor = connection.execute(statement)
-        return _rows(cursor, request, wanted)
+        if not all(table.columns[name].is_plain for name in names):
+            raise _UnreadableError(f"the key {_UNREADABLE_KEY}")
+        statement = _statement(table, request, names, wanted)
+        return _rows(connection.execute(statement.as_bytes()), request, wanted)
 
     def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
         """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
@@ -233,8 +266,8 @@ def _current_table(
     if not rows:
         return None
     columns = {
-        column: _CurrentColumn(type_oid, modifier, declared)
-        for _namespace, _name, _partitioned, column, type_oid, modifier, declared in rows
+        column: _CurrentColumn(type_oid, modifier, base, is_plain)
+        for _namespace, _name, _partitioned, column, type_oid, modifier, base, is_plain in rows
     }
     indexes = [
         dict(zip(names, operators, strict=True))
@@ -259,17 +292,16 @@ def _statement(
     request: RereadRequest,
     names: list[str],
     wanted: list[int],
-    quoted: Callable[[bytes], str],
 ) -> sql.Composed:
-    """The SELECT of some columns of the requested rows; ``quoted`` makes SQL of a text."""
+    """The SELECT of some columns of the requested rows."""
     qualified_name = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
     read = [*names, *(request.relation.columns[index].name for index in wanted)]
-    types = [table.columns[name].declared for name in names]
-    # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
+    types = [table.columns[name].base for name in names]
+    # No parameters: a name may have a percent sign.
     keys = ",".join(
-        f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"
-        for key in request.keys
+        f"({','.join(f'{_literal(text).as_string(None)}::{kind}' for text, kind in pairs)})"
+        for pairs in (zip(key, types, strict=True) for key in request.keys)
     )
     return _SELECT.format(
         columns=comma.join(sql.Identifier("t", name) for name in read),
@@ -316,28 +348,49 @@ def _texts(cursor: psycopg.Cursor) -> list[tuple[bytes | None, ...]]:
 def current_row(
     connection: psycopg.Connection, table: TableDescription, key: tuple[bytes, ...]
 ) -> Row | None:
-    """The row under this key, whose texts are in the order of the table's columns."""
+    """The row under this key, by the table's order; TableRefusedError where nobody can tell."""
     keyed = [column for column in table.columns if column.key is not None]
+    for setting in _LIMITS:
+        query(connection, setting)
+    try:
+        with explained(connection.pgconn):
+            names = [column.name for column in keyed]
+            if (now := _current_table(connection, table.oid, names)) is None:
+                return None
+            statement = _of_one(table, now, dict(zip(names, key, strict=True)))
+            rows = _texts(connection.execute(statement.as_bytes()))
+    finally:
+        if not connection.broken:
+            query(connection, "ROLLBACK")
+    indexes = [table.columns.index(column) for column in keyed]
+    return next((row for row in rows if tuple(row[index] for index in indexes) == key), None)
+
+
+def _of_one(table: TableDescription, now: _CurrentTable, key: Mapping[str, bytes]) -> sql.Composed:
+    """The SELECT of the row under a key: its columns' texts, by name."""
+    if not all(name in now.operators and now.columns[name].is_plain for name in key):
+        raise TableRefusedError(f"the key of table {table.name} {_UNREADABLE_KEY}")
     same = [
-        sql.SQL("{} = {}::{}").format(
-            sql.Identifier(column.name), sql.Literal(text.decode()), sql.SQL(column.declared)
+        sql.SQL("{} {} {}::{}").format(
+            sql.Identifier(name),
+            sql.SQL(now.operators[name]),
+            _literal(text),
+            sql.SQL(now.columns[name].base),
         )
-        for column, text in zip(keyed, key, strict=True)
+        for name, text in key.items()
     ]
-    statement = sql.SQL("SELECT {} FROM {} {} WHERE {} AND ({})").format(
+    return sql.SQL("SELECT {} FROM {} {} WHERE {} AND ({})").format(
         sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
         sql.SQL("" if table.partitioned else "ONLY"),
         sql.Identifier(*table.name),
         sql.SQL(" AND ").join(same),
         sql.SQL(table.row_filter or "true"),
     )
-    for setting in _LIMITS:
-        query(connection, setting)
+
+
+def _literal(text: bytes) -> sql.Composable:
+    """A text in SQL; in a SQL_ASCII database it may be no UTF-8."""
     try:
-        with explained(connection.pgconn):
-            rows = _texts(connection.execute(statement))
-    finally:
-        if not connection.broken:
-            query(connection, "ROLLBACK")
-    indexes = [table.columns.index(column) for column in keyed]
-    return next((row for row in rows if tuple(row[index] for index in indexes) == key), None)
+        return sql.Literal(text.decode())
+    except UnicodeDecodeError:
+        return sql.SQL("convert_from({}, 'SQL_ASCII')").format(sql.Literal(text))

@@ -42,10 +42,12 @@ class Running(NamedTuple):
     ``writers`` has, by the OIDs of tables, the transactions (32 bits) that may have written to
     each; subtransactions, too. It is None where those alone don't tell, or can't be told: at a
     standby, and where a transaction that was open at DDL may write later as it was before.
+    ``oldest_at_primary`` is what a standby comes to once it has replayed all.
     """
 
     oldest: int
     writers: Mapping[int, frozenset[int]] | None
+    oldest_at_primary: int = 0
 
 
 def running(connection: psycopg.Connection, tables: Collection[int]) -> Running:

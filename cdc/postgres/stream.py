@@ -135,6 +135,15 @@ class ReplicationStream:
         if self._warning:
             raise self._unpublished(self._warning)
 
+    def shorten(self, shortened: Callable[[bytes, int], bytes | None]) -> None:
+        """Offer a large message of which the end hasn't come yet: something may take its place.
+
+        ``shortened`` is given the first bytes of its payload, and how many it has.
+        """
+        begun = self.wire.begun()
+        if begun is not None and (payload := shortened(*begun)) is not None:
+            self.wire.replace(payload)
+
     def heard(self, keepalive: PrimaryKeepalive) -> None:
         """Take in a keepalive: how far the server is, and whether it wants to hear from us."""
         self._received = max(self._received, keepalive.wal_end)

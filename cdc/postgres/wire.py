@@ -33,6 +33,9 @@ _CLOSE_S: Final = 2.0
 POLL_TLS_S: Final = 0.05
 """Decrypted bytes can wait inside of libpq while the socket is silent: look this often."""
 _HEAD: Final = struct.Struct(">cI")
+_COPY_DATA: Final = ord("d")
+_BEGUN_BYTES: Final = 4_096
+"""So much of a message tells what it is."""
 
 OnNotice = Callable[[str | None, str], None]
 """Takes the SQLSTATE and the text of a notice."""
@@ -132,6 +135,8 @@ class PlainWire(SocketBuffer):
         super().__init__(pgconn)
         self._pgconn = pgconn
         self._on_notice = on_notice
+        self._useless = 0
+        """How many bytes are still to come of a message that another one has replaced."""
 
     def begin(self, command: str) -> None:
         """Send START_REPLICATION as a simple query; returns when the stream has begun."""
@@ -163,6 +168,37 @@ class PlainWire(SocketBuffer):
             self._on_notice(*error_fields(body))
         elif kind == b"c":
             raise RefusedError(None, "the server ended the stream")
+
+    def fill(self) -> int:
+        """Read once, without waiting; what has no use is read, and forgotten."""
+        size = super().fill()
+        useless = min(size, self._useless)
+        if useless:
+            self._useless -= useless
+            self.end -= size
+            self._view[self.end : self.end + size - useless] = self._view[
+                self.end + useless : self.end + size
+            ]
+            self.end += size - useless
+        return size
+
+    def begun(self) -> tuple[bytes, int] | None:
+        """The first bytes of a large CopyData payload that hasn't come whole, and its size."""
+        has = self.end - self.start
+        if self._useless or has < _BEGUN_BYTES or self._view[self.start] != _COPY_DATA:
+            return None
+        size = self._message_bytes()
+        if size <= max(has, BUFFER_BYTES):
+            return None
+        begin = self.start + _HEAD.size
+        return bytes(self._view[begin : self.start + _BEGUN_BYTES]), size - _HEAD.size
+
+    def replace(self, payload: bytes) -> None:
+        """Have another payload, of fewer bytes than are there, in the place of what has begun."""
+        has, other = self.end - self.start, message(b"d", payload)
+        self._useless = self._message_bytes() - has
+        self.end = self.start + len(other)
+        self._view[self.start : self.end] = other
 
     def wait(self, timeout_s: float, wake: int | None) -> bool:
         """Wait for bytes, or for ``wake`` to be readable; returns whether there may be bytes."""
@@ -231,6 +267,12 @@ class LibpqWire:
     def _notice(self, notice: PGresult) -> None:
         said = RefusedError.of(notice)
         self._on_notice(said.sqlstate, said.text)
+
+    def begun(self) -> None:
+        """Nothing: libpq gives whole messages."""
+
+    def replace(self, payload: bytes) -> None:
+        """Nothing has begun that could be replaced."""
 
     def control(self) -> None:
         """Nothing to do: libpq keeps everything but CopyData to itself."""

@@ -9,6 +9,10 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 FORMAT: Final = 1
+DECIMAL_DIGITS_MAX: Final = 38
+"""Those of a decimal in derived tables: where a numeric may have more, it is text there."""
+UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
+"""What a name has in place of bytes that aren't UTF-8: a SQL_ASCII database takes any."""
 
 
 class TableName(NamedTuple):
@@ -28,6 +32,11 @@ class TableName(NamedTuple):
         return cls(namespace, name)
 
 
+def is_readable_name(table: TableName) -> bool:
+    """Whether a table's name is UTF-8: of others, two may look the same."""
+    return UNREADABLE not in str(table)
+
+
 class Column(BaseModel):
     """One column: its type resolved as far as a reader needs it.
 
@@ -38,7 +47,8 @@ class Column(BaseModel):
     ``domain`` and ``domain_elements`` say that the column's type, or that of its elements, was
     declared as a domain; ``typtype`` and ``delimiter`` are pg_type's, of the base type. ``number``
     is pg_attribute.attnum, which a column keeps for good, and no other one of its table ever gets;
-    None where it isn't certain.
+    None where it isn't certain. Events don't have one that ``column.include.list`` or
+    ``column.exclude.list`` has ``left_out``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +68,7 @@ class Column(BaseModel):
     typtype: str = "b"
     delimiter: str | None = None
     number: int | None = None
+    left_out: bool = False
 
     @property
     def precision_scale(self) -> tuple[int, int] | None:
@@ -79,6 +90,12 @@ class Column(BaseModel):
             return None
         precision, scale = declared
         return (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
+
+    @property
+    def is_decimal(self) -> bool:
+        """Whether it is a numeric that derived tables have as a decimal."""
+        digits = self.decimal_digits
+        return digits is not None and digits[0] <= DECIMAL_DIGITS_MAX
 
     @property
     def time_precision(self) -> int:
@@ -112,6 +129,11 @@ class TableSchema(BaseModel):
     def name(self) -> TableName:
         """The table that this schema describes."""
         return TableName(self.namespace, self.table)
+
+    @property
+    def event_columns(self) -> tuple[Column, ...]:
+        """The columns that events have."""
+        return tuple(column for column in self.columns if not column.left_out)
 
     @property
     def key(self) -> tuple[Column, ...]:

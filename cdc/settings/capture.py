@@ -68,7 +68,7 @@ class SignalSettings(Section):
         None, alias="signal.kafka.topic", pattern=r"^[A-Za-z0-9._-]{1,249}$"
     )
     signal_data_collection: str | None = Field(
-        None, alias="signal.data.collection", pattern=r"^[^.]+\..+$"
+        None, alias="signal.data.collection", pattern=r"(?s)^[^.]+\..+$"
     )
     incremental_snapshot_chunk_size: int = Field(
         20_000, alias="incremental.snapshot.chunk.size", ge=1

@@ -1,4 +1,4 @@
-"""``table.drop.policy`` → what becomes of rows whose table was dropped or renamed at the source."""
+"""``table.drop.policy``, ``column.drop.policy`` → what becomes of rows and values that are gone."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -7,8 +7,10 @@ from pydantic import Field
 from cdc.settings.kinds import Section
 
 DropPolicy = Literal["keep", "delete"]
+ColumnDropPolicy = Literal["keep", "remove"]
 _POLICY: Final = "table.drop.policy"
 _DELAY: Final = "table.drop.delay.ms"
+COLUMN_POLICY: Final = "column.drop.policy"
 _DAY_MS: Final = 86_400_000
 
 
@@ -19,7 +21,13 @@ class DropRule(NamedTuple):
     delay_ms: int = _DAY_MS
 
 
-class OwnDropSettings(Section):
+class OwnColumnDropSettings(Section):
+    """What one derived table, or one index, says of columns that are gone; None: as its section."""
+
+    column_drop_policy: ColumnDropPolicy | None = Field(None, alias=COLUMN_POLICY)
+
+
+class OwnDropSettings(OwnColumnDropSettings):
     """What one derived table, or one index, says of it; None: what its section says."""
 
     table_drop_policy: DropPolicy | None = Field(None, alias=_POLICY)
@@ -31,6 +39,7 @@ class DropSettings(Section):
 
     table_drop_policy: DropPolicy = Field("keep", alias=_POLICY)
     table_drop_delay_ms: int = Field(_DAY_MS, alias=_DELAY, ge=0)
+    column_drop_policy: ColumnDropPolicy = Field("keep", alias=COLUMN_POLICY)
 
     def drop_rule(self, own: OwnDropSettings) -> DropRule:
         """What counts for one derived table, or one index."""
@@ -39,3 +48,7 @@ class DropSettings(Section):
             self.table_drop_policy if policy is None else policy,
             self.table_drop_delay_ms if delay_ms is None else delay_ms,
         )
+
+    def removes_columns(self, own: OwnColumnDropSettings) -> bool:
+        """Whether columns that the source has dropped go from one derived table, or one index."""
+        return (own.column_drop_policy or self.column_drop_policy) == "remove"

@@ -13,11 +13,12 @@ TableKind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
 Incompatible = Literal["fail_table", "new_column", "cast"]
 Unfit = Literal["fail", "null"]
+Compatibility = Literal["delta", "readers"]
 TopicWriter = Literal["millrace", "debezium"]
 _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
-_TABLE: Final = re.compile(r"[^.]+\..+")
+_TABLE: Final = re.compile(r"[^.]+\..+", re.DOTALL)
 _TYPES: Final = "types."
 _SCHEMA: Final = r"^[^.`]+(\.[^.`]+)?$"
 _IN_CATALOG: Final = r"^[^.`]+(\.[^.`]+){1,2}$"
@@ -40,6 +41,7 @@ class DerivedTable(OwnDropSettings):
     the source, but for ``partition`` and ``cluster``, which go by those that they have here.
     ``incompatible`` says what becomes of a column whose type changes to one that the old values
     can't be widened to, ``unfit`` what becomes of a value that its column can't hold.
+    ``compatibility`` says what a merge may use: all that Delta has, or what other readers know.
     """
 
     source: TableText
@@ -57,6 +59,7 @@ class DerivedTable(OwnDropSettings):
     partition: tuple[str, ...] = ()
     cluster: tuple[str, ...] = Field((), max_length=4)
     incompatible: Incompatible | None = None
+    compatibility: Compatibility | None = None
 
     @field_validator("types")
     @classmethod
@@ -75,6 +78,11 @@ class DerivedTable(OwnDropSettings):
             raise ValueError(f"{self.source}: either partition or cluster, not both")
         if self.deletes is not None and self.kind != "current":
             raise ValueError(f"{self.source}: deletes is for kind = current")
+        if self.column_drop_policy == "remove" and self.kind == "changes":
+            raise ValueError(
+                f'{self.source}: column.drop.policy = "remove" isn\'t for kind = changes: an '
+                "archive keeps every event as it was"
+            )
         return self
 
     @property
@@ -92,9 +100,10 @@ class LakehouseSettings(DropSettings):
     one of those. ``catalog`` is the schema of Spark's catalog where they have names, too
     (``sales``, ``main.sales``). ``salt`` is hashed with whatever a mask hashes. For ``keep`` the
     tables can be queried as they were. With ``deletion_vectors`` a merge marks rows of a file as
-    gone, where it would rewrite the file otherwise. ``topics_written_by`` a real Debezium, records
-    may not say of what types columns are: ``types`` does, by table and column, as PostgreSQL
-    declares them.
+    gone, where it would rewrite the file otherwise; with ``compatibility = "readers"`` it rewrites
+    files wherever some readers don't know what would spare it. ``topics_written_by`` a real
+    Debezium, records may not say of what types columns are: ``types`` does, by table and column, as
+    PostgreSQL declares them.
     """
 
     path: str = Field(min_length=1)
@@ -104,6 +113,7 @@ class LakehouseSettings(DropSettings):
     deletes: Literal["remove", "mark"] = "remove"
     incompatible: Incompatible = "fail_table"
     deletion_vectors: bool = True
+    compatibility: Compatibility = "delta"
     salt: SecretStr | None = None
     tables: tuple[DerivedTable, ...] = ()
     topics_written_by: TopicWriter = "millrace"
@@ -131,6 +141,12 @@ class LakehouseSettings(DropSettings):
             raise ValueError(
                 'table.drop.policy = "delete" needs Millrace\'s own log: the topics of a real '
                 "Debezium don't tell which tables are gone"
+            )
+        columns = (self.column_drop_policy, *(table.column_drop_policy for table in self.tables))
+        if "remove" in columns and self.topics_written_by == "debezium":
+            raise ValueError(
+                'column.drop.policy = "remove" needs Millrace\'s own log: a member that '
+                "records of a real Debezium lack isn't surely a column that was dropped"
             )
         options = (self.incompatible, *(table.incompatible for table in self.tables))
         if "new_column" in options and self.topics_written_by == "debezium":

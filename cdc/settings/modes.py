@@ -53,12 +53,15 @@ class EventModes:
 
 
 class Patterns:
-    """Regular expressions that are held against whole names in any case, as Debezium does."""
+    """Regular expressions that are held against whole names in any case, as Debezium does.
+
+    A dot is any character: a name may have lines.
+    """
 
     __slots__ = ("_patterns",)
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._patterns = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+        self._patterns = [re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in patterns]
 
     def __bool__(self) -> bool:
         return bool(self._patterns)

@@ -8,7 +8,13 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from cdc.settings.drops import DropSettings, OwnDropSettings
+from cdc.settings.drops import (
+    COLUMN_POLICY,
+    ColumnDropPolicy,
+    DropSettings,
+    OwnColumnDropSettings,
+    OwnDropSettings,
+)
 from cdc.settings.kinds import Section, repeated
 from cdc.settings.lakehouse import TableText, Unfit
 
@@ -100,7 +106,7 @@ class Indexed(Section):
         return json.dumps(overrides, sort_keys=True) if overrides else ""
 
 
-class Document(JoinedRows, Indexed):
+class Document(JoinedRows, Indexed, OwnColumnDropSettings):
     """A joined document for each row of ``table``, in the index ``<index.prefix><name>``."""
 
     name: str = Field(pattern=_INDEX)
@@ -122,7 +128,8 @@ class SearchSettings(DropSettings):
     """The OpenSearch or Elasticsearch server, and how its indexes are named.
 
     Each of the ``tables`` (default: every captured one) has an index of its own, of which
-    ``indexes`` may say more; ``documents`` are made of several.
+    ``indexes`` may say more; ``documents`` are made of several. A column that is dropped has a new
+    index loaded without its field, by default.
     """
 
     url: str = Field(pattern=r"^https?://")
@@ -130,6 +137,7 @@ class SearchSettings(DropSettings):
     username: str | None = None
     password: SecretStr | None = None
     ca_certs: Path | None = None
+    column_drop_policy: ColumnDropPolicy = Field("remove", alias=COLUMN_POLICY)
     bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
     refused_documents: Literal["dead_letter", "fail"] = Field(
         "dead_letter", alias="refused.documents"

@@ -18,7 +18,7 @@ import struct
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -27,7 +27,14 @@ from cdc.compiled import fast
 from cdc.errors import ConfigError, CorruptMessageError, SpillError, UnclearMessagesError
 from cdc.faults import FaultPoint, reach
 from cdc.records.position import Lsn
-from cdc.wal.frames import POSTGRES_EPOCH_US, XLogData, copy_data, copy_data_end, keepalive
+from cdc.wal.frames import (
+    COPY_DATA_BYTES,
+    POSTGRES_EPOCH_US,
+    XLogData,
+    copy_data,
+    copy_data_end,
+    keepalive,
+)
 from cdc.wal.messages import StreamAbort, StreamCommit, StreamStart
 
 _BEGIN: Final = struct.Struct(">cQqI")
@@ -94,6 +101,20 @@ class InProgress:
             open_transaction = _OpenTransaction(message.xid, lsn, self._directory)
             self._transactions[message.xid] = open_transaction
         self._current = open_transaction
+
+    def keep(self, data: bytearray, start: int, end: int, frame: Callable[[bytes], object]) -> int:
+        """Keep messages up to the end of the block; ``frame`` takes the payloads of all others.
+
+        Returns where the first message stands of which nothing was done.
+        """
+        while self.is_inside:
+            start = self.take(data, start, end)
+            stop = copy_data_end(data, start, end)
+            if stop == start:
+                break
+            frame(bytes(data[start + COPY_DATA_BYTES : stop]))
+            start = stop
+        return start
 
     def take(self, data: bytearray, start: int, end: int) -> int:
         """Keep the block's messages from ``start`` on; returns where the first other one stands.

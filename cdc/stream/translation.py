@@ -23,13 +23,14 @@ from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
+from cdc.stream.logical_messages import LogicalMessages
 from cdc.stream.reselection import Reselection
 from cdc.stream.resumed import Resumed
 from cdc.stream.signals import DDL, WATERMARK, SignalOutput, Signals, StreamedRow
 from cdc.tables.tables import Tables
 from cdc.wal import messages
 from cdc.wal.decoder import decode
-from cdc.wal.frames import COPY_DATA_BYTES, PrimaryKeepalive, XLogData, copy_data_end, parse
+from cdc.wal.frames import PrimaryKeepalive, XLogData, parse
 from cdc.wal.messages import ABSENT
 
 
@@ -79,6 +80,9 @@ class Translation:
         self._in_progress = in_progress
         self._committed: Committed | None = None
         self._encoders = Encoders(tables, signals, actions.perform)
+        self.messages = LogicalMessages(
+            tables.encoders.messages, self._pipeline, tables.encoders.dead_letters, in_progress
+        )
         self._received = Lsn(0)
         self.records: list[RecordOrBatch] = []
         # The markers number a transaction's events as they are made.
@@ -133,7 +137,7 @@ class Translation:
             return start
         self._committed = None
         if self._in_progress.is_inside:
-            return self._keep(data, start, end)
+            return self._in_progress.keep(data, start, end, self.frame)
         return self._translate(data, start, end, limits)
 
     @property
@@ -145,18 +149,6 @@ class Translation:
     def is_behind(self) -> bool:
         """Whether ``feed`` has more to translate, even if it is given nothing."""
         return self._committed is not None
-
-    def _keep(self, data: bytearray, start: int, end: int) -> int:
-        """Keep the messages of an open transaction, up to the end of the block."""
-        while True:
-            start = self._in_progress.take(data, start, end)
-            stop = copy_data_end(data, start, end)
-            if stop == start:
-                return start
-            self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
-            start = stop
-            if not self._in_progress.is_inside:
-                return start
 
     def _translate(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         used = self._fast.feed(data, start, end, time.time_ns(), *limits)
@@ -342,7 +334,7 @@ class Translation:
         if message.prefix == SOURCE_HEARTBEAT:
             return  # not counted, so that nothing is told of its transaction either
         if message.prefix == WATERMARK:
-            self._watermark(message.content.decode())
+            self._watermark(message)
             return
         if message.prefix == DDL:
             if self._signals is not None:
@@ -358,13 +350,17 @@ class Translation:
             if at.is_new and transaction is not None:
                 self.records += self._follow_order(message.content, at.position, transaction)
         elif at is not None:
-            made = self._tables.encoders.messages.record(message, self.cursor.latest, frame.start)
-            if made is not None:
-                self._write(self._pipeline.of_stream([made], at.position), new=at.is_new)
+            latest = self.cursor.latest
+            made = self.messages.records(message, latest, frame.start, at.position)
+            self._write(made, new=at.is_new)
 
-    def _watermark(self, name: str) -> None:
-        """Not counted either: chunks are at the beginnings of their watermarks' transactions."""
-        transaction = self.cursor.transaction
+    def _watermark(self, message: messages.LogicalMessage) -> None:
+        """Not counted either: chunks are at the beginnings of their watermarks' transactions.
+
+        Whose it is its name tells, which nobody can guess.
+        """
+        name = message.content.decode(errors="replace")
+        transaction = self.cursor.transaction if message.transactional else None
         if transaction is not None and self._signals is not None:
             position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
             # A keepalive may have ended right where this transaction's commit starts.

@@ -276,10 +276,12 @@ def _key_causes(
 ) -> Iterator[Cause]:
     """Of another key the log has the rows under both: no change takes away what is under the old.
 
+    So it has those that had none.
+
     While there was none, rows may have shared a key; nothing shows that where old rows are whole.
     ALTER COLUMN … TYPE makes the key's constraint again, too.
     """
-    if before.key and now.key and before.key != now.key and not is_rekeyed:
+    if before.key != now.key and not is_rekeyed:
         yield Cause(OTHER_KEY, replaces=True, misses=False, locks=True)
     is_whole = "f" in {before.identity[:1], now.identity[:1]}
     is_other = before.key_constraint not in {0, now.key_constraint}

@@ -15,7 +15,7 @@ import structlog
 
 from cdc.errors import MillraceError, TableRefusedError
 from cdc.postgres.captured import unpublished
-from cdc.postgres.checks.preflight import alter_identity, shared_topic
+from cdc.postgres.checks.preflight import alter_identity, shared_topic, unreadable_column
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -29,6 +29,8 @@ from cdc.tables.states import TableStates
 from cdc.wal.messages import ReplicaIdentity
 
 log = structlog.get_logger()
+LASTING_S: Final = 10.0
+"""An obstacle lasts that is there for so long, whenever it is looked at (every few seconds)."""
 GIVEN_UP: Final = "a record of it can't be written (the next start tries again)"
 """Why the daemon doesn't read such a table again by itself."""
 _DEAD_LETTERS: Final = "errors.dead.letter.include.list"
@@ -54,9 +56,24 @@ class Obstacles:
         self._check = check
         self._check_readable = check_readable
         self._warned = set[TableName]()
+        self._hindered: dict[TableName, float] = {}
+        """Tables that couldn't be captured when they were looked at last → since when."""
+
+    @property
+    def lasting(self) -> set[TableName]:
+        """Tables that couldn't be captured whenever they were looked at, for a while."""
+        until = time.monotonic() - LASTING_S
+        return {name for name, since in self._hindered.items() if since <= until}
 
     def of(self, table: TableDescription) -> TableRefusedError | None:
         """Why a table can't be captured as it is described; None: it can."""
+        if (error := self._of(table)) is None:
+            self._hindered.pop(table.name, None)
+        else:
+            self._hindered.setdefault(table.name, time.monotonic())
+        return error
+
+    def _of(self, table: TableDescription) -> TableRefusedError | None:
         if not self._settings.lossless:
             return None
         try:
@@ -128,6 +145,8 @@ class Obstacles:
 
         ``identity`` names the columns that old rows come with.
         """
+        if (error := unreadable_column(table, columns)) is not None:
+            raise error
         if not self._settings.lossless:
             return
         key = self._states.key(columns, table, replica_identity)
@@ -230,19 +249,15 @@ class Obstacles:
                 raise shared_topic(topic, [name, table])
 
     def _check_cleanup(self, table: TableName, key: Collection[str]) -> None:
-        """Raise TableRefusedError where the table's topic isn't for records like its own."""
+        """Raise TableRefusedError where the table's topic isn't for records like its own.
+
+        One that was made for a table without a key takes records with one, too.
+        """
         state = self._states.get(table)
-        if state is None or not state.is_in_log:
-            return
-        if state.cleanup == "compact" and not key:
+        if state is not None and state.is_in_log and state.cleanup == "compact" and not key:
             raise TableRefusedError(
                 f"table {table} has no key any more, and its topic takes no record without one",
                 remedy="add the key again, or leave the table out (table.exclude.list)",
-            )
-        if state.cleanup == "delete" and key and not self._schemas.has_key(table):
-            raise TableRefusedError(
-                f"table {table} has a key now, and its topic was made for a table without one",
-                remedy="take the key away again, or leave the table out (table.exclude.list)",
             )
 
 

@@ -96,16 +96,17 @@ class TableReads:
         states = self._states
         return not states.waiting and not any(state.initial for state in states.values())
 
-    def is_all_shown(self, cut: Position) -> bool:
+    def is_all_shown(self, cut: Position, hindered: Collection[TableName] = ()) -> bool:
         """Whether no first read is under way, and derived tables show all at that cut.
 
-        But for tables that are set aside, and aren't read again by this process.
+        But for tables that are set aside and ``hindered``, or aren't read again by this process.
         """
         whole = [state for state in self._states.values() if state.phase is Phase.STREAMING]
         is_right = self.is_all_read and not any(
             state.is_being_completed or state.is_to_settle for state in whole
         )
-        is_right &= not any(map(_is_to_come_back, self._states.values()))
+        others = (state for state in self._states.values() if state.name not in hindered)
+        is_right &= not any(map(_is_to_come_back, others))
         return is_right and all(
             Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole
         )

@@ -16,7 +16,13 @@ from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
 from cdc.events.fields import EventField, plan
 from cdc.events.metadata import MessageEvents, TransactionMetadata
 from cdc.events.reference import LogContext
-from cdc.events.rules import EventRules, key_signature, rekeyed
+from cdc.events.rules import (
+    EventRules,
+    key_signature,
+    left_out_signature,
+    rekeyed,
+    without_left_out,
+)
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
@@ -26,7 +32,7 @@ from cdc.records.state import TableState, schema_record
 from cdc.records.topics import data_topic
 from cdc.settings import CaptureSettings
 from cdc.tables.reads import TableReads
-from cdc.wal.messages import Relation, ReplicaIdentity
+from cdc.wal.messages import Relation, RelationColumn, ReplicaIdentity
 
 log = structlog.get_logger()
 Filled: TypeAlias = Callable[[int, Sequence[str]], Collection[str]]
@@ -40,16 +46,48 @@ def altered_columns(before: TableSchema, after: TableSchema, filled: Filled) -> 
     """The columns of the later version in which rows may have values that no event has told."""
     if before.oid != after.oid:
         return []
-    numbered = all(column.number is not None for column in (*before.columns, *after.columns))
+    names = [[column.name for column in version.columns] for version in (before, after)]
+    if _is_numbered(before) != _is_numbered(after) and names[0] != names[1]:
+        # Sinks go by names then, and one that was renamed would lose its values.
+        return [column.name for column in after.columns if column.key is None]
+    numbered = _is_numbered(before) and _is_numbered(after)
     earlier = {(column.number if numbered else column.name): column for column in before.columns}
     new, altered = [], []
     for column in after.columns:
         was = earlier.get(column.number if numbered else column.name)
         if was is None:
             new.append(column.name)
-        elif not _keeps_values(was, column):
+        elif not _keeps_values(was, column) or (was.left_out and not column.left_out):
             altered.append(column.name)
     return [*altered, *sorted(filled(after.oid, new))] if new else altered
+
+
+def _is_numbered(version: TableSchema) -> bool:
+    return all(column.number is not None for column in version.columns)
+
+
+def numbered(
+    columns: tuple[Column, ...], before: TableSchema, now: TableDescription | None
+) -> tuple[Column, ...]:
+    """Columns of a Relation message, with numbers where a version before it and the catalog tell.
+
+    No number is given twice, and columns come in their order. So those that were there before and
+    are there now were there in between, and if they are as many, they are the message's.
+    """
+    if now is None or before.oid != now.oid:
+        return columns
+    published = {each.number: each for each in now.columns if each.name not in now.unpublished}
+    earlier = {each.number: each for each in before.columns if each.number is not None}
+    kept = sorted(earlier.keys() & published.keys() - {None})
+    if len(kept) != len(columns) or any(
+        column.type_oid not in {earlier[number].type_oid, published[number].type_oid}
+        for column, number in zip(columns, kept, strict=True)
+    ):
+        return columns
+    return tuple(
+        column.model_copy(update={"number": number})
+        for column, number in zip(columns, kept, strict=True)
+    )
 
 
 def _keeps_values(before: Column, after: Column) -> bool:
@@ -61,6 +99,9 @@ def _keeps_values(before: Column, after: Column) -> bool:
     if {before.type, after.type} <= _SAME_TEXT:
         return after.modifier == -1 or 0 <= before.modifier <= after.modifier
     if before.type == after.type == "numeric":
+        is_in_key = before.key is not None and after.key is not None
+        if is_in_key and (before.array or before.is_decimal != after.is_decimal):
+            return False  # which derived tables tell rows apart by: text is another key
         room, had = after.precision_scale, before.precision_scale
         return room is None or (had is not None and had[0] <= room[0] and had[1] == room[1])
     return False
@@ -70,6 +111,27 @@ def _key(columns: Iterable[Column]) -> list[int | str]:
     """The columns of the key in its order: by their numbers, where these are known."""
     keyed = ((column.key, column.number or column.name) for column in columns)
     return [column for ordinal, column in sorted(each for each in keyed if each[0] is not None)]
+
+
+def _as_shown(before: Sequence[Column], now: Iterable[Column]) -> tuple[Column, ...]:
+    """The columns with what a signature doesn't tell of them: ALTER COLUMN … SET DEFAULT and such.
+
+    A column that may be another one by now, or none, stays as it was.
+    """
+    current = {column.name: column for column in now if column.number is not None}
+
+    def shown(column: Column) -> Column:
+        new = current.get(column.name)
+        if new is None or column.number not in {None, new.number}:
+            return column
+        update = {
+            "default": new.default,
+            "labels": new.labels,
+            "optional": new.optional,
+        }
+        return column.model_copy(update=update)
+
+    return tuple(map(shown, before))
 
 
 class SchemaVersions:
@@ -86,12 +148,18 @@ class SchemaVersions:
         rules: EventRules,
         reads: TableReads,
         filled: Filled,
+        *,
+        shows_columns: bool = False,
     ) -> None:
-        """``stored`` are those that the log has."""
+        """``stored`` are those that the log has.
+
+        ``shows_columns``: events show what a signature doesn't tell, so the catalog is asked.
+        """
         self._settings = settings
         self._rules = rules
         self._reads = reads
         self._filled = filled
+        self._shows_columns = shows_columns
         self._newest: dict[TableName, TableSchema] = {}
         self._by_signature: dict[tuple[TableName, str], TableSchema] = {}
         for schema in sorted(stored, key=lambda schema: schema.version):
@@ -116,7 +184,7 @@ class SchemaVersions:
         return self._version(
             table.name,
             table.oid,
-            table.signature,
+            self._signature(table.name, table.signature, table.columns),
             table.replica_identity,
             since,
             lambda: table.columns,
@@ -146,7 +214,7 @@ class SchemaVersions:
         A signature doesn't tell the key's order, nor under REPLICA IDENTITY FULL its columns.
         """
         before = self.newest(table.name)
-        signature = key_signature(table.signature, table.name, self._rules)
+        signature = self._signature(table.name, table.signature, table.columns)
         if before is None or (before.oid, before.signature) != (table.oid, signature):
             return False
         now = rekeyed(table.columns, table.name, table.replica_identity, self._rules)
@@ -175,10 +243,11 @@ class SchemaVersions:
         self, relation: Relation, since: Position, columns: Callable[[], tuple[Column, ...]]
     ) -> tuple[TableSchema, list[Record]]:
         """The schema of a table as the stream has it; ``columns`` asks for what it doesn't say."""
+        table = TableName(relation.namespace, relation.name)
         return self._version(
-            TableName(relation.namespace, relation.name),
+            table,
             relation.oid,
-            relation_signature(relation),
+            self._signature(table, relation_signature(relation), relation.columns),
             relation.replica_identity,
             since,
             columns,
@@ -196,13 +265,17 @@ class SchemaVersions:
         is_new: bool = False,
     ) -> tuple[TableSchema, list[Record]]:
         """``is_new``: it is another version, though the newest one has its signature."""
-        signature = key_signature(signature, table, self._rules)
         before = self.newest(table)
         schema = self._by_signature.get((table, signature))
         # Of what is streamed once more, from before the newest version, an older one may be right.
         is_older = before is not None and since < Position.parse(before.since)
+        made: tuple[Column, ...] | None = None
         if schema is not None and (schema is before or is_older) and not is_new:
-            return schema, []
+            if is_older or not self._shows_columns:
+                return schema, []
+            made = _as_shown(schema.columns, columns())
+            if made == schema.columns:
+                return schema, []
         schema = TableSchema(
             namespace=table.namespace,
             table=table.name,
@@ -210,13 +283,27 @@ class SchemaVersions:
             since=str(since),
             topic=data_topic(self._settings.topic_prefix, table),
             replica_identity=replica_identity,
-            columns=rekeyed(columns(), table, replica_identity, self._rules),
+            columns=made or self._written(columns(), table, replica_identity),
             signature=signature,
             oid=oid,
         )
         self._set(schema)
         record = schema_record(self._settings.topic_prefix, schema)
         return schema, [record, *self._read_altered(before, schema)]
+
+    def _signature(
+        self, table: TableName, signature: str, columns: Iterable[Column | RelationColumn]
+    ) -> str:
+        names = (column.name for column in columns)
+        signature = key_signature(signature, table, self._rules)
+        return left_out_signature(signature, table, names, self._rules)
+
+    def _written(
+        self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
+    ) -> tuple[Column, ...]:
+        """The columns with the record's key, and those marked that events are without."""
+        keyed = rekeyed(columns, table, identity, self._rules)
+        return without_left_out(keyed, table, self._rules)
 
     def _set(self, schema: TableSchema) -> None:
         self._newest[schema.name] = self._by_signature[schema.name, schema.signature] = schema
@@ -231,8 +318,7 @@ class SchemaVersions:
             for column in altered_columns(before, schema, self._filled)
             if self._rules.columns.keeps(name, column)
         ]
-        keys = _key(before.columns), _key(schema.columns)
-        is_rekeyed = before.oid == schema.oid and all(keys) and keys[0] != keys[1]
+        is_rekeyed = before.oid == schema.oid and _key(before.columns) != _key(schema.columns)
         if not (altered or is_rekeyed):
             return []
         if name in self._settings.snapshot_select_statements:

@@ -15,7 +15,7 @@ from cdc.events.rules import EventRules, rekeyed
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
-from cdc.records.schema import Column, TableName
+from cdc.records.schema import Column, TableName, is_readable_name
 from cdc.records.state import (
     Doubt,
     Phase,
@@ -73,6 +73,7 @@ class TableStates(dict[TableName, TableState]):
         self._watched_s: float | None = None
         self.prefix = settings.capture.topic_prefix
         self._lossless = settings.capture.lossless
+        self._captures = settings.capture.captures
         self._partitions = settings.log.topic_partitions
         self._cleanup = settings.log.topic_cleanup_policy
         self._rules = rules
@@ -177,6 +178,7 @@ class TableStates(dict[TableName, TableState]):
             before = None
         renamed = self.renamed(table.oid, table.name, position.commit_lsn)
         keyed = self.is_keyed(table.columns, table.name, table.replica_identity)
+        cleanup = before.cleanup if before else self._cleanup if keyed else "delete"
         doubt = self.to_settle(table)
         begun = self.put(
             TableState(
@@ -184,7 +186,7 @@ class TableStates(dict[TableName, TableState]):
                 table=table.name.name,
                 topic=data_topic(self.prefix, table.name),
                 partitions=before.partitions if before else self._partitions,
-                cleanup=self._cleanup if keyed else "delete",
+                cleanup=cleanup,
                 epoch=position.epoch,
                 phase=Phase.SNAPSHOT,
                 snapshot_lsn=position.commit_lsn,
@@ -298,8 +300,11 @@ class TableStates(dict[TableName, TableState]):
     def left_out(self, table: TableName) -> list[Record]:
         """Note that changes of a table go by, since the lists leave it out; returns its state.
 
-        Captured again, it lacks them: that is a gap.
+        Captured again, it lacks them: that is a gap. Of names that aren't UTF-8, two may be alike.
         """
+        if not is_readable_name(table) and self._captures(str(table)):
+            reason = "its name isn't UTF-8: rename it (docs/postgresql.md, Encodings)"
+            log.warning("changes of a table are passed over", table=str(table), reason=reason)
         state = self.get(table)
         if state is None or state.entry == _LEFT_OUT:
             return []

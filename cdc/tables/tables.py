@@ -21,7 +21,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.bounds import Bound, EndedRows
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
-from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.schema import Column, TableName, TableSchema, is_readable_name
 from cdc.records.state import SnapshotRequest, TableState
 from cdc.records.topics import Cleanup
 from cdc.settings import Settings
@@ -29,7 +29,7 @@ from cdc.tables.ended import EndedPartitions
 from cdc.tables.notifications import Notifications
 from cdc.tables.obstacles import Obstacles
 from cdc.tables.reads import TableReads
-from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions
+from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions, numbered
 from cdc.tables.states import TableStates, WaitingTable, check_published
 from cdc.wal.messages import Relation
 
@@ -120,7 +120,14 @@ class Tables:
         self._lookups = lookups
         self.states = TableStates(settings, states, rules)
         self.reads = TableReads(self.states)
-        self.schemas = SchemaVersions(capture, schemas, rules, self.reads, lookups.filled)
+        self.schemas = SchemaVersions(
+            capture,
+            schemas,
+            rules,
+            self.reads,
+            lookups.filled,
+            shows_columns=not capture.lossless or pipeline.convert.shows_columns,
+        )
         checks = lookups.check, lookups.check_readable
         self.obstacles = Obstacles(capture, self.states, self.reads, self.schemas, *checks)
         self.encoders = EncoderRegistry(
@@ -144,7 +151,7 @@ class Tables:
         records = states.renamed(relation.oid, table, since.commit_lsn)
         if table in states.waiting:
             return Arrival(None, records)
-        if not self._settings.captures(str(table)):
+        if not (is_readable_name(table) and self._settings.captures(str(table))):
             return Arrival(None, [*records, *states.left_out(table)])
         entry = self._lookups.entry(relation.oid)
         if entry == 0 and xid is not None:  # gone, or not to be seen yet
@@ -314,18 +321,24 @@ class Tables:
 
         try:
             schema, new = self.schemas.streamed(
-                relation, since, lambda: checked(self._columns(relation, xid))
+                relation, since, lambda: checked(self._columns(relation, since, xid))
             )
             checked(schema.columns)  # a version may be known that was described, and never streamed
         except TableRefusedError as error:
             return None, self.obstacles.set_aside(table, error)
         return schema, new
 
-    def _columns(self, relation: Relation, xid: int | None) -> tuple[Column, ...]:
+    def _columns(self, relation: Relation, since: Position, xid: int | None) -> tuple[Column, ...]:
         """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
         if xid is not None and self._settings.lossless:
             self._lookups.await_visible(xid)
-        return self._lookups.columns(relation)
+        columns = self._lookups.columns(relation)
+        name = TableName(relation.namespace, relation.name)
+        before = self.schemas.newest(name)
+        is_sure = all(column.number is not None for column in columns)
+        if is_sure or before is None or since < Position.parse(before.since):
+            return columns
+        return numbered(columns, before, self._lookups.description(relation.oid, name))
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
         """Note an entry that the log lacks; see ``arrive`` for another one than it has."""

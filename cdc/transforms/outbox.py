@@ -128,7 +128,7 @@ class EventRouter:
             payload_schema,
             (*record.headers, *headers),
             partition,
-            self._timestamp_ms(envelope, row, row_schema),
+            self._timestamp_ms(row, row_schema),
         )
         if self._tombstones and (payload is None or not str(payload).strip()):
             return routed._replace(value=None, value_schema=None)
@@ -199,13 +199,11 @@ class EventRouter:
             added for added in self._additional if row_schema.of_field(added.column) is not None
         ]
 
-    def _timestamp_ms(
-        self, envelope: Mapping[str, Any], row: Mapping[str, Any], row_schema: Schema
-    ) -> int | None:
+    def _timestamp_ms(self, row: Mapping[str, Any], row_schema: Schema) -> int | None:
+        """The time that the event has; None: that of its writing."""
         value = row.get(self._timestamp) if self._timestamp else None
         if value is None:
-            processed: int | None = envelope.get("ts_ms")
-            return processed
+            return None
         return int(value) // _TO_MS[_of(row_schema, self._timestamp).name]
 
     def _row_schema(self, envelope: Schema) -> Schema:

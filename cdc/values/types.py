@@ -95,6 +95,12 @@ def malformed(column: Column, table: TableName, error: Exception | None = None) 
             remedy="choose a mode that has a form for it (docs/types.md), or lossless = false,"
             " which writes null",
         )
+    if isinstance(error, UnicodeDecodeError):
+        return BrokenRowError(
+            f"a value of column {column.name} isn't a {column.declared}: it has bytes that aren't"
+            " UTF-8, as a SQL_ASCII database takes them",
+            where=f"table {table}",
+        )
     return BrokenRowError(
         f"a value of column {column.name} isn't a {column.declared}", where=f"table {table}"
     )

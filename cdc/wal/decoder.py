@@ -23,6 +23,10 @@ _NEW: Final = ord("N")
 _KEY: Final = ord("K")
 _OLD: Final = ord("O")
 _I64_MAX: Final = (1 << 63) - 1
+_XID_BYTES: Final = 4
+_PREFIX_AT: Final = 10
+"""Behind a logical message's kind, flags and LSN."""
+_LENGTH_BYTES: Final = 4
 _TWO_PHASE: Final = dict.fromkeys(
     (b"b", b"P", b"K", b"r", b"p"),
     "a message of a prepared transaction: the slot was made with two_phase, which isn't supported",
@@ -114,14 +118,11 @@ class MessageReader:
         return value
 
     def text(self) -> str:
-        """A name: UTF-8 up to a zero byte."""
+        """Text up to a zero byte; of names in a SQL_ASCII database not all need be UTF-8."""
         end = self._data.find(b"\0", self.offset)
         if end < 0:
             raise self.corrupt("text without an end")
-        try:
-            decoded = self._data[self.offset : end].decode()
-        except UnicodeDecodeError as error:
-            raise self.corrupt("a name that isn't UTF-8") from error
+        decoded = self._data[self.offset : end].decode("utf-8", "replace")
         self.offset = end + 1
         return decoded
 
@@ -240,6 +241,22 @@ def _logical_message(reader: MessageReader) -> Message:
     transactional = reader.flags(1, "message flags") == 1
     lsn, prefix = reader.lsn(), reader.text()
     return messages.LogicalMessage(transactional, lsn, prefix, reader.take(reader.u32()))
+
+
+def logical_message_prefix(begun: bytes, *, in_block: bool) -> tuple[str, bool]:
+    """The prefix of a logical message whose end needn't be there, and whether it is all of it.
+
+    ``in_block``: it is of a transaction that is sent before it has ended, and has its xid.
+    """
+    begin = _PREFIX_AT + (_XID_BYTES if in_block else 0)
+    prefix, end, _ = begun[begin:].partition(b"\0")
+    return prefix.decode(errors="replace"), bool(end)
+
+
+def without_content(begun: bytes, prefix: str, *, in_block: bool) -> bytes:
+    """The same logical message, but with this prefix, and without content."""
+    begin = _PREFIX_AT + (_XID_BYTES if in_block else 0)
+    return begun[:begin] + prefix.encode() + b"\0" + bytes(_LENGTH_BYTES)
 
 
 def _stream_start(reader: MessageReader) -> Message:

@@ -14,7 +14,8 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 _XLOG_DATA = struct.Struct(">QQq")
 _KEEPALIVE = struct.Struct(">QqB")
 _STATUS = struct.Struct(">cQQQqB")
-_HEADER_BYTES = 1 + _XLOG_DATA.size
+XLOG_HEADER_BYTES = 1 + _XLOG_DATA.size
+"""Of a payload with WAL data, before the message."""
 _COPY_DATA = ord("d")
 _LENGTH = struct.Struct(">I").unpack_from
 COPY_DATA_BYTES = 5
@@ -69,10 +70,10 @@ def parse(data: bytes | memoryview) -> Frame:
     raw = data if isinstance(data, bytes) else bytes(data)
     kind = raw[:1]
     if kind == b"w":
-        if len(raw) < _HEADER_BYTES:
+        if len(raw) < XLOG_HEADER_BYTES:
             raise corrupt("frame ends too early", raw, len(raw))
         start, _end, _sent_us = _XLOG_DATA.unpack_from(raw, 1)
-        return XLogData(Lsn(start), raw[_HEADER_BYTES:])
+        return XLogData(Lsn(start), raw[XLOG_HEADER_BYTES:])
     if kind == b"k":
         if len(raw) != 1 + _KEEPALIVE.size:
             raise corrupt("keepalive of a wrong size", raw, len(raw))

@@ -96,11 +96,11 @@ def _options(*, version: VersionOption = False) -> None: ...
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second SIGINT interrupts at once."""
+    """An event that SIGTERM and SIGINT set; a second one of them interrupts at once."""
     stop = threading.Event()
 
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
+    def handle(_number: int, _frame: object) -> None:
+        if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
@@ -110,8 +110,3 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def print_line(line: str) -> None:
-    """Print one line at once, also into cron's mail."""
-    print(line, flush=True)

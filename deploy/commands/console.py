@@ -2,10 +2,12 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Self, TextIO, cast
 
 import rich.progress
 import structlog
@@ -23,6 +25,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.tables.reads import ReadProgress
+from deploy.commands.printing import printable_line, printable_values
 
 log = structlog.get_logger()
 LINE_S: Final = 10.0
@@ -82,7 +85,12 @@ class TableBars:
     def begin(self, table: str, size: int, rows: int = 0, share: float = 0.0) -> None:
         """Show a table of so many bytes, of which a share (from 0 to 1) was read before."""
         task = self._bars.add_task(
-            table, total=max(1, size), completed=int(share * size), rows=rows, rate=0.0, note=""
+            printable_line(table),
+            total=max(1, size),
+            completed=int(share * size),
+            rows=rows,
+            rate=0.0,
+            note="",
         )
         now = self._clock()
         self._tables[table] = _TableProgress(task, size, rows, share, now, now)
@@ -130,6 +138,26 @@ class TableBars:
         self._bars.stop()
 
 
+class _StandardError:
+    """A line at a time, whatever thread it comes from; above the bars, where those have it.
+
+    What fails ends nothing: a log on a full disk isn't worth a daemon.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        """Write it, or as much of it as there is room for."""
+        with self._lock, suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 class _ToStructlog(logging.Handler):
     """Lines of libraries that use the standard library's logging."""
 
@@ -148,9 +176,10 @@ def configure_logging(*, json: bool = False) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            printable_values,
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _StandardError())),
     )
     logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()], force=True)
 
@@ -158,7 +187,11 @@ def configure_logging(*, json: bool = False) -> None:
 class ConsoleObserver:
     """Shows a bar per table where there is a terminal, and log lines where there is none."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, standby_trouble: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``standby_trouble`` says why no rows come from [snapshot_source]; empty: they do."""
+        self._standby_trouble = standby_trouble
         self._console = console or Console(stderr=True)
         self._bars = TableBars(self._console)
         self._tables: dict[TableName, TableDescription] = {}
@@ -221,7 +254,8 @@ class ConsoleObserver:
                 size = state.pages_total * state.block_bytes
                 self._bars.begin(name, size, request.rows, share)
             shown[name] = request.rows
-            note = "paused" if request.paused else ""
+            awaited = "waits for the standby" if self._standby_trouble() else ""
+            note = "paused" if request.paused else awaited
             self._bars.move(name, request.rows, share, note)
         for name in self._windows.keys() - shown.keys():
             self._bars.end(name, self._windows[name])

@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from cdc.dead_letters.guard import row_of
+from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import ConfigError, NotDoneError
 from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.connection import connect, query
 from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
-from deploy.commands.app import ConfigOption, JsonOption, print_line
+from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.printing import print_json, print_line, print_rich
 from deploy.commands.sink_status import all_aliases
 
 _POLL_S: Final = 0.2
@@ -83,13 +83,13 @@ def search(
     )
     if json:
         for name, document in refused:
-            print(json_text.dumps({"name": name, **document}, ensure_ascii=False))
+            print_json(json_text.dumps({"name": name, **document}, ensure_ascii=False))
         return
     shown = Table("index of", "document", "time", "reason")
     for name, document in refused:
         row = (name, document["document"], _time(document["ts_ms"]), document["reason"])
         shown.add_row(*map(Text, row))
-    Console().print(shown)
+    print_rich(shown)
 
 
 @dead_letters.command("list")
@@ -111,7 +111,7 @@ def list_dead_letters(
             {"number": number, **dead_letter.model_dump(mode="json")}
             for number, dead_letter in listed.items()
         ]
-        print(json_text.dumps(rows, indent=2))
+        print_json(json_text.dumps(rows, indent=2))
         return
     position = Column("position", overflow="fold")
     shown = Table("number", "table", "op", position, "time", "reason")
@@ -121,7 +121,7 @@ def list_dead_letters(
         time_text, position_text = _time(dead_letter.ts_ms), str(dead_letter.position)
         row = (dead_letter.table, dead_letter.op, position_text, time_text, reason)
         shown.add_row(str(number), *map(Text, row))
-    Console().print(shown)
+    print_rich(shown)
 
 
 @dead_letters.command()
@@ -135,7 +135,7 @@ def show(
     if dead_letter.outcome is None:
         topic = dead_letter_topic(settings.capture.topic_prefix)
         shown |= _contents(dead_letter, read_pieces(settings.kafka, topic, dead_letter))
-    print(json_text.dumps(shown, indent=2, ensure_ascii=False))
+    print_json(json_text.dumps(shown, indent=2, ensure_ascii=False))
 
 
 @dead_letters.command()
@@ -199,7 +199,7 @@ def _order(
     }
     if not wanted:
         dealt_with = "they were dealt with" if chosen else "there are no dead letters"
-        print(f"nothing to do: {dealt_with}")
+        print_line(f"nothing to do: {dealt_with}")
         return
     with connect(settings.source, purpose="dead-letters") as connection:
         for number, dead_letter in wanted.items():
@@ -214,7 +214,7 @@ def _order(
         remaining = {n: wanted[n] for n in remaining if now[n].outcome is None}
         if len(remaining) < open_before:
             deadline = time.monotonic() + _WAIT_S
-    print(f"{outcome}: {len(wanted) - len(remaining)}")
+    print_line(f"{outcome}: {len(wanted) - len(remaining)}")
     tables = {dead_letter.table for dead_letter in wanted.values()}
     new = [
         number
@@ -222,7 +222,7 @@ def _order(
         if number not in at_first and dead_letter.table in tables
     ]
     if new:
-        print(f"new letters of the same tables: {', '.join(map(str, new))}")
+        print_line(f"new letters of the same tables: {', '.join(map(str, new))}")
     if remaining:
         raise NotDoneError(
             f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, remaining))}",

@@ -31,6 +31,7 @@ from cdc.records.topics import (
 )
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption
+from deploy.commands.printing import print_line
 from deploy.commands.sink_status import table_states
 
 Step = tuple[str, Callable[[], object] | None]
@@ -60,7 +61,7 @@ def drop(
         steps += _topics(settings)
     for what, act in steps:
         doing = "leaving" if act is None else "dropping" if yes else "would drop"
-        print(f"{doing} {what}", flush=True)
+        print_line(f"{doing} {what}")
         if yes and act is not None:
             act()
     if all(act is None for _, act in steps):

@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from cdc.capture.health import Health, Stage
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import ConfigError
 from cdc.records.state import Phase
 from deploy.commands.status import log_lag_s
@@ -33,25 +34,22 @@ _QUESTIONS: Final = {"/health/live": "live", "/health/ready": "ready"}
 
 
 def daemon_registry(
-    health: Health, dead_letters: Mapping[str, int], rate_max: Callable[[], float]
+    health: Health, refusals: Refusals, rate_max: Callable[[], float]
 ) -> CollectorRegistry:
     """All metrics of a daemon.
 
-    ``dead_letters``: table → how many dead letters it has made; ``rate_max``: rows a second that
-    snapshots may read now.
+    ``refusals``: what it couldn't write; ``rate_max``: rows a second that snapshots may read now.
     """
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(health, dead_letters, rate_max))
+    registry.register(_DaemonCollector(health, refusals, rate_max))
     ProcessCollector(registry=registry)
     return registry
 
 
 class _DaemonCollector(Collector):
-    def __init__(
-        self, health: Health, dead_letters: Mapping[str, int], rate_max: Callable[[], float]
-    ) -> None:
+    def __init__(self, health: Health, refusals: Refusals, rate_max: Callable[[], float]) -> None:
         self._health = health
-        self._made_dead_letters = dead_letters
+        self._refusals = refusals
         self._rate_max = rate_max
 
     def collect(self) -> Iterator[Metric]:
@@ -62,6 +60,7 @@ class _DaemonCollector(Collector):
         yield from self._log()
         yield from self._slot()
         yield self._dead_letters(tables)
+        yield self._messages()
         yield from _tables(tables)
         yield from self._snapshots(tables)
 
@@ -88,9 +87,20 @@ class _DaemonCollector(Collector):
         family = CounterMetricFamily(
             "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
         )
-        made = {**{table.table: 0 for table in tables}, **self._made_dead_letters}
+        made = {**{table.table: 0 for table in tables}, **self._refusals.dead_letter_counts}
         for table, count in made.items():
             family.add_metric([table], count)
+        return family
+
+    def _messages(self) -> Metric:
+        family = CounterMetricFamily(
+            "millrace_logical_messages_left_out",
+            "Logical messages that made no event: nobody asked for them, or they can't be written.",
+            labels=["reason"],
+        )
+        left_out = self._refusals.messages_left_out
+        for reason in ("unwanted", "refused"):
+            family.add_metric([reason], left_out[reason])
         return family
 
     def _log(self) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
 """``millrace merge``, ``rebuild`` and ``compact``: the log → derived tables, kept up by cron."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from threading import Event
@@ -16,13 +16,14 @@ from cdc.postgres.connection import connect
 from cdc.records.schema import Column
 from cdc.records.topics import data_topic
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
-from deploy.commands.app import ConfigOption, print_line, stop_on_signals
+from deploy.commands.app import ConfigOption, stop_on_signals
+from deploy.commands.printing import print_line
 from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
 from sinks.run.options import RunOptions
 from sinks.run.summary import SinkName
 
 
-def merge(
+def merge(  # noqa: PLR0913 (a command's options)
     sink: Annotated[Literal[SinkName, "all"], typer.Argument(help="Which derived tables.")] = "all",
     config: ConfigOption = DEFAULT_PATH,
     *,
@@ -40,6 +41,13 @@ def merge(
         list[str] | None,
         typer.Option(
             "--accept-drop", help="Take a captured table for dropped, however many are missing."
+        ),
+    ] = None,
+    accept_doubt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-doubt",
+            help="Take a table of a real Debezium's for right, though not all rows are covered.",
         ),
     ] = None,
     max_records: Annotated[
@@ -61,7 +69,11 @@ def merge(
     settings = load(config)
     gaps = frozenset(accept_gap or ())
     options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
-    options = replace(options, accepted_drops=frozenset(accept_drop or ()))
+    options = replace(
+        options,
+        accepted_drops=frozenset(accept_drop or ()),
+        accepted_doubts=_accepted_doubts(settings, accept_doubt or ()),
+    )
     apart_s = _seconds(interval)
     with stop_on_signals() as stop:
         patience = partial(_wait_unless, stop)
@@ -71,6 +83,18 @@ def merge(
             else:
                 code = jobs.run(print_line)
     raise typer.Exit(code)
+
+
+def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]:
+    lakehouse = settings.lakehouse
+    if names and (lakehouse is None or lakehouse.topics_written_by == "millrace"):
+        raise ConfigError(
+            "tables of Millrace's own log that are doubtful are read again",
+            where="--accept-doubt",
+            remedy='it is for topics_written_by = "debezium" in [lakehouse]; for others: millrace'
+            " snapshot",
+        )
+    return frozenset(names)
 
 
 def _wait_unless(stop: Event) -> None:

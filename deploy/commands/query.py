@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.printing import print_json, print_rich
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,13 +35,13 @@ def cuts(
     settings = load(config)
     listed = of_plans(_plans(settings), newest)
     if json:
-        print(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
+        print_json(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
         return
     shown = Table("run", "LSN", "committed (UTC)", "tables", "not there")
     for cut in listed:
         missing = Text(", ".join(cut.missing))
         shown.add_row(str(cut.run), cut.where, cut.committed, str(len(cut.versions)), missing)
-    Console().print(shown)
+    print_rich(shown)
 
 
 def query(
@@ -54,10 +54,14 @@ def query(
     form: Annotated[RowFormat, typer.Option("--format", "-f", help="How to print rows.")] = "table",
 ) -> None:
     """Query the lakehouse's tables, all as they were at one instant of the source."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     from sinks.changes.derived import derived_tables
     from sinks.delta.cuts import cut_at
     from sinks.delta.cuts import cuts as of_plans
     from sinks.delta.cuts import query as answer
+    from sinks.spark.errors import spark_error
     from sinks.spark.session import open_session
 
     settings = load(config)
@@ -68,7 +72,11 @@ def query(
     try:
         plan = plans.last()
         sources = [table.source for table in plan.all_tables.values()] if plan else []
-        _print(answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql), form)
+        rows = answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql)
+        try:
+            _print(rows, form)
+        except (PySparkException, Py4JJavaError) as error:
+            raise spark_error("the query fails", error, where=str(cut)) from None
     finally:
         spark.stop()
 
@@ -87,7 +95,7 @@ def search(
     answer = find(load(config).require_search(), index, query, limit)
     if json:
         for hit in answer.hits:
-            print(json_text.dumps(hit, ensure_ascii=False))
+            print_json(json_text.dumps(hit, ensure_ascii=False))
         return
     shown = Table("_id", "_score", "document", caption=f"{answer.total:,} found")
     for hit in answer.hits:
@@ -96,7 +104,7 @@ def search(
         text = json_text.dumps(document, ensure_ascii=False)
         short = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
         shown.add_row(Text(hit["_id"]), f"{score:.3g}" if score else "", Text(short))
-    Console().print(shown)
+    print_rich(shown)
 
 
 def _plans(settings: Settings) -> "Plans":
@@ -115,9 +123,11 @@ def _print(rows: "DataFrame", form: RowFormat) -> None:
         writer.writerows(lines)
     elif form == "json":
         for line in lines:
-            print(json_text.dumps(line.asDict(recursive=True), default=str, ensure_ascii=False))
+            print_json(
+                json_text.dumps(line.asDict(recursive=True), default=str, ensure_ascii=False)
+            )
     else:
         shown = Table(*(Column(Text(name)) for name in rows.columns))
         for line in lines:
             shown.add_row(*(Text("" if value is None else str(value)) for value in line))
-        Console().print(shown)
+        print_rich(shown)

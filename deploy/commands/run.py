@@ -14,10 +14,12 @@ import typer
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode
+from cdc.postgres.checks.standby import StandbyWatch
 from cdc.settings import DEFAULT_PATH, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.health import HealthServer, daemon_registry
+from deploy.commands.printing import print_line
 from snapshots.channel import open_channel
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
@@ -58,7 +60,9 @@ def new_epoch(
     Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
     """
     if not yes:
-        use_daemon("new-epoch", config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
+        use_daemon(
+            "new-epoch", config, json_log, lambda daemon, stop: print_line(daemon.find_gap(stop))
+        )
         print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
         return
 
@@ -92,17 +96,19 @@ def use_daemon(
     console.configure_logging(json=json)
     capture = settings.capture
     pace = Pace(capture.snapshot_rows_per_second_max, adaptive=capture.snapshot_adaptive)
-    backfill = InitialSnapshot(settings.source, capture, pace)
+    backfill, standby = InitialSnapshot(settings.source, capture, pace), StandbyWatch()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
     with (
         stop_on_signals() as stop,
-        console.ConsoleObserver() as observer,
+        console.ConsoleObserver(standby_trouble=standby.trouble) as observer,
         contextlib.ExitStack() as stack,
     ):
-        daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
+        channel = partial(open_channel, pace, standby_watch=standby)
+        daemon = Daemon(settings, backfill, observer, channel)
+        daemon.health.standby_trouble = standby.trouble
         if answers and settings.health.listen is not None:
-            metrics = daemon_registry(daemon.health, daemon.dead_letter_counts, lambda: pace.rate)
+            metrics = daemon_registry(daemon.health, daemon.refusals, lambda: pace.rate)
             stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))
         with contextlib.suppress(StoppedError):
             use(daemon, *arguments, stop)

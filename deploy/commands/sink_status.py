@@ -15,8 +15,9 @@ from cdc.settings import CaptureSettings, SearchSettings, Settings
 from cdc.settings.drops import DropPolicy
 from deploy.commands.table_status import time_text
 from sinks.changes.derived import derived_tables
+from sinks.run.doubts import doubts
 from sinks.run.drops import find_drops, is_emptied
-from sinks.run.plan import RunPlan, WantedTable, goes_on
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, goes_on
 from sinks.run.summary import LastCheck, RunOutcome, TableCounts
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class SinkStatus(BaseModel):
     runs: list[RunStatus] = []
     gaps: dict[str, list[Gap]] = {}
     """What histories and archives lack, the newest ones of each."""
+    doubts: dict[str, str] = {}
+    """Why rows of tables may be wrong, where a real Debezium captures; and what to do."""
     indexes: list[IndexStatus] = []
     drops: list[DropStatus] = []
 
@@ -118,6 +121,10 @@ class SinkStatus(BaseModel):
             + (f" ({len(gaps) - 1} older gaps)" if gaps[1:] else "")
             for table, gaps in self.gaps.items()
         ]
+
+    def doubt_texts(self) -> list[str]:
+        """A line for each table with rows that may be wrong."""
+        return [f"{self.sink}, {table}: {why}" for table, why in self.doubts.items()]
 
     def drop_texts(self) -> Iterator[str]:
         """A line for each derived table of a dropped one: what becomes of its rows, what to do."""
@@ -184,8 +191,10 @@ def lakehouse_status(
     }
     drops = _drops(wanted, last, outcome, progress, states, settings.capture)
     checked = plans.checked()
-    gaps = _gaps(last, outcome) if last else {}
-    shown = {"sink": "lakehouse", "runs": runs, "drops": drops, "gaps": gaps}
+    tables = _tables(last, outcome)
+    doubtful = dict(doubts(tables, settings.capture.signal_data_collection))
+    gaps = {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
+    shown = {"sink": "lakehouse", "runs": runs, "drops": drops, "gaps": gaps, "doubts": doubtful}
     return _status(settings, progress, last, outcome, checked, **shown)
 
 
@@ -217,10 +226,11 @@ def _drops(
     ]
 
 
-def _gaps(plan: RunPlan, outcome: RunOutcome | None) -> dict[str, list[Gap]]:
-    """The gaps that derived tables are marked with."""
-    tables = goes_on(plan, outcome) if outcome else plan.all_tables
-    return {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
+def _tables(plan: RunPlan | None, outcome: RunOutcome | None) -> dict[str, TablePlan]:
+    """The derived tables as the last plan has left them, or is about to."""
+    if plan is None:
+        return {}
+    return goes_on(plan, outcome) if outcome else plan.all_tables
 
 
 def _run(cut: "Cut") -> RunStatus:

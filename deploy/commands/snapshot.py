@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import typer
 from psycopg import sql
-from rich.console import Console
 from rich.table import Table
 
 from cdc.capture.daemon import Daemon
@@ -28,6 +27,7 @@ from cdc.records.state import Phase, SnapshotRequest
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
+from deploy.commands.printing import print_rich
 from deploy.commands.run import use_daemon
 from deploy.commands.sink_status import table_states
 from deploy.commands.snapshot_watch import SnapshotWatch, is_captured
@@ -74,7 +74,7 @@ def snapshot(
     if where is not None:
         check_condition(settings, described, where)
     if dry_run:
-        Console().print(render_plan(settings, names, described, beside=beside))
+        print_rich(render_plan(settings, names, described, beside=beside))
         return
     if beside:
         console.configure_logging(json=json_log)
@@ -105,7 +105,7 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
                 sql.Identifier(*table.name), sql.SQL(condition)
             )
             # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
-            text = statement.as_string(connection).replace("%", "%%")
+            text = statement.as_string(None).replace("%", "%%")
             try:
                 query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
             except SourceUnreachableError:

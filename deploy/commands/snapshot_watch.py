@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+import psycopg
 import structlog
 from rich.console import Console
 
@@ -13,6 +14,7 @@ from cdc.kafka.admin import LogAdmin
 from cdc.kafka.signal_topic import Follower
 from cdc.log.state import last_progress
 from cdc.postgres import slot
+from cdc.postgres.checks.standby import why_unread
 from cdc.postgres.connection import connect
 from cdc.records.state import (
     Phase,
@@ -61,6 +63,8 @@ class SnapshotWatch:
         self._is_passed = False
         """Whether the daemon has followed the signals up to ours."""
         self._is_gone = False
+        self._is_unread = False
+        self._looking = threading.Thread()
         self._paused: set[str] = set()
         self._refused: list[str] = []
 
@@ -96,9 +100,11 @@ class SnapshotWatch:
             if (is_awaited or self._untaken) and now - checked >= _TAKEN_CHECK_S:
                 checked = now
                 self._check_taken(now - began)
-            elif now - checked >= _CHECK_S:
+            elif now - checked >= _CHECK_S and not self._looking.is_alive():
                 checked = now
-                self._check_daemon()
+                # Servers that don't answer would hold up the bars, and the end.
+                self._looking = threading.Thread(target=self._look, name="look", daemon=True)
+                self._looking.start()
             if self.wanted and stop.wait(_POLL_S):
                 return False
         if self._refused:
@@ -182,16 +188,30 @@ class SnapshotWatch:
                 " `millrace status` say what it is at",
             )
 
-    def _check_daemon(self) -> None:
-        """Say once when there is no daemon any more."""
+    def _look(self) -> None:
+        """Ask the servers whether reads can go on, in a thread of its own."""
         try:
-            gone = not is_captured(self._settings)
+            self._check_daemon()
         except MillraceError as error:
             log.warning("can't look for the daemon", reason=error.what)
-            return
+        except psycopg.Error as error:  # the server has ended in between
+            log.warning("can't look for the daemon", reason=str(error))
+
+    def _check_daemon(self) -> None:
+        """Say once when there is no daemon any more, or the standby doesn't follow."""
+        gone = not is_captured(self._settings)
         if gone and not self._is_gone:
             log.warning("no daemon runs: the snapshot goes on when one does")
         self._is_gone = gone
+        trouble = why_unread(self._settings)
+        if trouble is not None and not self._is_unread:
+            log.warning(
+                "no rows can be read from the standby: reads go on once it has caught up",
+                reason=trouble.what,
+                where=trouble.where,
+                remedy=trouble.remedy,
+            )
+        self._is_unread = trouble is not None
 
 
 def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:

@@ -9,19 +9,21 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from cdc.errors import LogUnreachableError, MillraceError
 from cdc.log.state import last_progress, read_dead_letters
 from cdc.postgres import slot
+from cdc.postgres.checks.standby import why_unread
 from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
 from cdc.records.state import Phase, Progress
 from cdc.records.topics import dead_letter_topic, progress_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.printing import print_json, print_rich
 from deploy.commands.sink_status import (
     SinkStatus,
     keyed_tables,
@@ -45,9 +47,9 @@ def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> 
     """Show slot, lag, snapshot progress, and how far each sink is."""
     shown = collect(load(config))
     if json:
-        print(shown.model_dump_json(indent=2))
+        print_json(shown.model_dump_json(indent=2))
     else:
-        Console().print(render(shown))
+        print_rich(render(shown))
 
 
 class SlotStatus(BaseModel):
@@ -109,6 +111,8 @@ def collect(settings: Settings) -> Status:
     states = ask_log(lambda: table_states(settings)) or []
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings, states)) or []
+    if any(not request.paused for state in states for request in state.requests):
+        problems += map(str, filter(None, [why_unread(settings)]))
     sinks = [
         ask(lambda: lakehouse_status(settings, progress, states)),
         ask(lambda: search_status(settings, progress, names, states)),
@@ -188,6 +192,7 @@ def render(status: Status) -> Group:
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
     of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
     of_sinks += [Text(text) for sink in status.sinks for text in sink.gap_texts()]
+    of_sinks += [Text(text) for sink in status.sinks for text in sink.doubt_texts()]
     of_sinks += [Text(text) for sink in status.sinks for text in sink.drop_texts()]
     return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 

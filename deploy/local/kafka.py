@@ -7,7 +7,9 @@ for there is a third listener, SECURE, with TLS and a password, beside the plain
 
 import base64
 import logging
+import re
 import secrets
+import shutil
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +62,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     # How often an idle controller writes a record: twice a second otherwise.
     "metadata.max.idle.interval.ms": "5000",
 }
+CLASSES: Final = Path(__file__).parents[2] / ".cache" / "kafka.jsa"
+"""What kafka_classes.py makes."""
 # The JVM's best compiler pays off after minutes of load; before that it costs a third more.
 _BRIEF: Final = ("-Xms128m", "-Xmx384m", "-XX:TieredStopAtLevel=1")
 # As much as Kafka's own scripts give it. A broker's objects die young, unless a collection that
@@ -100,6 +104,7 @@ class Kafka(Server):
         self.advertised_port = self.port
         self.settings = dict(settings or {})
         self.environment: dict[str, str] = {}
+        self.java_options: tuple[str, ...] = ()
         self._ports = {"INTERNAL": reserve_port(), "CONTROLLER": reserve_port()}
         if security is not None:
             self._ports["SECURE"] = reserve_port()
@@ -139,7 +144,30 @@ class Kafka(Server):
 
     def start(self) -> Self:
         """Start the broker, the first time with formatting, and wait until it serves metadata."""
-        fresh = not (self._folder / "data" / "meta.properties").exists()
+        self.format()
+        properties = str(self._folder / "server.properties")
+        options = (*self._jvm, *self.java_options)
+        command = self._java(self.name, *options, "kafka.Kafka", properties)
+        self.process = command.start(keep=self._keep)
+        self.process.wait_until(self._answers)
+        return self
+
+    @property
+    def data(self) -> Path:
+        """Where the broker's log is."""
+        return self._folder / "data"
+
+    def format_as(self, fresh: Path) -> None:
+        """Take another node's fresh data, but for whose it is: a JVM less for each."""
+        shutil.copytree(fresh, self.data)
+        text = (self.data / "meta.properties").read_text()
+        for name, value in {"node.id": self._node, "directory.id": new_cluster_id()}.items():
+            text = re.sub(f"^{name}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
+        (self.data / "meta.properties").write_text(text)
+
+    def format(self) -> None:
+        """Write the properties, and make a data folder where there is none."""
+        fresh = not (self.data / "meta.properties").exists()
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "log4j2.properties").write_text(_LOG_CONFIGURATION)
         properties = self._folder / "server.properties"
@@ -149,10 +177,10 @@ class Kafka(Server):
         )
         if fresh:
             self._format(properties)
-        command = self._java(self.name, *self._jvm, "kafka.Kafka", str(properties))
-        self.process = command.start(keep=self._keep)
-        self.process.wait_until(self._answers)
-        return self
+
+    def wipe(self) -> None:
+        """Lose all data, as a disk is lost; the next start begins without."""
+        shutil.rmtree(self.data)
 
     def _properties(self) -> dict[str, str]:
         listeners = {"CLIENT": self.port, **self._ports}
@@ -166,7 +194,7 @@ class Kafka(Server):
             "listeners": _addresses(listeners),
             "advertised.listeners": _addresses(advertised),
             "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
-            "log.dirs": str(self._folder / "data"),
+            "log.dirs": str(self.data),
         }
         if self._security is not None:
             properties |= self._security_properties(self._security)
@@ -197,11 +225,13 @@ class Kafka(Server):
         self._java("Kafka's storage tool", *_BRIEF, *words).run()
 
     def _java(self, name: str, *words: str) -> Command:
-        options = (
+        options: tuple[str, ...] = (
             "-XX:+UseSerialGC",
             f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
             *("-cp", classpath("kafka")),
         )
+        if CLASSES.exists() and CLASSES.stat().st_size and not self.java_options:
+            options += (f"-XX:SharedArchiveFile={CLASSES}", "-Xlog:cds=off", "-Xlog:class+path=off")
         words = (java(), *options, *words)
         return Command(name, words, self._folder / "kafka.log", environment=self.environment)
 
@@ -218,6 +248,22 @@ class Kafka(Server):
 
 def _addresses(listeners: Mapping[str, int]) -> str:
     return ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items())
+
+
+def cluster(folder: Path, count: int) -> list[Kafka]:
+    """Brokers of one cluster, each of them a controller as well; none is started."""
+    name = new_cluster_id()
+    nodes = [Kafka(folder / str(n), node=n, cluster_id=name) for n in range(1, count + 1)]
+    voters = ",".join(node.voter for node in nodes)
+    copies, in_sync = str(min(count, 3)), str(2 if count > 2 else 1)
+    for node in nodes:
+        node.settings |= {
+            "controller.quorum.voters": voters,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": in_sync,
+        }
+    return nodes
 
 
 def new_cluster_id() -> str:

@@ -1,5 +1,7 @@
 """[lakehouse] and the log's tables → the derived tables: which there are, of what, and where."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -68,7 +70,9 @@ class Derived:
     """A derived table: its name, the captured table that it is made of, and its path.
 
     ``options`` are the user's, with the lakehouse's where they say nothing. ``salt`` is hashed with
-    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one.
+    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one. ``removal`` is
+    a digest of the options by which columns go with their values, once the source has dropped them;
+    empty: they stay.
     """
 
     name: str
@@ -81,11 +85,17 @@ class Derived:
     keep: timedelta
     deletion_vectors: bool
     catalog: str | None
+    removal: str = ""
 
     @property
     def reserved(self) -> tuple[str, ...]:
         """Names that its columns can't have, since it has columns of its own by them."""
         return _OWN[self.kind]
+
+    @property
+    def for_readers(self) -> bool:
+        """Whether it uses no feature of Delta's that readers in docs/lakehouse.md don't know."""
+        return self.options.compatibility == "readers"
 
     @property
     def keeps_records(self) -> bool:
@@ -181,17 +191,28 @@ def _catalog_name(schema: str | None, table: TableName) -> str | None:
 
 def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
     name = options.derived_name
-    incompatible = options.incompatible or lakehouse.incompatible
+    given = {
+        "incompatible": options.incompatible or lakehouse.incompatible,
+        "compatibility": options.compatibility or lakehouse.compatibility,
+    }
     return Derived(
         name=name,
         source=options.source,
         kind=options.kind,
         path=options.path or table_path(lakehouse.path, TableName.parse(name)),
-        options=options.model_copy(update={"incompatible": incompatible}),
+        options=options.model_copy(update=given),
         salt=lakehouse.salt.get_secret_value() if lakehouse.salt is not None else "",
         keep=lakehouse.keep,
         catalog=options.catalog or _catalog_name(lakehouse.catalog, TableName.parse(name)),
-        deletion_vectors=lakehouse.deletion_vectors,
+        deletion_vectors=lakehouse.deletion_vectors and given["compatibility"] == "delta",
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",
+        removal=_removal(lakehouse, options),
     )
+
+
+def _removal(lakehouse: LakehouseSettings, options: DerivedTable) -> str:
+    if options.kind == "changes" or not lakehouse.removes_columns(options):
+        return ""
+    of = json.dumps([sorted(options.include), sorted(options.exclude)])
+    return hashlib.sha256(of.encode()).hexdigest()[:16]

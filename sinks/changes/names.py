@@ -40,6 +40,8 @@ OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED, SNA
 COLUMN_ID: Final = "millrace column "
 """Opens the comment that identifies a derived table's column, whatever its name."""
 
+NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
+"""Characters that a column's name can have by Delta's column mapping only."""
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 

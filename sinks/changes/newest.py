@@ -14,7 +14,7 @@ fails.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import or_
@@ -38,6 +38,8 @@ _FILLED = "_millrace_newest_filled"
 _DELETED_AT = "_millrace_deleted_at"
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
 """Types whose least and greatest values Delta's statistics tell, and Python holds all of."""
+_UNASKED_MAX: Final = 16
+"""To ask which of so few columns are lacking takes longer than it saves."""
 _KEYS_MAX: Final = 10_000
 _RANGES_MAX: Final = 100
 
@@ -118,12 +120,27 @@ def contenders(changes: DataFrame, shape: TableShape) -> DataFrame:
     )  # fmt: skip
 
 
-def latest(changes: DataFrame, shape: TableShape) -> DataFrame:
+def lacking(changes: DataFrame, shape: TableShape) -> list[str]:
+    """The columns that any of the parsed changes lacks a value of its own for.
+
+    Of a table that has few such columns at all, those, unasked.
+    """
+    patchy = shape.patchy
+    if len(patchy) <= _UNASKED_MAX:
+        return patchy
+    names = changes.select(F.explode(F.array_union(ABSENT, FILLED))).distinct().collect()
+    lacked = {row[0] for row in names}
+    return [name for name in patchy if name in lacked]
+
+
+def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None = None) -> DataFrame:
     """One row per key of parsed changes, in the same columns.
 
-    A value from before a delete doesn't count: what comes after one is another row.
+    A value from before a delete doesn't count: what comes after one is another row. ``patchy`` are
+    the columns that changes may lack values for, where that is known: each costs two aggregates.
     """
-    keys, patchy = shape.keys, shape.patchy
+    keys = shape.keys
+    patchy = shape.patchy if patchy is None else patchy
     others = [name for name in shape.names if name not in keys and name not in patchy]
     deleted = F.col(OP) == DELETE
     grouped = changes.groupBy(*map(quoted, keys)).agg(
@@ -253,7 +270,8 @@ def newest_of_contenders(
     patched: DataFrame | None = None
     if facts["patchy"]:
         of_several = rows.where(PATCHY).drop(PATCHY)
-        patched = latest(of_several, shape).localCheckpoint(eager=False)
+        patchy = lacking(of_several, shape)
+        patched = latest(of_several, shape, patchy).localCheckpoint(eager=False)
     try:
         yield Newest(
             rows.where(~F.col(PATCHY)).drop(PATCHY, LOST),

@@ -2,18 +2,27 @@
 
 A column is the same one across versions where PostgreSQL's number of it is the same (of the same
 table), else where its name is. So a rename renames the derived column, and a column that was
-dropped and made again is another one. Its type grows with the source's where Delta can widen it.
+dropped and made again is another one. Its type grows with the source's where Delta can widen it. A
+column of the key whose type becomes one that doesn't hold its values is another one, too: it tells
+other rows apart, so the table begins a new generation (sinks/changes/generations.py).
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
+from typing import Final
 
 from cdc.errors import SinkError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.lakehouse import DerivedTable, Unfit
+from sinks.changes.names import NOT_IN_PARQUET
 from sinks.changes.types import can_be_absent, holds, spark_type, widens
+
+_SUFFIX: Final = re.compile(r"__v?\d+$")
+"""What a name has behind it where another column had it first, or had another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +47,19 @@ class DerivedField:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """The columns of a derived table, as the newest version has them, and all versions."""
+    """The columns of a derived table, as the newest version has them, and all versions.
+
+    ``dropped`` has the ids of those that it isn't to have any more: the source has surely dropped
+    them, or the options leave them out. ``gone`` has names that only columns had which the newest
+    version lacks, dropped or not.
+    """
 
     table: TableName
     fields: tuple[DerivedField, ...]
     versions: tuple[TableSchema, ...]
     salt: str = field(default="", repr=False)
+    dropped: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
 
     @property
     def names(self) -> list[str]:
@@ -56,13 +72,27 @@ class TableShape:
         keyed = [field for field in self.fields if field.column.key is not None]
         return [field.name for field in sorted(keyed, key=lambda field: field.column.key or 0)]
 
+    def still(self, names: Iterable[str]) -> list[str]:
+        """Some columns that the user has named, without those that are gone."""
+        there = {name.lower() for name in self.names}
+        gone = {name.lower() for name in self.gone}
+
+        def is_gone(name: str) -> bool:
+            return name not in there and not gone.isdisjoint({name, _SUFFIX.sub("", name)})
+
+        return [name for name in names if not is_gone(name.lower())]
+
     @property
     def patchy(self) -> list[str]:
-        """The names of the columns that an update may have no value for."""
+        """The names of the columns that an update may have no value for.
+
+        None is of the key, whatever it was before: every record under that key has it.
+        """
         return [
             field.name
             for field in self.fields
-            if not field.nulled and any(can_be_absent(source) for source in field.sources.values())
+            if field.column.key is None and not field.nulled
+            if any(can_be_absent(source) for source in field.sources.values())
         ]
 
 
@@ -85,7 +115,7 @@ def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collect
         column.name
         for version in versions
         if version.version <= reached
-        for column in version.columns
+        for column in version.event_columns
     }
     return all(
         source.name == field.column.name
@@ -93,6 +123,13 @@ def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collect
         else field.column.name not in used
         for field in plain_shape(versions, reserved).fields
     )
+
+
+def drops_since(versions: Sequence[TableSchema], reached: int) -> bool:
+    """Whether the newest version lacks a column that a schema version had."""
+    newest = versions[-1].version
+    lines = column_lines(versions)
+    return any(reached in line.sources and newest not in line.sources for line in lines)
 
 
 def derive_shape(
@@ -107,8 +144,8 @@ def derive_shape(
     """The derived columns of a table that was begun with version ``first``.
 
     ``reserved`` are names that its columns can't have; ``salt`` is hashed with what a mask hashes.
-    Raises SinkError where the key has become other columns, a type one that doesn't fit, or an
-    option names no column, or hides the key of rows that are identified ``by_key``.
+    Raises SinkError where a type has become one that doesn't fit, or an option names no column, or
+    hides the key of rows that are identified ``by_key``.
     """
     newest = versions[-1]
     replaced = (*options.mask.items(), *options.unfit.items())
@@ -129,30 +166,41 @@ def derive_shape(
             where=f"table {newest.name}",
             remedy="correct the names; columns go by their names in the source",
         )
-    lines = _lines(versions)
-    _require_same_key(versions, lines)
-    live = [
-        _typed(line, newest, first, options) for line in lines if newest.version in line.sources
-    ]
-    live.sort(key=lambda field: newest.columns.index(field.column))
+    lines = column_lines(versions)
+    live = [typed(line, newest, first, options) for line in lines if newest.version in line.sources]
+    places = {column.name: place for place, column in enumerate(newest.columns)}
+    live.sort(key=lambda field: places[field.column.name])
     return TableShape(
         newest.name,
         _called([field for field in live if _is_kept(field.column, options)], options, reserved),
         tuple(versions),
         salt,
+        _dropped(lines, newest.version, options),
+        _gone(lines, newest, options),
     )
 
 
 @dataclass(slots=True)
-class _Line:
-    """One column through the versions."""
+class ColumnLine:
+    """One column through the versions; ``sources`` has it by the number of each that has it.
+
+    It ``is_ended`` where the version behind these surely lacks it. Where columns go by their names,
+    it may have been renamed.
+    """
 
     id: str
     sources: dict[int, Column]
+    is_ended: bool = False
+
+    @property
+    def last(self) -> Column:
+        """The column in the last version that has it."""
+        return self.sources[max(self.sources)]
 
 
-def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
-    lines: list[_Line] = []
+def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
+    """All columns that the versions have, in the order in which they came."""
+    lines: list[ColumnLine] = []
     before: TableSchema | None = None
     for version in versions:
         numbered = before is not None and _are_numbered(before, version)
@@ -161,14 +209,52 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
             for line in lines
             if before is not None and (column := line.sources.get(before.version)) is not None
         }
-        for column in version.columns:
+        for column in version.event_columns:
             line = open_lines.get(column.number if numbered else column.name)
-            if line is None:
-                line = _Line(f"{version.version}:{column.name}", {})
+            if line is None or (before and _is_other_key(line.sources[before.version], column)):
+                line = ColumnLine(f"{version.version}:{column.name}", {})
                 lines.append(line)
             line.sources[version.version] = column
+        left_out = {column.name for column in version.columns if column.left_out}
+        for line in open_lines.values():
+            if version.version not in line.sources:
+                line.is_ended = numbered or line.last.name in left_out
         before = version
     return lines
+
+
+def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) -> frozenset[str]:
+    """``TableShape.dropped``; one whose type has changed may have had an id of its own since.
+
+    What may only have been renamed stays: nothing else has a history's older values. So does what
+    was a history's key: rows of before are told apart by it.
+    """
+    return frozenset(
+        f"{version}:{column.name}"
+        for line in lines
+        if not _is_kept(line.last, options) or (newest not in line.sources and line.is_ended)
+        if options.kind != "history" or all(of.key is None for of in line.sources.values())
+        for version, column in line.sources.items()
+    )
+
+
+def _gone(
+    lines: Iterable[ColumnLine], newest: TableSchema, options: DerivedTable
+) -> frozenset[str]:
+    """``TableShape.gone``: the names as the derived table would have them."""
+    ended = (line for line in lines if newest.version not in line.sources)
+    had = {column.name for line in ended for column in line.sources.values()}
+    there = {column.name for column in newest.event_columns}
+    named = partial(_named, options)
+    return frozenset(map(named, had)) - frozenset(map(named, there))
+
+
+def _is_other_key(before: Column, column: Column) -> bool:
+    """Whether a column of the key can't be the one that it was: values of before don't fit."""
+    if before.key is None or column.key is None:
+        return False
+    was, kind = spark_type(before), spark_type(column)
+    return not (holds(was, kind) or widens(was, kind))
 
 
 def _are_numbered(older: TableSchema, newer: TableSchema) -> bool:
@@ -183,27 +269,7 @@ def _epoch(version: TableSchema) -> int:
     return Position.parse(version.since).epoch
 
 
-def _require_same_key(versions: Sequence[TableSchema], lines: Iterable[_Line]) -> None:
-    """Old rows wouldn't be found by another key; by its columns' new names they are."""
-    ids = {
-        version.version: {
-            column.key: line.id
-            for line in lines
-            if (column := line.sources.get(version.version)) is not None and column.key is not None
-        }
-        for version in versions
-    }
-    if any(ids[version.version] != ids[versions[-1].version] for version in versions):
-        keys = [", ".join(column.name for column in version.key) for version in versions]
-        raise SinkError(
-            f"the table's key was changed: {' → '.join(dict.fromkeys(keys))}",
-            where=f"table {versions[-1].name}",
-            remedy="rows of the old key can't be found by the new one: change it back, leave the "
-            "table out by table.exclude.list, or capture it again under another topic.prefix",
-        )
-
-
-def _typed(line: _Line, newest: TableSchema, first: int, options: DerivedTable) -> DerivedField:
+def typed(line: ColumnLine, newest: TableSchema, first: int, options: DerivedTable) -> DerivedField:
     """The field with the type that its versions since ``first`` have made of it."""
     column = line.sources[newest.version]
     chosen_type = options.types.get(column.name)
@@ -253,7 +319,7 @@ def _changed(
         }
         name = f"{field.column.name}__v{number}"
         return replace(
-            field, id=f"{number}:{field.column.name}", name=name, type=kind, sources=sources
+            field, id=f"{number}:{sources[number].name}", name=name, type=kind, sources=sources
         )
     raise SinkError(
         f"column {field.column.name} was {field.type} here, and is {field.column.declared} in the "
@@ -276,9 +342,10 @@ def _called(
     """The fields under names that differ whatever the case, since Spark's do.
 
     A name that differs from an earlier one by case only, or is one of ours, gets ``__2`` appended
-    (``__3`` and so on if that is taken as well).
+    (``__3`` and so on if that is taken as well). For other readers, characters that need Delta's
+    column mapping are ``_``.
     """
-    wanted = [options.rename.get(field.column.name, field.name) for field in fields]
+    wanted = [_named(options, field.column.name, field.name) for field in fields]
     own = {name.lower() for name in reserved}
     taken = own | {name.lower() for name in wanted}
     used = set(own)
@@ -290,3 +357,9 @@ def _called(
         used.add(name.lower())
         called.append(replace(original, name=name, partitions=name in options.partition))
     return tuple(called)
+
+
+def _named(options: DerivedTable, column: str, usual: str | None = None) -> str:
+    """What the options call a column, unless the name is taken."""
+    name = options.rename.get(column, usual or column)
+    return NOT_IN_PARQUET.sub("_", name) if options.compatibility == "readers" else name

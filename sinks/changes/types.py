@@ -32,7 +32,6 @@ _INTEGERS: Final = {"smallint": 5, "int": 10, "bigint": 20}
 """Decimal digits that Delta asks for; of a bigint one more than it has."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
-DECIMAL_DIGITS_MAX: Final = 38
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 FIXED_SIZE: Final = frozenset({
@@ -118,6 +117,12 @@ def json_type(column: Column, kind: str) -> str:
     return _IN_JSON.get(column.type, "string") if kind == spark_type(column) else "string"
 
 
+def is_as_in_json(column: Column, kind: str) -> bool:
+    """Whether a value that was read as the column's ``json_type`` is one of ``kind`` as it is."""
+    is_read = json_type(column, kind) == kind == spark_type(column)
+    return is_read and column.type not in _CONVERT
+
+
 def from_text(
     column: Column,
     value: SparkColumn,
@@ -191,7 +196,7 @@ def _element_type(column: Column) -> str:
 
 def _decimal(column: Column) -> _Digits | None:
     digits = column.decimal_digits
-    return _Digits(*digits) if digits and digits[0] <= DECIMAL_DIGITS_MAX else None
+    return _Digits(*digits) if digits and column.is_decimal else None
 
 
 def _checked(column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool) -> SparkColumn:

@@ -16,7 +16,7 @@ from cdc.errors import SinkError
 from cdc.records.schema import TableSchema
 from sinks.changes.ended import Older, older
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
-from sinks.changes.newest import Newest, by_key, latest, newest_of_changes
+from sinks.changes.newest import Newest, by_key, contenders, newest_of_changes
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.log import read_records, topic_of
@@ -55,9 +55,9 @@ class DebeziumChanges:
         return newest_of_changes(self.parsed(shape), shape, ranges=ranges)
 
     @contextmanager
-    def latest(self, shape: TableShape) -> Iterator[DataFrame]:
-        """The same as rows of one kind, for a target that reads them once."""
-        yield latest(self.parsed(shape), shape)
+    def contenders(self, shape: TableShape) -> Iterator[DataFrame]:
+        """What that is made of, for a target that reads them once."""
+        yield contenders(self.parsed(shape), shape)
 
     def older(self, shape: TableShape) -> Older | None:
         """The stored rows that go if no change speaks of them."""

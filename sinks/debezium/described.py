@@ -113,6 +113,7 @@ def describe(
     known = {column.name: column for column in before.columns} if before is not None else {}
     ordered = sorted(groups, key=lambda group: group.last)
     reader = _LayoutReader(name, source, known | dict(declared or {}))
+    reader.require_types(ordered)
     keys = reader.layouts((group.key for group in ordered), of_keys=True)
     values = reader.layouts((group.value for group in ordered), of_keys=False)
     if before is None and not values:
@@ -143,6 +144,28 @@ class _LayoutReader:
     name: TableName
     source: RecordSource
     columns: Mapping[str, Column]
+
+    def require_types(self, groups: Iterable[RecordGroup]) -> None:
+        """Raise ConfigError where nothing says what members of keys or rows without schemas are."""
+        names: list[str] = []
+        is_plain = False
+        for group in groups:
+            if group.key is not None and group.key.encoding == "plain":
+                names += _members(group.key.text, self.name)
+            if group.value is not None and group.value.encoding == "plain":
+                names += plain_names(group.value)
+                is_plain = True
+        missing = [name for name in dict.fromkeys(names) if name not in self.columns]
+        if not missing and (self.columns or not (names or is_plain)):
+            return
+        example = f'{missing[0] if missing else "id"} = "bigint"'
+        raise ConfigError(
+            f"{self.name} is JSON without schemas, and nothing says what type its columns "
+            f"have: {', '.join(missing) or 'none is known'}",
+            where=f'[lakehouse.types."{self.name}"]',
+            remedy=f"describe each there as PostgreSQL declares it, such as {example}; or run once "
+            "with --types-from-source",
+        )
 
     def layouts(self, schemas: Iterable[Written | None], *, of_keys: bool) -> tuple[Layout, ...]:
         """The schemas of keys, or of values, each once, the newest last."""
@@ -201,14 +224,6 @@ class _LayoutReader:
 
     def _plain(self, names: list[str]) -> Layout:
         """The layout of JSON without a schema, by the declared columns."""
-        missing = [name for name in names if name not in self.columns]
-        if missing or not names:
-            raise ConfigError(
-                f"{self.name} is JSON without schemas, and nothing says what type its columns "
-                f"have: {', '.join(missing) or 'none is known'}",
-                where="[lakehouse.types]",
-                remedy="describe them there, or run once with --types-from-source",
-            )
         modes = self.source.connector.modes
         forms = {name: form_of(self.columns[name], modes) for name in names}
         members = {name: form for name, form in forms.items() if form is not None}
@@ -216,6 +231,11 @@ class _LayoutReader:
             name: column_of(name, schema, self.columns[name]) for name, schema in members.items()
         }
         return Layout(PLAIN, "plain", members, columns)
+
+
+def plain_names(value: Written) -> list[str]:
+    """The names of the members that rows without a schema have; none where there is no row."""
+    return list(json.loads(value.text)) if value.text else []
 
 
 def _members(key: str, name: TableName) -> list[str]:

@@ -13,18 +13,24 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from sinks.changes.ends import RowsEnd
+from sinks.changes.names import ABSENT, OWN, POSITION, quoted
+from sinks.changes.shape import plain_shape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.envelope import LSN, committed_at, enveloped, is_truncate, table_of
 from sinks.debezium.log import read_records, topic_of
+from sinks.debezium.members import doubt_of, newest_rows
+from sinks.debezium.parse import parse
 from sinks.debezium.records import RecordGroup, discover
+from sinks.run.debezium_topic import MemberDoubt
 from sinks.run.plan import TablePlan
+from sinks.spark.errors import spark_error
 from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
@@ -76,8 +82,10 @@ def plan_tables(
                     planned.tables[name], planned.groups[name] = plan, groups
             except MillraceError as error:
                 planned.refused[name] = error
-                if table.base:
-                    planned.tables[name] = table.left_alone()
+                told = topic_of(table).told([*types.get(table.topic, {}).values()])
+                if table.base or told.types:  # --types-from-source is asked once
+                    kept = table.model_copy(update={"debezium": told})
+                    planned.tables[name] = kept.left_alone()
     return planned
 
 
@@ -113,8 +121,8 @@ def _as_table_error(table: TablePlan) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise SinkError(
-            f"its records can't be read: {first_line(error)}", where=f"table {table.source}"
+        raise spark_error(
+            "its records can't be read", error, where=f"table {table.source}"
         ) from None
 
 
@@ -129,12 +137,12 @@ def _planned(
     topic = topic_of(table)
     # One that is built again may have another key; its columns' types are still known.
     before = topic.schemas if table.base else ()
-    removed = () if table.base or not topic.schemas else topic.schemas[-1].columns
+    told = topic.types if table.base else topic.known_columns
     described = describe(
         TableName.parse(table.source),
         groups,
         source,
-        declared={column.name: column for column in removed} | dict(types),
+        declared={column.name: column for column in told} | dict(types),
         before=before[-1] if before else None,
     )
     if described is None:
@@ -151,7 +159,13 @@ def _planned(
             _require_keys(table, described)
     schema = described.schema
     earlier = [older for older in before if older.version != schema.version]
-    update = {"schemas": (*earlier, schema), "key_forms": _key_forms(table, groups)}
+    update = {
+        "schemas": (*earlier, schema),
+        "key_forms": _key_forms(table, groups),
+        "types": (),  # the schema has them
+        "rows": newest_rows(groups, described, topic.rows),
+        "doubt": _doubt(table, groups, described, read),
+    }
     return table.model_copy(
         update={
             "next": table.end,
@@ -162,6 +176,41 @@ def _planned(
             "debezium": topic.model_copy(update=update),
         }
     )
+
+
+def _doubt(
+    table: TablePlan, groups: list[RecordGroup], topic: TopicLayout, read: Callable[[], DataFrame]
+) -> MemberDoubt | None:
+    """The table's doubt with what these records bring.
+
+    An update that leaves a large value out covers a row only where an earlier record has it whole.
+    """
+    before = topic_of(table)
+    doubt = doubt_of(groups, topic, before.rows, max(table.start.values(), default=0))
+    if before.doubt is not None:
+        doubt = before.doubt if doubt is None else before.doubt.and_then(doubt)
+    if doubt is None or not topic.schema.key:
+        return doubt
+    shape = plain_shape([topic.schema], OWN)
+    columns = [name for name in doubt.columns if name in shape.patchy]
+    if not columns:
+        return doubt
+    offset = F.conv(F.substring(POSITION, 10, 16), 16, 10).cast("bigint")
+    lacks = F.arrays_overlap(ABSENT, F.array(*map(F.lit, columns)))
+    row = Window.partitionBy(*map(quoted, shape.keys)).orderBy("offset")
+    with _as_table_error(table):
+        last = (
+            parse(read(), topic, shape)
+            .select(*map(quoted, shape.keys), offset.alias("offset"), lacks.alias("lacks"))
+            .where(F.col("offset") >= doubt.since)
+            .withColumn("still_lacks", F.min("lacks").over(row))
+            .where("still_lacks")  # neither it nor one before it has the values
+            .agg(F.max("offset"))
+            .first()
+        )
+    if last is None or last[0] is None:
+        return doubt
+    return doubt.model_copy(update={"since": last[0] + 1})
 
 
 def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[RowsEnd, ...]:

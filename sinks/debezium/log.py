@@ -12,7 +12,8 @@ from cdc.log.offsets import LogReader, Offsets
 from cdc.records.schema import TableName
 from sinks.log.counts import ranges, some_of
 from sinks.log.records import committed, has_records
-from sinks.run.plan import DebeziumTopic, TablePlan
+from sinks.run.debezium_topic import DebeziumTopic
+from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

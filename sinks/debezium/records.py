@@ -119,7 +119,10 @@ def _map(text: SparkColumn, path: str) -> SparkColumn:
 
 
 class Written(NamedTuple):
-    """How keys, or values, were written: the text of a plain key is that of one of the keys."""
+    """How keys, or values, were written: the text is that of their schema.
+
+    Without one, a key's is that of one of the keys, and a value's has the names of a row's members.
+    """
 
     encoding: RecordEncoding
     mark: int
@@ -131,7 +134,8 @@ class RecordGroup(NamedTuple):
 
     ``key`` is None where there is none, and ``value`` in tombstones. ``key_form`` is all of a key's
     bytes but its values: with another form, keys go to other partitions. ``last`` are the last
-    record's time (ms) and offset.
+    record's time (ms) and offset, ``first_ms`` is the first one's time. They are in one partition,
+    before the offset ``end``. Rows of plain values have one list of members.
     """
 
     topic: str
@@ -140,19 +144,26 @@ class RecordGroup(NamedTuple):
     key: Written | None
     value: Written | None
     key_form: str = ""
+    first_ms: int = 0
+    end: int = 0
 
 
 def discover(raw: DataFrame) -> list[RecordGroup]:
     """The groups that all records, with their ``timestamp``, fall into."""
-    marks = ("topic", "key_encoding", KEY_MARK, "key_form", "value_encoding", VALUE_MARK)
+    marks = (
+        "topic", "partition", "key_encoding", KEY_MARK, "key_form", "value_encoding", VALUE_MARK,
+        "row_form",
+    )  # fmt: skip
     rows = (
         opened(raw)
         .withColumns({"key_encoding": encoding_of("key"), "value_encoding": encoding_of("value")})
-        .withColumn("key_form", _key_form())
+        .withColumns({"key_form": _key_form(), "row_form": _row_form()})
         .groupBy(*marks)
         .agg(
             F.count(F.lit(1)).alias("events"),
             F.max(F.struct(F.unix_millis("timestamp").alias("ms"), "offset")).alias("last"),
+            F.min(F.unix_millis("timestamp")).alias("first_ms"),
+            (F.max("offset") + 1).alias("end"),
             F.first(F.coalesce(KEY_SCHEMA, _plain_key())).alias("key_text"),
             F.first(VALUE_SCHEMA).alias("value_text"),
         )
@@ -164,8 +175,12 @@ def discover(raw: DataFrame) -> list[RecordGroup]:
             events=row["events"],
             last=(row["last"]["ms"], row["last"]["offset"]),
             key=_written(row["key_encoding"], row[KEY_MARK], row["key_text"]),
-            value=_written(row["value_encoding"], row[VALUE_MARK], row["value_text"]),
+            value=_written(
+                row["value_encoding"], row[VALUE_MARK], row["value_text"] or row["row_form"]
+            ),
             key_form=row["key_form"],
+            first_ms=row["first_ms"],
+            end=row["end"],
         )
         for row in rows
     ]
@@ -178,6 +193,12 @@ def _written(encoding: RecordEncoding | None, mark: int, text: str | None) -> Wr
 def _plain_key() -> SparkColumn:
     """The key itself, which names its members."""
     return F.when(F.col(KEY_MARK) == PLAIN, F.col("key").cast("string"))
+
+
+def _row_form() -> SparkColumn:
+    """The names of a plain row's members, in their order, as JSON."""
+    row = F.coalesce(F.col(BODY)["after"], F.col(BODY)["before"])
+    return F.when(F.col(VALUE_MARK) == PLAIN, F.to_json(F.map_keys(row)))
 
 
 def _key_form() -> SparkColumn:

@@ -26,8 +26,9 @@ from cdc.settings import LakehouseSettings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.debezium.described import RecordSource, connector_options, declared_columns
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends, topic_of
+from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.options import RunContext
-from sinks.run.plan import DebeziumTopic, RunPlan, TablePlan, WantedTable, proposed, to_read
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
 from sinks.run.topics import Examination, ExaminedTables, require_retained
 from sinks.spark.session import tune
 
@@ -98,6 +99,11 @@ class DebeziumTopics:
         }
         return {name: error for name, error in errors.items() if error is not None}
 
+    def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
+        """None: a table whose key has changed is refused."""
+        del tables, state
+        return {}
+
     def _refused(
         self, source: str, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:
@@ -126,16 +132,15 @@ class DebeziumTopics:
         archive, whose records aren't Millrace's.
         """
         without_archives = {name: table._replace(is_whole=False) for name, table in wanted.items()}
-        tables = proposed(before, state, without_archives)
+        standing = {name: table for name, table in before.items() if table.base}
+        tables = proposed(standing, state, without_archives)
         for name in wanted:
             table, last = tables[name], before.get(name)
             topic_id = self._topics[table.source].id
-            read_so_far = last.debezium if last is not None else None
-            debezium = (
-                DebeziumTopic(topic_id=topic_id)
-                if read_so_far is None
-                else read_so_far.model_copy(update={"topic_id": topic_id})
-            )
+            debezium = (last and last.debezium) or DebeziumTopic(topic_id=topic_id)
+            if not table.base:
+                debezium = debezium.begun_again()
+            debezium = debezium.model_copy(update={"topic_id": topic_id})
             version = debezium.schemas[-1].version if debezium.schemas else 0
             update = {"debezium": debezium, "schema_version": version}
             tables[name] = table.model_copy(update=update)

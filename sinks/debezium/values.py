@@ -11,9 +11,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from cdc.records.connect import DECIMAL, Schema, Type
-from cdc.records.schema import Column
+from cdc.records.schema import DECIMAL_DIGITS_MAX, Column
 from cdc.settings.modes import ValueModes
-from sinks.changes.types import DECIMAL_DIGITS_MAX, from_text, refuse, refused, spark_type
+from sinks.changes.types import from_text, refuse, refused, spark_type
 from sinks.debezium.decimals import bound, to_decimal, to_text
 from sinks.debezium.decoders import ValueDecoder
 from sinks.debezium.forms import BITS, VARIABLE, is_array, is_known

@@ -26,7 +26,8 @@ from sinks.run.cuts import Instant
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.summary import RunOutcome, TableCounts, TableVersion
-from sinks.spark.session import SparkProvider, first_line
+from sinks.spark.errors import spark_error
+from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -292,8 +293,9 @@ def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: 
         return spark.sql(sql)
     except PySparkException as error:
         lacking = [name for name in mentioned if name in cut.missing]
-        raise SinkError(
-            f"the query isn't possible: {first_line(error)}",
+        raise spark_error(
+            "the query isn't possible",
+            error,
             where=str(cut),
             remedy=f"{', '.join(lacking)}: didn't reach this cut; `millrace cuts` lists others"
             if lacking

@@ -1,12 +1,12 @@
 """A derived table's columns → those of its Delta table: made, added, renamed, widened.
 
-A column is identified by its id, which its comment holds, so that each step may be repeated
-after a crash. Renaming needs Delta's column mapping, which older readers don't know: a table gets
-it with its first rename.
+Renaming needs Delta's column mapping, which some readers don't know: a table gets it with its first
+rename, by a commit of its own.
 """
 
 import math
-import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -16,13 +16,33 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
-from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
-from sinks.changes.shape import DerivedField, TableShape
+from sinks.changes.names import COLUMN_ID, DELETED, END, NOT_IN_PARQUET, POSITION, quoted
+from sinks.changes.shape import TableShape
+from sinks.delta.columns import (
+    AddColumn,
+    ColumnStep,
+    DropColumn,
+    RenameColumn,
+    TableColumns,
+    WidenColumn,
+    column_id,
+    plan_steps,
+    require_replaceable,
+    type_of,
+)
+from sinks.delta.readers import MAPPING, WIDENING, require_readable, warning
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
-from sinks.spark.session import first_line
+from sinks.delta.transaction import CONFLICTS, DeltaTransaction
+from sinks.run.options import Report
+from sinks.spark.errors import spark_error
 
-_NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
-_NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_MAPPING_MODE: Final = "delta.columnMapping.mode"
+_NAME_MAPPING: Final = {_MAPPING_MODE: "name"}
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_MAPPING_ID: Final = "delta.columnMapping.id"
+_MAPPING_LAST: Final = "delta.columnMapping.maxColumnId"
+PURGED_PROPERTY: Final = "millrace.purged"
+"""The numbers of the columns that a table had before files were rewritten that had others."""
 _COLUMNS_WITH_STATISTICS: Final = 32
 """So many columns, the first ones, have statistics by Delta's default."""
 _WITH_STATISTICS: Final = (
@@ -32,37 +52,47 @@ _WITH_STATISTICS: Final = (
 _MARGIN_HOURS: Final = 1
 """A run that meets a compaction still stands at the version from before it."""
 _LOG_HOURS: Final = 30 * 24
-_BETWEEN: Final = "_millrace_renamed_"
-"""Opens the name that a column has while it is renamed to one that another column still has."""
 
 
 def creation_properties(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
-    odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
     return {
-        **(_NAME_MAPPING if odd else {}),
+        **(_NAME_MAPPING if needs_mapping(shape.names) else {}),
         **retention_properties(target.derived.keep),
-        **_statistics(target, shape),
+        **_statistics(target, shape, TableColumns((), target.derived.options.partition, {})),
         "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         "delta.enableDeletionVectors": str(target.derived.deletion_vectors).lower(),
     }
 
 
-def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
-    """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
-    if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
+def needs_mapping(names: Iterable[str]) -> bool:
+    """Whether columns can have these names by Delta's column mapping only."""
+    return any(NOT_IN_PARQUET.search(name) for name in names)
+
+
+def _statistics(target: DeltaTarget, shape: TableShape, there: TableColumns) -> dict[str, str]:
+    """Of which columns Delta keeps the least and greatest value, if not of the first ones.
+
+    What is ``there`` counts as well: columns that the source has dropped come before others.
+    """
+    columns = {*there.names, *shape.names, *target.derived.reserved}
+    if len(columns) <= _COLUMNS_WITH_STATISTICS:
         return {}
     options = target.derived.options
     able = [
         field.name
         for field in shape.fields
-        if field.type.startswith(_WITH_STATISTICS) and field.name not in options.partition
+        if field.type.startswith(_WITH_STATISTICS) and field.name not in there.partitioned_by
+    ]
+    standing = {field["name"]: type_of(field) for field in there.fields}
+    able += [
+        name for name in options.cluster if standing.get(name, "").startswith(_WITH_STATISTICS)
     ]
     own = [POSITION, *([END] if target.derived.kind == "history" else [])]
     first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
     listed = [name for name in first if name in able or name in own]
     kept = listed[:_COLUMNS_WITH_STATISTICS]
-    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, kept))}
+    return {_STATISTICS: ",".join(map(quoted, kept))}
 
 
 def retention_properties(keep: timedelta) -> dict[str, str]:
@@ -88,28 +118,172 @@ def dropped_columns(target: DeltaTarget, shape: TableShape) -> list[str]:
     return [field.name for field in target.columns() if field.name.lower() not in own]
 
 
-def evolve(target: DeltaTarget, shape: TableShape) -> None:
-    """Add, rename and widen the table's columns to those of a shape; raises SinkError.
+def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> None:
+    """Bring the table's columns to those of a shape, in one commit before the run's own.
 
-    Columns that the source has dropped stay.
+    All steps are planned first, from what stands: nothing is changed where one can't be done, and
+    nothing is left to do where a run before this one has come so far. Columns that the source has
+    dropped stay, but where they are to be removed. ``report`` is told which readers can't follow.
+    Raises SinkError where it can't be done, ``CONFLICTS`` where others were faster.
     """
     _require_same_deletes(target)
+    if target.derived.for_readers:
+        require_readable(target.name, target.reader_features())
+    there = target.columns_in_log()
     try:
-        _rename(target, shape)
-        there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
-        added = [field for field in shape.fields if field.name.lower() not in there]
-        if added:
-            _add(target, added)
-        for field in shape.fields:
-            if there.get(field.name.lower(), field.type) != field.type:
-                _widen(target, field)
-        cluster(target)
+        drops = shape.dropped if target.derived.removal else ()
+        steps = plan_steps(there, shape.fields, drops)
+        require_clusterable(target, shape, there.after(steps).names)
+        if steps:
+            for feature in sorted(_features(target, steps) - target.reader_features()):
+                report(warning(feature, [target.name]))
+            change = _rewrite if _rewrites(target, steps) else _change
+            change(target, run, there, steps, shape)
+        cluster(target, shape)
+    except CONFLICTS:
+        raise
     except PySparkException as error:
-        raise SinkError(
-            f"the table's columns can't be changed: {first_line(error)}",
+        raise spark_error(
+            "the table's columns can't be changed",
+            error,
+            where=target.name,
+            remedy="correct what [[lakehouse.tables]] says of it, or remove the Delta table, so "
+            "that the next run rebuilds it from the log",
+        ) from None
+    except SinkError as error:
+        error.where = target.name
+        raise
+
+
+def _rewrites(target: DeltaTarget, steps: Iterable[ColumnStep]) -> bool:
+    """Whether files are written anew, since not all readers would find columns in the old ones."""
+    return target.derived.for_readers and not all(isinstance(step, AddColumn) for step in steps)
+
+
+def _features(target: DeltaTarget, steps: Sequence[ColumnStep]) -> set[str]:
+    """What the steps need of Delta that not all readers know."""
+    if target.derived.for_readers:
+        return set()
+    odd = needs_mapping(step.name for step in steps if isinstance(step, AddColumn))
+    mapped = odd or any(isinstance(step, RenameColumn | DropColumn) for step in steps)
+    widened = any(isinstance(step, WidenColumn) for step in steps)
+    return {*([MAPPING] if mapped else []), *([WIDENING] if widened else [])}
+
+
+def _change(
+    target: DeltaTarget,
+    run: int,
+    there: TableColumns,
+    steps: Sequence[ColumnStep],
+    shape: TableShape,
+) -> None:
+    """Take the steps; names are mapped before, since Delta changes nothing else with that."""
+    is_mapped = there.properties.get(_MAPPING_MODE, "none") != "none"
+    if MAPPING in _features(target, steps) and not is_mapped:
+        set_properties(target, _NAME_MAPPING)
+        there = target.columns_in_log()
+    _let_go(target, {step.name for step in steps if isinstance(step, DropColumn)})
+    transaction = DeltaTransaction(target, run)
+    transaction.change_columns(_with_properties(target, there.after(steps), steps, shape))
+    transaction.commit_columns()
+
+
+def _rewrite(
+    target: DeltaTarget,
+    run: int,
+    there: TableColumns,
+    steps: Sequence[ColumnStep],
+    shape: TableShape,
+) -> None:
+    """Take the steps, and write all files in the new columns, in one commit."""
+    _let_go(target, {step.name for step in steps if isinstance(step, DropColumn | RenameColumn)})
+    transaction = DeltaTransaction(target, run)
+    after = there.after(steps, rewritten=True)
+    files = transaction.files()
+    columns = [
+        (F.lit(None) if old is None else F.col(quoted(old)))
+        .cast(type_of(field))
+        .alias(field["name"])
+        for field, old in zip(after.fields, after.before(there), strict=True)
+    ]
+    rows = transaction.rows(files).select(*columns)
+    transaction.change_columns(_with_properties(target, after, steps, shape))
+    transaction.write(rows)
+    transaction.remove(files)
+    transaction.commit_columns()
+
+
+def _let_go(target: DeltaTarget, names: Collection[str]) -> None:
+    """Have the table not be clustered by columns that aren't there afterwards.
+
+    Delta wouldn't let them go. Without column mapping it knows them by names that are others then.
+    """
+    if names and not set(names).isdisjoint(_clustering(target)):
+        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
+
+
+def _with_properties(
+    target: DeltaTarget, after: TableColumns, steps: Sequence[ColumnStep], shape: TableShape
+) -> TableColumns:
+    """The columns, with the properties that their types need, and for statistics of them."""
+    properties = {key: value for key, value in after.properties.items() if key != _STATISTICS}
+    properties |= _statistics(target, shape, after)
+    if WIDENING in _features(target, steps):
+        properties["delta.enableTypeWidening"] = "true"
+    types = [step.type for step in steps if isinstance(step, AddColumn)]
+    types += [step.to for step in steps if isinstance(step, WidenColumn)]
+    if any("timestamp_ntz" in kind for kind in types):
+        properties["delta.feature.timestampNtz"] = "supported"
+    return replace(after, properties=properties)
+
+
+def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, report: Report) -> None:
+    """Let the table take the columns of a shape in place of its own; raises SinkError.
+
+    Properties that name columns of before, which are about to go, are taken away. ``report`` is
+    told which readers can't follow.
+    """
+    there = target.columns_in_log()
+    if target.derived.for_readers:
+        require_readable(target.name, target.reader_features())
+    require_replaceable(target.name, there, {*shape.names, *target.derived.reserved})
+    needed = _needed_by(shape)
+    if _MAPPING_MODE in needed and MAPPING not in target.reader_features():
+        report(warning(MAPPING, [target.name]))
+    try:
+        set_properties(target, needed)
+        if _clustering(target):
+            target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
+        if _STATISTICS in there.properties:
+            target.spark.sql(f"ALTER TABLE {target.sql_name} UNSET TBLPROPERTIES ('{_STATISTICS}')")
+    except CONFLICTS:
+        raise
+    except PySparkException as error:
+        raise spark_error(
+            "the table can't be written anew",
+            error,
             where=target.name,
             remedy="remove the Delta table, so that the next run rebuilds it from the log",
         ) from None
+
+
+def settle(target: DeltaTarget, shape: TableShape) -> None:
+    """Have a table that was just written as a whole clustered, with statistics of its columns."""
+    _set_statistics(target, shape)
+    cluster(target, shape)
+
+
+def _set_statistics(target: DeltaTarget, shape: TableShape) -> None:
+    there = target.columns_in_log()
+    missing = _statistics(target, shape, there).items() - there.properties.items()
+    set_properties(target, dict(missing))
+
+
+def _needed_by(shape: TableShape) -> dict[str, str]:
+    """The properties that a table needs to have such columns."""
+    properties = _NAME_MAPPING if needs_mapping(shape.names) else {}
+    is_local = any("timestamp_ntz" in field.type for field in shape.fields)
+    return {**properties, **({"delta.feature.timestampNtz": "supported"} if is_local else {})}
 
 
 def _require_same_deletes(target: DeltaTarget) -> None:
@@ -123,84 +297,66 @@ def _require_same_deletes(target: DeltaTarget) -> None:
         )
 
 
-def cluster(target: DeltaTarget) -> None:
-    """Have the table clustered as it is to be; only files written from then on are."""
-    wanted = list(target.derived.options.cluster)
-    if not wanted:
-        return
-    detail = DeltaTable.forPath(target.spark, target.path).detail().first()
-    if detail is not None and list(detail["clusteringColumns"]) != wanted:
-        columns = ", ".join(map(quoted, wanted))
-        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
-
-
-def _rename(target: DeltaTarget, shape: TableShape) -> None:
-    """Give every column that is there already the name that it has now.
-
-    One that the source has dropped gives its name away to a new one.
-    """
-    there = {_id(field.metadata): field.name for field in target.columns()}
-    names = {id_: name for id_, name in there.items() if id_ is not None}
-    wanted = {field.id: field.name for field in shape.fields}
-    renamed = {id_: name for id_, name in wanted.items() if names.get(id_, name) != name}
-    used = {name.lower() for name in wanted.values()}
-    for id_, name in names.items():
-        if id_ not in wanted and (name.lower() in used or name.startswith(_BETWEEN)):
-            had = id_.partition(":")[2] if name.startswith(_BETWEEN) else name
-            renamed[id_] = _free(had, used | {other.lower() for other in names.values()})
-    if not renamed:
-        return
-    set_properties(target, _NAME_MAPPING)
-    for id_ in renamed:  # by a name in between: two columns may have each other's
-        _rename_column(target, names[id_], f"{_BETWEEN}{id_}")
-    for id_, name in renamed.items():
-        _rename_column(target, f"{_BETWEEN}{id_}", name)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """A name for a dropped column: the one that it had, and a number."""
-    number = 1
-    while f"{name}__dropped{number}".lower() in taken:
-        number += 1
-    return f"{name}__dropped{number}"
-
-
-def _id(metadata: dict[str, str]) -> str | None:
-    comment = metadata.get("comment", "")
-    return comment.removeprefix(COLUMN_ID) if comment.startswith(COLUMN_ID) else None
-
-
-def _rename_column(target: DeltaTarget, name: str, to: str) -> None:
-    if name != to:
-        target.spark.sql(
-            f"ALTER TABLE {target.sql_name} RENAME COLUMN {quoted(name)} TO {quoted(to)}"
+def require_clusterable(target: DeltaTarget, shape: TableShape, names: Iterable[str]) -> None:
+    """Raise SinkError where the table is to be clustered by a column that it won't have."""
+    there = {name.lower() for name in names}
+    wanted = shape.still(target.derived.options.cluster)
+    lacking = [name for name in wanted if name.lower() not in there]
+    if lacking:
+        raise SinkError(
+            f"cluster names columns that the table doesn't have: {', '.join(lacking)}",
+            where=target.name,
+            remedy="correct cluster in [[lakehouse.tables]]; columns go by their names here",
         )
 
 
-def _add(target: DeltaTarget, columns: list[DerivedField]) -> None:
-    properties: dict[str, str] = {}
-    if any(_NOT_IN_PARQUET.search(field.name) for field in columns):
-        properties |= _NAME_MAPPING
-    if any("timestamp_ntz" in field.type for field in columns):
-        properties["delta.feature.timestampNtz"] = "supported"
-    set_properties(target, properties)
-    listed = ", ".join(
-        f"{quoted(field.name)} {field.type} COMMENT {_literal(COLUMN_ID + field.id)}"
-        for field in columns
-    )
-    target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({listed})")
+def column_ids(target: DeltaTarget) -> str:
+    """The numbers that Delta's column mapping has given the table's columns; empty: it hasn't.
+
+    A column that comes later has a number that none before had.
+    """
+    ids = (field.metadata.get(_MAPPING_ID) for field in target.columns())
+    return ",".join(str(id_) for id_ in ids if id_ is not None)
+
+
+def has_removed_columns(target: DeltaTarget) -> bool:
+    """Whether files may have values of columns that the table doesn't have any more."""
+    properties, ids = target.properties(), column_ids(target)
+    ever = int(properties.get(_MAPPING_LAST, 0))
+    return ever > len(ids.split(",")) and properties.get(PURGED_PROPERTY) != ids
+
+
+def cluster(target: DeltaTarget, shape: TableShape) -> None:
+    """Have the table clustered as it is to be; only files written from then on are.
+
+    It can't be by columns without statistics.
+    """
+    options = target.derived.options
+    if not options.cluster:
+        return
+    there, still = target.columns().names, shape.still(options.cluster)
+    wanted = [name for name in options.cluster if name in still or name in there]
+    if _clustering(target) != wanted:
+        _set_statistics(target, shape)
+        by = f"({', '.join(map(quoted, wanted))})" if wanted else "NONE"
+        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
+
+
+def _clustering(target: DeltaTarget) -> list[str]:
+    """By which columns the table is clustered."""
+    detail = DeltaTable.forPath(target.spark, target.path).detail().first()
+    return list(detail["clusteringColumns"]) if detail is not None else []
+
+
+def stored_names(target: DeltaTarget) -> dict[str, str]:
+    """The names of the table's columns, by their ids."""
+    there = ((column_id(field), field["name"]) for field in target.columns_in_log().fields)
+    return {id_: name for id_, name in there if id_ is not None}
 
 
 def _literal(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def _widen(target: DeltaTarget, field: DerivedField) -> None:
-    set_properties(target, {"delta.enableTypeWidening": "true"})
-    target.spark.sql(
-        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(field.name)} TYPE {field.type}"
-    )
 
 
 def set_properties(target: DeltaTarget, properties: dict[str, str]) -> None:

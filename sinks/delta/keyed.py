@@ -1,6 +1,6 @@
-"""The newest state of each key → one commit to the table of current rows, in one of four ways.
+"""The newest state of each key → one commit to the table of current rows, in one of five ways.
 
-- ``write_new`` makes the table.
+- ``write_new`` makes the table; ``replace_rows`` makes it anew, where its rows have other keys.
 - ``rewrite`` writes a small table whole, in one job. 1,000 changes of each of twelve tables of
   10,000 rows take it 10 s on two cores; they would take ``mark`` 21 s, and ``merge`` 42 s.
 - ``mark`` marks rows of a large table as gone, by deletion vectors, and writes those that come. The
@@ -29,12 +29,14 @@ from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, U
 from sinks.changes.newest import Newest, lost
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import FILE_AND_INDEX, DeltaTransaction, create, execute
+from sinks.delta.commit import create, execute, replace_all
 from sinks.delta.evolution import columns_with_ids, dropped_columns
 from sinks.delta.table import DeltaTarget
+from sinks.delta.transaction import FILE_AND_INDEX, DeltaTransaction
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges
+from sinks.spark.jvm import struct_of
 
 SMALL_BYTES: Final = 4 << 20
 """Rewriting a smaller table is faster than finding its rows."""
@@ -65,12 +67,28 @@ def write_rows(
 
 def write_new(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> Rows:
     """Create the Delta table with the rows."""
-    rows = newest.where(F.col(OP) == UPSERT).select(
+    return create(target, _new_rows(target, newest, shape), shape)
+
+
+def replace_rows(
+    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+) -> Rows:
+    """Write the table anew, as its rows have other keys: the changes have all of them.
+
+    What stands under the old keys goes, also where deletes are marked. Inside of ``commit``.
+    """
+    del plan
+    with changes.newest(shape) as newest:
+        return replace_all(target, _new_rows(target, newest.all(), shape), shape)
+
+
+def _new_rows(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> DataFrame:
+    """All columns of the rows that are there; of a table that has no others."""
+    return newest.where(F.col(OP) == UPSERT).select(
         *columns_with_ids(shape),
         _position(changed, F.lit(True)).alias(POSITION),
         *([F.lit(False).alias(DELETED)] if target.derived.marks_deletes else []),
     )
-    return create(target, rows, shape)
 
 
 def rewrite(
@@ -98,7 +116,27 @@ def rewrite(
         F.count_if(gone).alias("deleted"),
     ).where(upsert | (is_stored & ~gone))
     transaction.write(
-        rows.select(
+        _rewritten(rows, upsert, columns, shape, of_several=newest.patched is not None)
+    )
+    transaction.remove(files)
+    observed = counts.get
+    return transaction.commit(observed["inserted"], observed["updated"], observed["deleted"])
+
+
+def _rewritten(
+    rows: DataFrame,
+    upsert: SparkColumn,
+    columns: list[StructField],
+    shape: TableShape,
+    *,
+    of_several: bool,
+) -> DataFrame:
+    """The rows of ``_joined`` as they are to be stored.
+
+    Where no change is ``of_several``, by one expression, however many columns there are.
+    """
+    if of_several:
+        return rows.select(
             *(
                 F.when(upsert, _value(column, shape, of_several=True))
                 .otherwise(kept(column.name))
@@ -106,10 +144,16 @@ def rewrite(
                 for column in columns
             )
         )
-    )
-    transaction.remove(files)
-    observed = counts.get
-    return transaction.commit(observed["inserted"], observed["updated"], observed["deleted"])
+    named = {*shape.names, POSITION}
+    new = {
+        column.name: quoted(column.name)
+        if column.name in named
+        else f"CAST(NULL AS {column.dataType.simpleString()})"  # dropped in the source
+        for column in columns
+    }
+    old = {column.name: quoted(_STORED + column.name) for column in columns}
+    row = F.when(upsert, struct_of(new)).otherwise(struct_of(old))
+    return rows.select(row.alias(_STORED)).select(f"{_STORED}.*")
 
 
 def mark(
@@ -244,9 +288,9 @@ def _joined(
     changes: DataFrame, rows: DataFrame, shape: TableShape, names: list[str], how: str
 ) -> DataFrame:
     """Changes, with columns of the stored rows of their keys."""
-    columns = [changed(name).alias(_STORED + name) for name in names]
+    columns = [f"{quoted(name)} AS {quoted(_STORED + name)}" for name in names]
     same = [changed(key) == kept(key) for key in shape.keys]
-    return changes.join(rows.select(*columns, F.lit(True).alias(_STORED)), same, how)
+    return changes.join(rows.selectExpr(*columns, f"true AS {_STORED}"), same, how)
 
 
 def _updated(

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import create, execute
+from sinks.delta.commit import create, execute, replace_all
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
 from sinks.run.plan import RunPlan
@@ -34,8 +34,7 @@ def write_copies(
     names, older = shape.names, changes.older(shape)
     netted = changes.images(shape).transform(lambda rows: _net(rows, names))
     if not plan.tables[target.name].base:
-        rows = _coming(netted.where(_no_more_than_added()), names)
-        return create(target, rows.select(*columns_with_ids(shape), POSITION, ROW), shape)
+        return create(target, _new_rows(netted, shape), shape)
     stored = DeltaTable.forPath(target.spark, target.path)
     if older is None:
         going = netted.transform(lambda rows: _going(rows, stored.toDF(), names))
@@ -61,6 +60,21 @@ def write_copies(
             older.goes(lambda name: F.col(f"t.{quoted(name)}"))
         )
     return execute(builder)
+
+
+def replace_copies(
+    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+) -> Rows:
+    """Write the table anew, as its rows had a key; inside of ``commit``."""
+    del plan
+    netted = changes.images(shape).transform(lambda rows: _net(rows, shape.names))
+    return replace_all(target, _new_rows(netted, shape), shape)
+
+
+def _new_rows(netted: DataFrame, shape: TableShape) -> DataFrame:
+    """All columns of the copies that are there; of a table that has no others."""
+    rows = _coming(netted.where(_no_more_than_added()), shape.names)
+    return rows.select(*columns_with_ids(shape), POSITION, ROW)
 
 
 def _net(images: DataFrame, names: list[str]) -> DataFrame:

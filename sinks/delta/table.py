@@ -20,21 +20,34 @@ from pyspark.sql.types import StructType
 from cdc.errors import SinkError
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
+from sinks.delta.columns import TableColumns
+from sinks.delta.readers import MAPPING
 from sinks.run.summary import TableVersion
-from sinks.spark.session import first_line
+from sinks.spark.errors import spark_error
 
 CHECKPOINT_EVERY: Final = 100
 """Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
 _COORDINATED: Final = re.compile("coordinatedCommits|catalogManaged|catalogOwned")
+_MAPPING_VERSION: Final = 2
+"""The reader version that is before features were listed."""
 _TXN_ID: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 class Applied(NamedTuple):
-    """What a Delta table has: the run (0: none of ours has written to it), at which version."""
+    """What a Delta table has: the run (0: none of ours has written to it), at which version.
+
+    ``altered``: the run that has changed columns last, by a commit before its own.
+    """
 
     run: int
     at: TableVersion
+    altered: int
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it has the columns of a run that hasn't written its rows: no cut is so."""
+        return self.altered > self.run
 
 
 class DeltaTarget:
@@ -45,7 +58,9 @@ class DeltaTarget:
         self.derived = derived
         self.name = derived.name
         self.path = derived.path
-        self.application = f"millrace/{prefix}/{derived.name}"
+        # Spark replaces ${…} in the value of a setting, which this becomes.
+        self.application = f"millrace/{prefix}/{derived.name}".replace("$", "%24")
+        self.columns_application = f"{self.application}/columns"
 
     @property
     def sql_name(self) -> str:
@@ -70,10 +85,16 @@ class DeltaTarget:
 
     def _applied(self, snapshot: Any) -> Applied:
         version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
-        return Applied(self.run_of(snapshot), version)
+        altered = self._last_of(self.columns_application, snapshot)
+        return Applied(self.run_of(snapshot), version, altered)
 
     def run_of(self, snapshot: Any) -> int:
-        """The run that a version of the table has.
+        """The run that a version of the table has."""
+        return self._last_of(self.application, snapshot)
+
+    @staticmethod
+    def _last_of(application: str, snapshot: Any) -> int:
+        """The number of the last transaction of an application; 0: there is none.
 
         A version's checksum file lists its application transactions; without one, Delta has to
         put the version's whole state together, which takes three jobs.
@@ -83,13 +104,17 @@ class DeltaTarget:
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
             listed = checksum.get().setTransactions().get()
             runs = (listed.apply(number) for number in range(listed.size()))
-            return next((int(r.version()) for r in runs if r.appId() == self.application), 0)
-        last = snapshot.transactions().get(self.application)
+            return next((int(r.version()) for r in runs if r.appId() == application), 0)
+        last = snapshot.transactions().get(application)
         return int(last.get()) if last.isDefined() else 0
 
     def columns(self) -> StructType:
         """The table's columns."""
         return StructType.fromJson(json.loads(self._metadata()["schemaString"]))
+
+    def columns_in_log(self) -> TableColumns:
+        """The table's columns, as Delta's log has them."""
+        return TableColumns.of(self._metadata())
 
     def files(self) -> DataFrame:
         """The files that the table has now, as Delta's log describes them (path, size, stats …).
@@ -128,6 +153,15 @@ class DeltaTarget:
     def properties(self) -> dict[str, str]:
         """The table's properties that Delta knows (``delta.…``), those that are set."""
         return dict(self._metadata()["configuration"])
+
+    def reader_features(self) -> set[str]:
+        """What a reader of the table has to know.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#reader-version-requirements
+        """
+        protocol = json.loads(self.last_snapshot().protocol().json())["protocol"]
+        listed = {*protocol.get("readerFeatures", ())}
+        return {MAPPING} if protocol["minReaderVersion"] == _MAPPING_VERSION else listed
 
     def has_deletion_vectors(self) -> bool:
         """Whether rows of a file may be marked as gone, by deletion vectors."""
@@ -204,8 +238,9 @@ def register(target: DeltaTarget) -> None:
         target.spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{escaped}'")
         detail = target.spark.sql(f"DESCRIBE DETAIL {name}").first()
     except PySparkException as error:
-        raise SinkError(
-            f"the table has no name in the catalog: {first_line(error)}",
+        raise spark_error(
+            "the table has no name in the catalog",
+            error,
             where=target.derived.catalog,
             remedy="the Delta table itself is up to date; make the schema, if it isn't there, and "
             "see that the merge may make tables in it",

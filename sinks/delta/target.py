@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -10,28 +11,33 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.errors import ConfigError, MillraceError, SinkError
+from cdc.errors import ConfigError, MillraceError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.records.state import Gap
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
+from sinks.changes.generations import require_one
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
 from sinks.delta.commit import commit, write_nothing
-from sinks.delta.evolution import set_properties
+from sinks.delta.covered import is_covered
+from sinks.delta.evolution import needs_mapping, set_properties
 from sinks.delta.history import write_history
-from sinks.delta.keyed import write_rows
-from sinks.delta.keyless import write_copies
+from sinks.delta.keyed import replace_rows, write_rows
+from sinks.delta.keyless import replace_copies, write_copies
+from sinks.delta.readers import MAPPING, VECTORS, warning
 from sinks.delta.table import DeltaTarget, register
 from sinks.run.options import RunContext
 from sinks.run.plan import Lack, RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
+from sinks.run.rekeyed import has_other_key
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges
-from sinks.spark.session import first_line, tune
+from sinks.spark.errors import spark_error
+from sinks.spark.session import tune
 
 _WRITERS: Final = {"changes": write_events, "history": write_history}
 """Kind → what makes the commit; tables of current rows go by their keys, if they have any."""
@@ -74,10 +80,13 @@ class LakehouseTables(Target):
         }
         tables = derived_tables(self._lakehouse, state.tables)
         self._derived, left_out = without_unfit(tables, self._lakehouse, keyless, begun)
-        if unknown := sorted(self._options.accepted_gaps - self._derived.keys()):
-            raise ConfigError(
-                f"there is no derived table {', '.join(unknown)}", where="--accept-gap"
-            )
+        accepted = {
+            "--accept-gap": self._options.accepted_gaps,
+            "--accept-doubt": self._options.accepted_doubts,
+        }
+        for option, names in accepted.items():
+            if unknown := sorted(names - self._derived.keys()):
+                raise ConfigError(f"there is no derived table {', '.join(unknown)}", where=option)
         return Wanted(
             {
                 name: WantedTable(
@@ -85,6 +94,7 @@ class LakehouseTables(Target):
                     table.kind,
                     table.keeps_records,
                     self._lakehouse.drop_rule(table.options),
+                    table.removal,
                 )
                 for name, table in self._derived.items()
             },
@@ -98,6 +108,7 @@ class LakehouseTables(Target):
             return (folder / "_delta_log").is_dir()
         versions = state.schemas.get(table.source, ())
         has_columns = not versions or versions[-1].version == table.applied_version
+        has_columns &= self._derived[name].removal in {"", table.removed}
         is_idle = has_columns and table.start == state.ends.get(table.topic)
         return is_idle or self._table(name).exists()
 
@@ -200,7 +211,8 @@ class LakehouseTables(Target):
         table = plan.tables[name]
         if not table.commits:
             return Rows()
-        target = DeltaTarget(spark, self._prefix, self._configured(name))
+        derived = replace(self._configured(name), removal=table.removes)
+        target = DeltaTarget(spark, self._prefix, derived)
         archived = None
         if table.replay is None:
             tune(spark, table.events, target.size_bytes())
@@ -210,18 +222,41 @@ class LakehouseTables(Target):
             if not changes.versions[-1].key:
                 _require_no_key(target.derived)
             shape = self._shape(name, table, changes.versions)
+            is_other = has_other_key(changes.versions, table.applied_version)
+            replaces = bool(table.base and table.kind == "current" and is_other)
             writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
+            if replaces:
+                writer = replace_rows if shape.keys else replace_copies
             write = partial(writer, target, plan, changes, shape)
             if not table.writes:  # its columns alone are others
                 write = partial(write_nothing, target)
-            rows = commit(target, plan.run, table.base, shape, write)
+            if not table.base:
+                self._report_features(target, plan, shape)
+            rows = commit(
+                target, plan.run, table.base, shape, write, self._report, replaces=replaces
+            )
         _mark_gaps(target, plan.gaps(name))
         register(target)
-        return rows
+        doubt = table.debezium and table.debezium.doubt
+        return rows._replace(is_covered=is_covered(target, doubt, shape.keys)) if doubt else rows
+
+    def _report_features(self, target: DeltaTarget, plan: RunPlan, shape: TableShape) -> None:
+        """Tell which readers can't read a new table; of those with vectors once for all of them."""
+        if needs_mapping(shape.names):
+            self._report(warning(MAPPING, [target.name]))
+        with_vectors = [
+            name
+            for name, table in plan.tables.items()
+            if not table.base and name in self._derived and self._derived[name].deletion_vectors
+        ]
+        if with_vectors and with_vectors[0] == target.name:
+            self._report(warning(VECTORS, with_vectors))
 
     def _shape(self, name: str, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
         """The columns that a derived table has, of these schema versions."""
         derived = self._derived[name]
+        if table.debezium is not None:
+            require_one(versions)
         return derive_shape(
             versions,
             table.first_version,
@@ -248,7 +283,8 @@ class LakehouseTables(Target):
         unknown = (plan.tables.keys() & self._derived.keys()) - versions.keys() - failed
         for name in (name for name in unknown if plan.tables[name].base):
             applied = self._table(name).read_applied()
-            if applied is not None and applied.run == plan.tables[name].base:
+            is_base = applied is not None and applied.run == plan.tables[name].base
+            if applied is not None and is_base and not applied.is_between:
                 versions[name] = applied.at
         return versions
 
@@ -276,8 +312,9 @@ def _mark_gaps(target: DeltaTarget, gaps: Sequence[Gap]) -> None:
     try:
         set_properties(target, {GAPS_PROPERTY: text})
     except PySparkException as error:
-        raise SinkError(
-            f"the table's gaps can't be marked: {first_line(error)}",
+        raise spark_error(
+            "the table's gaps can't be marked",
+            error,
             where=target.name,
             remedy="its rows are up to date; the next run tries again",
         ) from None

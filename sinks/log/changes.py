@@ -22,11 +22,11 @@ from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from sinks.changes.ended import Older, older, without_ended
 from sinks.changes.ends import RowsEnd
+from sinks.changes.generations import of_newest
 from sinks.changes.names import LOST
 from sinks.changes.newest import (
     Newest,
     contenders,
-    latest,
     newest_of_changes,
     newest_of_contenders,
     within,
@@ -69,7 +69,8 @@ class MillraceChanges:
         self._keyed = bool(versions[-1].key)
         self._log = records.of(spark, {table.topic: table})
         raw = with_values(self._applicable(floor), records.kafka, table, plan)
-        self._raw = raw if archived is None else self._behind(archived, raw)
+        raw = raw if archived is None else self._behind(archived, raw)
+        self._raw = of_newest(raw, versions) if table.kind == "current" else raw
 
     def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
         """The changes as they come; ``snapshot``: with a column that marks rows of snapshots."""
@@ -84,13 +85,12 @@ class MillraceChanges:
         return newest_of_changes(self.parsed(shape), shape, ranges=ranges)
 
     @contextmanager
-    def latest(self, shape: TableShape) -> Iterator[DataFrame]:
-        """The same as rows of one kind, for a target that reads them once."""
+    def contenders(self, shape: TableShape) -> Iterator[DataFrame]:
+        """What that is made of, for a target that reads them once."""
         if self._early is None:
-            yield latest(self.parsed(shape), shape)
-            return
-        with self.newest(shape) as newest:
-            yield newest.all()
+            yield contenders(self.parsed(shape), shape)
+        else:
+            yield in_session(self._spark, self._early)
 
     def older(self, shape: TableShape) -> Older | None:
         """The stored rows that go if no change speaks of them."""
@@ -103,15 +103,20 @@ class MillraceChanges:
         return after is not None and (newest.oldest is None or newest.oldest > str(after))
 
     def timed(self, shape: TableShape, stored: DataFrame | None) -> DataFrame:
-        """The changes with the times of their commits; none comes twice, whatever is stored."""
+        """The changes with the times of their commits; none comes twice, whatever is stored.
+
+        They are those under the key of the newest version that the ``shape`` is of.
+        """
         del stored
-        return parse(self._raw, shape, timed=True)
+        raw = of_newest(self._raw, shape.versions, self.versions[-1].version)
+        return parse(raw, shape, timed=True)
 
     def behind_gap(self, shape: TableShape) -> DataFrame | None:
         """All that the log still has, where it has forgotten changes that the table lacks."""
         if self._table.gap is None:
             return None
-        changes = parse(within(self._log, None, self._plan.cut, None, keyed=True), shape)
+        log = of_newest(self._log, shape.versions, self.versions[-1].version)
+        changes = parse(within(log, None, self._plan.cut, None, keyed=True), shape)
         return without_ended(changes, shape, self._table.ends)
 
     def events(self, shape: TableShape, *, records: bool) -> DataFrame:
@@ -191,7 +196,8 @@ def read_early(
 ) -> EarlyRead | None:
     """Read a table's records, parsed by these ``columns``; None: it takes the ordinary way."""
     raw = observe_census(records.of(spark, {table.topic: table}), [table], cut)
-    changes = parse(within(raw, table.after, cut, None, keyed=True), columns)
+    raw = of_newest(within(raw, table.after, cut, None, keyed=True), columns.versions)
+    changes = parse(raw, columns)
     newest = contenders(changes, columns)
     rows = census = None
     try:

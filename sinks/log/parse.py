@@ -5,8 +5,7 @@ and each value is then converted by the version of its record. A record that can
 an error inside Spark, which fails its table and no other.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Final
 
@@ -33,80 +32,21 @@ from sinks.changes.names import (
     TIME,
     UPSERT,
     VERSION,
-    quoted,
 )
 from sinks.changes.shape import DerivedField, TableShape
-from sinks.changes.types import can_be_absent, from_text, json_type, partition_value, refuse
+from sinks.changes.types import (
+    can_be_absent,
+    from_text,
+    is_as_in_json,
+    partition_value,
+    refuse,
+)
 from sinks.log.ends import ENDING, ends_rows
-from sinks.spark.jvm import json_rows
-
-BROKEN: Final = "_millrace_broken"
-"""The record's text where it isn't JSON of these types; else null."""
-_MISSING: Final = "_millrace_missing"
-_SOURCE: Final = "source struct<ts_us bigint, ts_ms bigint>"
-
+from sinks.log.envelope import BROKEN, EnvelopeSchema
+from sinks.spark.jvm import json_rows, texts
 
 _READ: Final = ("_millrace_envelope", "_millrace_key")
 _ROW: Final = "_millrace_image"
-
-
-@dataclass(frozen=True, slots=True)
-class EnvelopeSchema:
-    """How a table's rows are read: ``types`` are those of the struct, by the columns' names."""
-
-    types: Mapping[str, str]
-
-    @classmethod
-    def of(cls, shape: TableShape) -> "EnvelopeSchema":
-        """The way to read the columns that a derived table has."""
-        types: dict[str, set[str]] = {}
-        for field in shape.fields:
-            for column in field.sources.values():
-                types.setdefault(column.name, set()).add(_type(field, column))
-        return cls(
-            {name: kinds.pop() if len(kinds) == 1 else "string" for name, kinds in types.items()}
-        )
-
-    def schema(self, *, timed: bool, before: bool) -> str:
-        """The type of what is made of a record's value, in the words of ``json_rows``."""
-        row = f"struct<{', '.join([*self._fields(self.types), f'{_MISSING} array<int>'])}>"
-        rows = [f"after {row}", *([f"before {row}"] if before else [])]
-        return ", ".join(["op string", *rows, *([_SOURCE] if timed else []), f"{BROKEN} string"])
-
-    def key_schema(self, columns: Iterable[Column]) -> str:
-        """The type of what is made of a record's key; an archive may lack columns of it."""
-        names = [column.name for column in columns if column.name in self.types]
-        return ", ".join([*self._fields(names), f"{BROKEN} string"])
-
-    def value(self, row: SparkColumn, column: Column) -> SparkColumn:
-        """The column's value in a row, or in a key."""
-        return row[self._field(column.name)]
-
-    def read(self, column: Column) -> bool:
-        """Whether a row has the column's values in JSON's own type, not as text."""
-        return self.types[column.name] != "string"
-
-    def lacks_any(self, row: SparkColumn) -> SparkColumn:
-        """Whether a row, which is the record's ``after``, lacks any column of any version."""
-        return row[_MISSING].isNotNull()
-
-    def lacks(self, row: SparkColumn, column: Column) -> SparkColumn:
-        """Whether a row has no value for the column: a null is one."""
-        ordinal = list(self.types).index(column.name)
-        return F.coalesce(F.array_contains(row[_MISSING], ordinal), F.lit(False))
-
-    def _fields(self, names: Iterable[str]) -> list[str]:
-        return [f"{quoted(self._field(name))} {self.types[name]}" for name in names]
-
-    def _field(self, name: str) -> str:
-        """With its ordinal: Spark takes names that differ by case only for the same."""
-        return f"{list(self.types).index(name)}:{name}"
-
-
-def _type(field: DerivedField, column: Column) -> str:
-    """The type in JSON; text where a value that it doesn't hold is to become another."""
-    as_text = field.hashed or field.unfit_is_null
-    return "string" if as_text else json_type(column, field.type)
 
 
 def parse(
@@ -123,12 +63,16 @@ def parse(
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     form, row = EnvelopeSchema.of(shape), envelope["after"]
-    deleted = row.isNull()
+    deleted, named = row.isNull(), _as_in_json(shape, form)
+    plain = set(named.values())
     created, read = (F.coalesce(envelope["op"] == op, F.lit(False)) for op in ("c", "r"))
-    return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
+    records = _read(raw, shape, form, timed=timed).withColumn(_ROW, form.named(row, named))
+    changes = records.select(
+        f"{_ROW}.*",
         *(
             _value(field, _value_in_row_or_key(row, key, form), shape, form).alias(field.name)
             for field in shape.fields
+            if field.name not in plain
         ),
         F.col("position").alias(POSITION),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
@@ -138,6 +82,25 @@ def parse(
         *([read.alias(SNAPSHOT)] if snapshot else []),
         *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
     )
+    return changes.drop(*form.unnamed(named))
+
+
+def _as_in_json(shape: TableShape, form: EnvelopeSchema) -> dict[str, str]:
+    """Columns in a row → fields, where values are what JSON has, in every schema version."""
+
+    def is_plain(field: DerivedField) -> bool:
+        changes = field.hashed or field.nulled or field.unfit_is_null or field.partitions
+        sources = [field.sources.get(version.version) for version in shape.versions]
+        return not changes and all(
+            source is not None
+            and source.name == field.column.name
+            and is_as_in_json(source, field.type)
+            and form.types[source.name] == field.type
+            and source.key is None
+            for source in sources
+        )
+
+    return {field.column.name: field.name for field in shape.fields if is_plain(field)}
 
 
 def _value_in_row_or_key(
@@ -335,15 +298,12 @@ def _absent(row: SparkColumn, shape: TableShape, form: EnvelopeSchema) -> SparkC
     none = F.array().cast("array<string>")
 
     def lacking(version: TableSchema) -> SparkColumn:
-        here = [
-            (source, field.name)
+        here = {
+            source.name: field.name
             for field in shape.fields
             if (source := field.sources.get(version.version)) is not None and can_be_absent(source)
-        ]
-        if not here:
-            return none
-        missing = (F.when(form.lacks(row, source), F.lit(name)) for source, name in here)
-        return F.when(form.lacks_any(row), F.array_compact(F.array(*missing))).otherwise(none)
+        }
+        return F.coalesce(form.lacking(row, here), none) if here else none
 
     return F.when(row.isNull(), none).otherwise(_by_version(shape, lacking, none))
 
@@ -362,9 +322,7 @@ def _filled(operation: SparkColumn, shape: TableShape) -> SparkColumn:
             for field in shape.fields
             if (source := field.sources.get(version.version)) is not None
         }
-        by_ordinal = F.array(
-            *(F.lit(names.get(column.name)).cast("string") for column in version.columns)
-        )
+        by_ordinal = texts([names.get(column.name) for column in version.columns])
         return F.array_compact(
             F.transform(ordinals, lambda ordinal: F.get(by_ordinal, ordinal.cast("int") - 1))
         )

@@ -4,7 +4,8 @@ Records that several tables need are read once, for one run or several. Those of
 table may be read before there is a plan.
 """
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -14,11 +15,13 @@ from cdc.errors import MillraceError, SinkError
 from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
+from sinks.changes.generations import begins_read, newest_generation
 from sinks.log.changes import EarlyRead, MillraceChanges, is_read_early, read_early
 from sinks.log.counts import bounded, census, keep_counted, with_census
 from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, to_read
+from sinks.run.rekeyed import has_other_key
 from sinks.run.topics import Examination, ExaminedTables, Topics, require_all, require_retained
 from sinks.spark.jvm import release
 from sinks.spark.session import RECORDS_FEW, tune
@@ -102,7 +105,7 @@ class MillraceTopics(Topics):
                 by_table.get(name, {}),
                 cut,
                 state.tables[table.source],
-                keyed=bool(state.schemas[table.source][-1].key),
+                keyed=bool(versions_of(state, table)[-1].key),
                 archived=examination.archived.get(name, ()),
             ).at_cut(state.schemas[table.source], cut)
             if table.pending or not table.base or table.rebuilds
@@ -128,6 +131,27 @@ class MillraceTopics(Topics):
             early = read_early(spark, self._records, table, state.progress.cut, shape)
             return {} if early is None else {name: early}
         return {}
+
+    def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
+        """By the ends of rows: none of an older key may stand beside those of the new one."""
+        errors = dict[str, MillraceError]()
+        for name, table in tables.items():
+            versions, captured = versions_of(state, table), state.tables[table.source]
+            if table.kind == "changes" or not versions:
+                continue
+            is_rekeyed = newest_generation(versions) != versions[0].version
+            has_lost_records = any(state.starts[table.topic].values())
+            if table.base:
+                is_rekeyed = has_other_key(versions, table.applied_version)
+            elif table.lacks != "nothing" or (captured.cleanup == "delete" and has_lost_records):
+                continue  # what tells that rows have ended may be gone with them
+            if is_rekeyed and not begins_read(versions, table.ends):
+                errors[name] = SinkError(
+                    f"the key of {table.source} has changed, and the log has no new read of it",
+                    where=f"table {name}",
+                    remedy=f"millrace snapshot --reset {shlex.quote(table.source)}",
+                )
+        return errors
 
     @contextmanager
     def changes(

@@ -20,7 +20,8 @@ from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
 from sinks.changes.ends import RowsEnd
-from sinks.run.plan import TablePlan, WantedTable
+from sinks.run.plan import TablePlan, WantedTable, awaits_read
+from sinks.run.rekeyed import versions_at
 
 MISSING_MIN: Final = 3
 MISSING_SHARE_MAX: Final = 0.2
@@ -163,23 +164,28 @@ def find_drops(
 
 
 def not_read_again(
-    before: Mapping[str, TablePlan], states: Mapping[str, TableState], wanted: Collection[str]
+    before: Mapping[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
 ) -> dict[str, MillraceError]:
-    """Wanted tables that were emptied, and whose captured tables are back, but nobody reads them.
+    """Wanted tables that can't go on before their captured tables are read, which nobody does.
 
     Those that the daemon is to read, or is reading, just wait.
     """
     errors = dict[str, MillraceError]()
-    for name, table in before.items():
-        captured = states.get(table.source)
-        if name not in wanted or captured is None or captured.requests or captured.is_to_settle:
+    for name, request in wanted.items():
+        table, captured = before.get(name), state.tables.get(request.source)
+        if captured is None or captured.requests or captured.is_to_settle:
             continue
-        if table.awaits_read(captured):
+        versions = versions_at(state.schemas.get(request.source, ()), state.progress.cut)
+        if awaits_read(table, captured, versions):
+            why = (
+                f"it was emptied while {request.source} was gone at the source; that is back"
+                if table is not None and table.emptied
+                else f"the key of {request.source} has changed"
+            )
             errors[name] = SinkError(
-                f"it was emptied while {table.source} was gone at the source; that is back, and the"
-                " daemon doesn't read it again by itself (millrace status says why)",
+                f"{why}, and the daemon doesn't read it again by itself (millrace status says why)",
                 where=f"table {name}",
-                remedy=f"millrace snapshot --reset {shlex.quote(table.source)}",
+                remedy=f"millrace snapshot --reset {shlex.quote(request.source)}",
             )
     return errors
 

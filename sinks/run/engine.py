@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState
+from sinks.run.doubts import accepted, new_doubt
 from sinks.run.drops import (
     Drop,
     any_to_empty,
@@ -30,7 +31,6 @@ from sinks.run.plan import (
     TablePlan,
     WantedTable,
     goes_on,
-    has_work,
     require_same_log,
     to_read,
 )
@@ -101,6 +101,11 @@ def retained_tables(
             else:
                 retained.tables[name] = plan
     return retained
+
+
+def _has_work(tables: Mapping[str, TablePlan]) -> bool:
+    """Whether any table has something to read, or isn't there yet."""
+    return any(table.pending or table.commits for table in tables.values())
 
 
 def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: MillraceError) -> None:
@@ -175,7 +180,7 @@ class Run:
             state = self._topics.bounded(state, tables, records_max, last)
             tables = proposed(state)
             drops = drops if state is whole else {}  # later runs come to where a table was dropped
-        work = has_work(tables) or any_to_empty(tables, drops)
+        work = _has_work(tables) or any_to_empty(tables, drops)
         if last is None or work:
             for remark in remarks:
                 self._report(remark)
@@ -209,6 +214,7 @@ class Run:
             results = self._apply(plan, state, {table.name for table in expired})
             outcome = self._finished(plan, [*results, *expired])
         settled = self._target.settle(plan, outcome)
+        settled = accepted(plan, settled, self._options.accepted_doubts, self._report)
         if settled != outcome:
             self._plans.finish(settled)
         return settled, results
@@ -245,7 +251,7 @@ class Run:
         refused = {
             **self._topics.refused(standing, wanted, state),
             **_changed(standing, wanted),
-            **not_read_again(standing, state.tables, wanted),
+            **not_read_again(standing, state, wanted),
             **{name: why for name, why in self._options.paused.items() if name in wanted},
         }
         return standing, refused
@@ -281,13 +287,16 @@ class Run:
         retained = self._retained(tables, state)
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
-        refused = self._report_errors({**retained.refused, **examined.refused})
-        errors = {table.name for table in refused}
+        errors = {**retained.refused, **examined.refused}
         tables = {name: table for name, table in examined.tables.items() if name not in errors}
         tables = with_emptied(tables, drops, state, self._target.rows, self._report)
         # If this run dies, the next one doesn't know of errors, but of tables that wait.
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
-        if not has_work(tables) and not refused:
+        unread = self._topics.unread(tables, state)
+        left = {name: tables.pop(name).left_alone() for name in unread}
+        waiting |= {name: table for name, table in left.items() if table.base}
+        refused = self._report_errors({**errors, **unread})
+        if not _has_work(tables) and not refused:
             return last, []
         plan = RunPlan(
             run=last.run + 1 if last is not None else 1,
@@ -315,6 +324,7 @@ class Run:
             failed={table.name: str(table.error) for table in results if table.error is not None},
             versions=self._target.versions(plan, results),
             tables={table.name: table.counts() for table in done},
+            covered=tuple(table.name for table in done if table.is_covered),
         )
         self._plans.finish(outcome)
         return outcome
@@ -348,6 +358,9 @@ class Run:
             result = replace(result, seconds=time.monotonic() - started)
             if table.commits:
                 self._report(str(result))
+            signals = self._settings.capture.signal_data_collection
+            if (doubt := new_doubt(table, result, signals)) is not None:
+                self._report(f"warning: {doubt}")
             return result
 
         with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:

@@ -28,7 +28,8 @@ class RunOptions:
     """A run's own options, and its access to the registry and the source, which no sink knows.
 
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
-    tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs. Topics that
+    tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs, those of
+    ``accepted_doubts`` count as right although nothing has covered all of their rows. Topics that
     a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes that are to be
     ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were refused
     are made again. Captured tables of ``accepted_drops`` count as dropped, however many are
@@ -42,6 +43,7 @@ class RunOptions:
     rebuilt: frozenset[str] = frozenset()
     replayed: frozenset[str] = frozenset()
     accepted_drops: frozenset[str] = frozenset()
+    accepted_doubts: frozenset[str] = frozenset()
     paused: PausedTables = field(default_factory=lambda: MappingProxyType({}))
 
 

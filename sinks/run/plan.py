@@ -6,11 +6,11 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from cdc.errors import LogForgottenError, LogFormatError
+from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
@@ -18,24 +18,12 @@ from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
 from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
+from sinks.run.debezium_topic import DebeziumTopic
+from sinks.run.rekeyed import has_other_key, has_unread_key, versions_at
 from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
-RunState = TypeVar("RunState", bound=BaseModel)
 Lack = Literal["nothing", "now", "before"]
-
-
-class DebeziumTopic(BaseModel):
-    """What a plan has of a topic that a real Debezium wrote, which has no state records."""
-
-    model_config = ConfigDict(frozen=True)
-
-    topic_id: str
-    """A topic made anew has another one."""
-    schemas: tuple[TableSchema, ...] = ()
-    """All that the table has had; this plan's records are read as the last of them."""
-    key_forms: tuple[str, ...] = ()
-    """All forms that keys have had, in the order in which they came up."""
 
 
 class TablePlan(BaseModel):
@@ -74,6 +62,10 @@ class TablePlan(BaseModel):
     applied_version: int = 0
     """The schema version whose columns the derived table has; 0: there is none yet, or who wrote
     the plan didn't know."""
+    removes: str = ""
+    """By which options columns go that the source has dropped (``Derived.removal``); "": none."""
+    removed: str = ""
+    """By which they did so by the plans before."""
     events: int
     """How many records there are to apply."""
     ends: tuple[RowsEnd, ...] = ()
@@ -140,28 +132,23 @@ class TablePlan(BaseModel):
     def evolves(self) -> bool:
         """Whether a table that is there gets the columns of another schema version.
 
-        The log tells of that also where nobody writes to the table; a real Debezium doesn't.
+        The log tells of that also where nobody writes to the table; a real Debezium doesn't. Or
+        whether it loses those that it has kept so far: by the policy, or by options that are new.
         """
         is_older = 0 < self.applied_version < self.schema_version
-        return bool(self.base and is_older and not self.debezium)
+        loses = self.removes not in {"", self.removed}
+        return bool(self.base and (is_older or loses) and not self.debezium)
 
     @property
     def commits(self) -> bool:
         """Whether the run must commit to the table."""
         return self.writes or self.evolves
 
-    def awaits_read(self, captured: TableState) -> bool:
-        """Whether it was emptied, and its captured table is back, but wasn't read again by now.
-
-        All that the log gets of it meanwhile is changes of rows that aren't there.
-        """
-        doubt = captured.doubt
-        return bool(self.emptied and not captured.gone_ms and doubt and doubt.replaces)
-
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
         nothing["schema_version"] = self.applied_version
+        nothing["removes"] = self.removed
         if self.ends:  # which may be what has emptied it
             nothing["emptied"] = None
         return self.model_copy(update=nothing)
@@ -188,7 +175,7 @@ class TablePlan(BaseModel):
                 "lacks": "before",
                 "gaps": (),
                 "fresh_ms": int(time.time() * 1000),
-                "debezium": None,
+                "debezium": self.debezium and self.debezium.begun_again(),
             }
         )
 
@@ -245,25 +232,14 @@ class WantedTable(NamedTuple):
     """A derived table that a plan is to have: the captured table, and the kind.
 
     An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
-    the captured table is dropped.
+    the captured table is dropped; ``removes`` by which options columns go that are dropped.
     """
 
     source: str
     kind: TableKind = "current"
     is_whole: bool = True
     drop: DropRule = DropRule()
-
-
-def parse_run_state(kind: type[RunState], text: str, where: str) -> RunState:
-    """Read a plan or an outcome; raises LogFormatError where it isn't one of ours."""
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise LogFormatError(
-            f"a run's state can't be read: {error.errors()[0]['msg']}",
-            where=where,
-            remedy="a newer Millrace has written it: run that one",
-        ) from None
+    removes: str = ""
 
 
 def require_same_log(plan: RunPlan, state: LogState) -> None:
@@ -275,9 +251,10 @@ def require_same_log(plan: RunPlan, state: LogState) -> None:
 def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
     """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
 
-    One that failed stays where it was, and one that isn't there yet begins as if never planned.
+    One that failed stays where it was, and one that isn't there yet begins as if never planned, but
+    for the types of its columns that were told.
     """
-    return plan.waiting | {
+    tables = plan.waiting | {
         name: table.left_alone()
         if name in outcome.failed
         else table.model_copy(
@@ -287,6 +264,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "after": plan.cut if table.pending or table.commits else table.after,
                 "base": plan.run if table.commits else table.base,
                 "applied_version": table.schema_version,
+                "removed": table.removes,
                 "events": 0,
                 "ends": (),
                 "gaps": plan.gaps(name),
@@ -300,8 +278,17 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
             }
         )
         for name, table in plan.tables.items()
-        if table.base or name not in outcome.failed
+        if table.base or table.debezium or name not in outcome.failed
     }
+    return {name: _settled(name, table, outcome) for name, table in tables.items()}
+
+
+def _settled(name: str, table: TablePlan, outcome: RunOutcome) -> TablePlan:
+    """The table without a doubt that has ended, or that a plan has brought which failed."""
+    if (topic := table.debezium) is None:
+        return table
+    topic = topic.taken_back() if name in outcome.failed else topic
+    return table.model_copy(update={"debezium": topic.applied(covered=name in outcome.covered)})
 
 
 def ready(table: TableState, cut: Position) -> bool:
@@ -314,25 +301,43 @@ def snapshot_position(table: TableState) -> Position:
     return Position(table.epoch, table.snapshot_lsn, 0)
 
 
+def awaits_read(
+    table: TablePlan | None, captured: TableState, versions: Sequence[TableSchema]
+) -> bool:
+    """Whether a captured table that is back, or has another key, is yet to be read again.
+
+    Till then the log gets changes of rows that aren't in it. A new table begins with that, too.
+    """
+    is_doubtful = captured.doubt is not None and captured.doubt.replaces
+    if captured.gone_ms or not (is_doubtful or any(each.reset for each in captured.requests)):
+        return False
+    if table is None or not table.base:
+        return has_unread_key(versions, snapshot_position(captured))
+    return bool(is_doubtful and table.emptied) or has_other_key(versions, table.applied_version)
+
+
 def proposed(
     before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
 ) -> dict[str, TablePlan]:
     """The wanted tables with all that is new for them, before a census of the records."""
     tables: dict[str, TablePlan] = {}
-    for name, (source, kind, is_whole, _) in wanted.items():
+    for name, request in wanted.items():
+        source = request.source
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
             continue  # what was written since the ends were listed is shown topic by topic
         ends = state.ends[table.topic]
         last = before.get(name)
-        if last is not None and last.awaits_read(table):
+        versions = versions_at(state.schemas[source], state.progress.cut)
+        if awaits_read(last, table, versions):
             continue
         if last is not None and any(ends[number] < last.start[number] for number in ends):
             raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
-        versions = state.schemas[source]
         newest = versions[-1].version if versions else 0  # else the plan itself has the schemas
+        rekeyed = last and has_other_key(versions, last.applied_version)
+        replaced = rekeyed and request.kind == "current"
         plan = TablePlan(
             topic=table.topic,
             start=start,
@@ -345,13 +350,15 @@ def proposed(
             events=0,
             fresh_ms=state.read_ms if current or last is None else last.fresh_ms,
             source=source,
-            kind=kind,
-            first_version=last.first_version if last and last.base else newest,
+            kind=request.kind,
+            removes=request.removes,
+            removed=last.removed if last and last.base else "",
+            first_version=last.first_version if last and last.base and not replaced else newest,
             read_end=last.read_end if last else {},
             emptied=last.emptied if last and table.gone_ms else None,
-            lacks=_lack(last, is_whole=is_whole),
+            lacks=_lack(last, is_whole=request.is_whole),
             gaps=last.gaps if last else (),
-            marks=_marks(table, last, state.progress.cut) if kind != "current" else (),
+            marks=_marks(table, last, state.progress.cut) if request.kind != "current" else (),
         )
         tables[name] = plan if plan.pending else plan.at_cut(versions, state.progress.cut)
     return tables
@@ -386,11 +393,6 @@ def _made_anew(what: str, where: str) -> LogForgottenError:
         remedy="a new log needs new derived tables: remove the lakehouse's tables and its "
         "_millrace folder, and the indexes with their progress index",
     )
-
-
-def has_work(tables: dict[str, TablePlan]) -> bool:
-    """Whether any table has something to read, or isn't there yet."""
-    return any(table.pending or table.commits for table in tables.values())
 
 
 def to_read(tables: dict[str, TablePlan]) -> int:

@@ -8,19 +8,22 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from cdc.errors import BusyError, LogFormatError, SinkUnreachableError
+from cdc.errors import BusyError, DiskError, LogFormatError, SinkUnreachableError
 from sinks.changes.derived import local_path, runs_path
-from sinks.run.plan import RunPlan, RunState, TablePlan, parse_run_state
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import LastCheck, RunOutcome, TableVersion
+from sinks.spark.errors import machine_error
+from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+RunState = TypeVar("RunState", bound=BaseModel)
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
 _COMPACTED: Final = "compacted.json"
@@ -76,7 +79,8 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        (self._folder / name).unlink(missing_ok=True)
+        with _reachable(self._folder):
+            (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def _written(self, text: str) -> Iterator[str]:
@@ -130,8 +134,8 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if "FileAlreadyExists" in error.java_exception.getClass().getName():
                 raise FileExistsError(name) from None
-            raise SinkUnreachableError(
-                f"a file can't be written: {error.java_exception.getMessage()}", where=name
+            raise machine_error(error, name) or SinkUnreachableError(
+                f"a file can't be written: {first_line(error)}", where=name
             ) from None
 
     def replace(self, name: str, text: str) -> None:
@@ -186,6 +190,8 @@ def _reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
     except OSError as error:
         if but is not None and isinstance(error, but):
             raise
+        if (of_disk := DiskError.of(error, "the lakehouse can't be read or written")) is not None:
+            raise of_disk from None
         raise SinkUnreachableError(
             f"the lakehouse can't be read or written: {error.strerror}", where=str(path)
         ) from None
@@ -280,8 +286,16 @@ class Plans:
         return len(old)
 
     def _parse(self, kind: type[RunState], name: str) -> RunState | None:
+        """A plan, an outcome and the like; raises LogFormatError where it isn't one of ours."""
         text = self._files.read(name)
-        return None if text is None else parse_run_state(kind, text, f"{self._where}/{name}")
+        try:
+            return None if text is None else kind.model_validate_json(text)
+        except ValidationError as error:
+            raise LogFormatError(
+                f"a run's state can't be read: {error.errors()[0]['msg']}",
+                where=f"{self._where}/{name}",
+                remedy="a newer Millrace has written it: run that one",
+            ) from None
 
 
 def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:

@@ -37,7 +37,8 @@ class RunOutcome(BaseModel):
     """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
 
     ``versions`` are the tables' versions at which they do (one that nothing new came for has the
-    one of an earlier run), ``tables`` what the run did to those that it committed to.
+    one of an earlier run), ``tables`` what the run did to those that it committed to. ``covered``
+    are those that aren't doubtful any more (sinks/run/debezium_topic.py).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,6 +50,7 @@ class RunOutcome(BaseModel):
     seconds: float = 0.0
     versions: dict[str, TableVersion] = {}
     tables: dict[str, TableCounts] = {}
+    covered: tuple[str, ...] = ()
 
 
 class LastCheck(BaseModel):
@@ -59,12 +61,16 @@ class LastCheck(BaseModel):
 
 
 class Rows(NamedTuple):
-    """How many rows of a derived table a run touched, and the table's version after it."""
+    """How many rows of a derived table a run touched, and the table's version after it.
+
+    ``is_covered``: of a table that was doubtful, no row is any more.
+    """
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     version: TableVersion | None = None
+    is_covered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class TableResult:
     updated: int = 0
     deleted: int = 0
     version: TableVersion | None = None
+    is_covered: bool = False
     seconds: float = 0.0
     error: MillraceError | None = None
     rebuilt: bool = False

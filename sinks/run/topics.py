@@ -70,8 +70,8 @@ class TableChanges(Protocol):
     ) -> "AbstractContextManager[Newest]":
         """The newest state of each key, kept while the context lasts."""
 
-    def latest(self, shape: "TableShape") -> "AbstractContextManager[DataFrame]":
-        """The same as rows of one kind, for a target that reads them once."""
+    def contenders(self, shape: "TableShape") -> "AbstractContextManager[DataFrame]":
+        """What the newest state of each key is made of, for a target that reads them once."""
 
     def older(self, shape: "TableShape") -> "Older | None":
         """The stored rows that go if no change speaks of them."""
@@ -154,6 +154,11 @@ class Topics(Protocol):
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
     ) -> ExaminedTables:
         """The plans with a census of the tables' new records."""
+
+    def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
+        """Examined tables whose rows have other keys by now, and weren't read again."""
+        del tables, state
+        return {}
 
     def changes(
         self,

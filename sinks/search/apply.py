@@ -10,19 +10,18 @@ written behind them, only the newest of each key, so that no delete comes too ea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opensearchpy import OpenSearch
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
-from sinks.changes.names import OWN, SNAPSHOT
-from sinks.changes.newest import PATCHY, contenders, is_patchy, latest, within
-from sinks.changes.shape import TableShape, keeps_names, plain_shape
+from sinks.changes.generations import keeps_rows, of_newest
+from sinks.changes.names import OWN
+from sinks.changes.newest import within
+from sinks.changes.shape import TableShape, drops_since, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse
@@ -34,18 +33,15 @@ from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
 from sinks.search.ended import delete_ended
-from sinks.search.executors import WrittenDocuments, write_documents
+from sinks.search.executors import WrittenDocuments
 from sinks.search.indexes import Generation, TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
-from sinks.search.rows import documents
+from sinks.search.steps import is_one_step
+from sinks.search.writing import marked, write_newest, write_remaining, write_snapshot_rows
 from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_REMAINING: Final = "millrace_remaining"
-STEP_RECORDS: Final = 500_000
-"""So many of the log's records are loaded between two notes of how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +94,13 @@ class TableIndexer:
         versions: Sequence[TableSchema],
         read: ReadChanges,
         loaded: EarlyLoad | None = None,
+        *,
+        removes: bool = False,
     ) -> Counts | None:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
-        ``loaded`` is what there already is of its first load. None: that takes more than one step,
-        and is begun (``TableIndexes.load_next`` goes on with it).
+        ``loaded`` is what there already is of its first load. A new index ``removes`` dropped
+        columns. None: a load of several steps is begun (``TableIndexes.load_next`` goes on).
         """
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([str(newest.name)]).get(str(newest.name))
@@ -115,9 +113,8 @@ class TableIndexer:
             return self._load_first(target, before, table, plan, versions, loaded)
         if before is None or before.newest is None:
             raise SinkError("the index has no progress record any more", where=target.what)
-        before, counts = self._fitting(target, before, versions), Counts()
-        serves = before.serves
-        if serves is not None:
+        before, counts = self._fitting(target, before, versions, removes=removes), Counts()
+        if (serves := before.serves) is not None:
             target.require(serves)
             counts = self._keep_up(target, serves.index, table, versions, read)
             target.require(serves)
@@ -166,8 +163,9 @@ class TableIndexer:
     ) -> Counts:
         """Write to an index what changes leave; ``only`` documents with such an id."""
         shape = shape_of(changes.versions, self._search)
-        with explained(str(shape.table), self._settings.log.keep), changes.latest(shape) as rows:
-            return write_documents(documents(rows, shape), self._search, index, only).counts
+        name, keep = str(shape.table), self._settings.log.keep
+        with explained(name, keep), changes.contenders(shape) as rows:
+            return write_newest(rows, shape, self._search, index, only)
 
     def load(
         self,
@@ -187,13 +185,13 @@ class TableIndexer:
             shape = shape_of(versions, self._search)
             with explained(str(versions[-1].name), self._settings.log.keep):
                 parsed = self.changes(table, plan, versions).parsed(shape, snapshot=True)
-                changes = _marked(parsed)
+                changes = marked(parsed)
                 rows = (
-                    _write_snapshot_rows(changes, shape, self._search, index)
+                    write_snapshot_rows(changes, shape, self._search, index)
                     if early is None
                     else early.rows
                 )
-                counts = _write_remaining(changes, rows, shape, self._search, index)
+                counts = write_remaining(changes, rows, shape, self._search, index)
         return counts + self._end_rows(target, index, table, versions)
 
     def load_early(
@@ -206,13 +204,14 @@ class TableIndexer:
         name, history, kafka = table.source, history_of(cut), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(observe_census(raw, [table], cut), table.after, cut, history, keyed=True)
+        observed = observe_census(raw, [table], cut)
+        records = of_newest(within(observed, table.after, cut, history, keyed=True), versions)
         try:
             shape = shape_of(versions, self._search)
-            into = self._made(target, versions[-1], before)
+            into = self._made(target, versions, before)
             with explained(name, self._settings.log.keep):
-                changes = _marked(parse(records, shape, snapshot=True))
-                rows = _write_snapshot_rows(changes, shape, self._search, into.index)
+                changes = marked(parse(records, shape, snapshot=True))
+                rows = write_snapshot_rows(changes, shape, self._search, into.index)
         except SinkUnreachableError:
             raise
         except MillraceError:
@@ -231,12 +230,12 @@ class TableIndexer:
         return MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
 
     def begin_load(
-        self, target: TableIndex, before: TableRecord, newest: TableSchema
+        self, target: TableIndex, before: TableRecord, versions: Sequence[TableSchema]
     ) -> TableRecord:
         """Make another index, to be loaded beside the one that serves; the record of both."""
-        into = self._made(target, newest, before)
+        into = self._made(target, versions, before)
         record = before.model_copy(update={"loading": TableLoad(into=into, ts_ms=now_ms())})
-        self._ledger.write_table(str(newest.name), record)
+        self._ledger.write_table(str(versions[-1].name), record)
         return record
 
     def finish_load(
@@ -260,10 +259,10 @@ class TableIndexer:
     ) -> Counts | None:
         """Begin an index that nobody sees before it is complete; one of a single step is loaded."""
         newest = versions[-1]
-        into = loaded.into if loaded is not None else self._made(target, newest, before)
+        into = loaded.into if loaded is not None else self._made(target, versions, before)
         loading = TableLoad(into=into, ts_ms=now_ms())
         record = self._record(plan, table, newest, serves=None, loading=loading)
-        if loaded is None and table.unread > STEP_RECORDS:
+        if loaded is None and not is_one_step(table):
             return None
         counts = self.load(target, into.index, table, plan, versions, loaded)
         self.finish_load(target, table.source, record, into)
@@ -292,33 +291,48 @@ class TableIndexer:
         return record
 
     def _fitting(
-        self, target: TableIndex, before: TableRecord, versions: Sequence[TableSchema]
+        self,
+        target: TableIndex,
+        before: TableRecord,
+        versions: Sequence[TableSchema],
+        *,
+        removes: bool,
     ) -> TableRecord:
         """The record of an index that the table's columns fit, or beside which one is loaded.
 
-        Documents have their columns by name: those of before would keep what has another one now.
+        Documents have ids by the key, and columns by name: those of before would keep another's.
         """
-        newest = versions[-1]
         serves, loading = before.serves, before.loading
-        if loading is not None and not target.is_there(loading.into):
-            loading = None
-        if before.schema_version != newest.version:
-            wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
-            keeps = keeps_names(versions, before.schema_version, OWN)
-            if loading and not (keeps and target.extend(loading.into.index, wanted)):
-                loading = None
-            fits = serves is not None and keeps and target.extend(serves.index, wanted)
-            if not fits and loading is None:
-                return self.begin_load(target, before, newest)
-        return before.model_copy(update={"loading": loading})
+        loading = loading if loading and target.is_there(loading.into) else None
+        if before.schema_version == versions[-1].version:
+            return before.model_copy(update={"loading": loading})
+        drops = drops_since(versions, before.schema_version)
+        keeps = keeps_rows(versions, before.schema_version, OWN) and not (drops and removes)
+        wanted = self._mapping(versions)
+
+        def fitting(into: TableGeneration) -> TableGeneration | None:
+            if not (keeps and target.extend(into.index, wanted)):
+                return None
+            return into.model_copy(update={"has_dropped": into.has_dropped or drops})
+
+        into = fitting(loading.into) if loading else None
+        loading = loading.model_copy(update={"into": into}) if loading and into else None
+        still = fitting(serves) if serves else None
+        if still is None and loading is None:
+            return self.begin_load(target, before, versions)
+        return before.model_copy(update={"serves": still or serves, "loading": loading})
 
     def _made(
-        self, target: TableIndex, newest: TableSchema, before: TableRecord | None
+        self, target: TableIndex, versions: Sequence[TableSchema], before: TableRecord | None
     ) -> TableGeneration:
-        indexed = self._search.index_of(str(newest.name))
+        indexed = self._search.index_of(str(versions[-1].name))
         after = before.newest if before is not None else None
-        made = target.make(mapping(newest, indexed.mapping), after, indexed.settings)
+        made = target.make(self._mapping(versions), after, indexed.settings)
         return TableGeneration(**made.model_dump(), overrides=indexed.overrides)
+
+    def _mapping(self, versions: Sequence[TableSchema]) -> dict[str, Any]:
+        overrides = self._search.index_of(str(versions[-1].name)).mapping
+        return mapping(versions[-1], overrides, [c.name for v in versions for c in v.columns])
 
 
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
@@ -330,71 +344,3 @@ def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableSh
 def history_of(cut: Position) -> Position:
     """Where it begins: a load must not see what the log still has of an older one of the source."""
     return Position(cut.epoch, Lsn(0), 0)
-
-
-def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
-    """A plan's next records behind those that are ``loaded``, in all partitions at once.
-
-    A key has its partition, so that what is older comes first.
-    """
-    start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
-    left = table.model_copy(update={"start": start})
-    if left.unread <= 0:
-        return None
-    records = min(left.unread, STEP_RECORDS)
-    end = {
-        partition: offset + -(-(table.end[partition] - offset) * records // left.unread)
-        for partition, offset in start.items()
-    }
-    return left.model_copy(update={"end": end})
-
-
-def _marked(changes: DataFrame) -> DataFrame:
-    """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
-
-    Spark pushes no filter below an observation: below it, the filter would parse each record again.
-    """
-    patchy = is_patchy(changes)
-    marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
-    return marked.observe(
-        _REMAINING,
-        F.count_if(~F.col(SNAPSHOT)).alias("changes"),
-        F.count_if(~F.col(SNAPSHOT) & F.col(PATCHY)).alias("patchy"),
-    )
-
-
-def _write_snapshot_rows(
-    changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
-) -> WrittenDocuments:
-    """Write the rows of snapshots among the changes, marked by ``_marked``.
-
-    A refused row may have changed since: it remains to be written.
-    """
-    rows = documents(changes.where(SNAPSHOT), shape)
-    return write_documents(rows, settings, index, is_load=True, is_final=False)
-
-
-def _write_remaining(
-    changes: DataFrame,
-    rows: WrittenDocuments,
-    shape: TableShape,
-    settings: SearchSettings,
-    index: str,
-) -> Counts:
-    """Write the newest of each key of the same changes that ``_write_snapshot_rows`` has left.
-
-    Returns the counts of both.
-    """
-    summary = rows.observed(_REMAINING)
-    written = replace(rows.counts, refused=0)
-    if rows.counts.refused:
-        others = changes
-    elif summary is None or summary.getAs("patchy"):
-        # Of those, a row's values are exact, and count before what was read at another time.
-        others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
-    elif summary.getAs("changes"):
-        others = changes.where(~F.col(SNAPSHOT))
-    else:
-        return written
-    newest = documents(latest(others, shape), shape)
-    return written + write_documents(newest, settings, index, is_load=True).counts

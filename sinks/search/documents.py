@@ -185,14 +185,17 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
 
 def field_names(schema: TableSchema) -> dict[str, str]:
     """Each column's field; raises SinkError where two columns would share one."""
-    fields: dict[str, str] = {}
-    for column in schema.columns:
+    fields, columns = dict[str, str](), dict[str, str]()
+    for column in schema.event_columns:
         field = field_name(column.name)
-        if field in fields.values():
+        other = columns.setdefault(field, column.name)
+        if other != column.name:
             raise SinkError(
-                f"two columns would share the field {field!r}",
+                f"two columns would share the field {field!r}: {other} and {column.name}",
                 where=f"table {schema.name}",
-                remedy="rename one of them, or leave the table out by table.exclude.list",
+                remedy="rename one of them; or let the index do without the table (tables in"
+                " [search]), and index it as a joined document, where rename, include and exclude"
+                " tell its columns apart",
             )
         fields[column.name] = field
     return fields
@@ -205,11 +208,18 @@ def field_name(column: str) -> str:
 
 
 def mapping(
-    schema: TableSchema, overrides: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    schema: TableSchema,
+    overrides: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    had: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The mapping of a table's index; the user's ``overrides`` of its fields come last."""
+    """The mapping of a table's index; the user's ``overrides`` of its fields come last.
+
+    Those of columns that the table only ``had`` say nothing.
+    """
     fields = field_names(schema)
-    properties = {fields[column.name]: field_mapping(column) for column in schema.columns}
+    properties = {fields[column.name]: field_mapping(column) for column in schema.event_columns}
+    gone = {*map(field_name, had)} - properties.keys()
+    overrides = {path: about for path, about in overrides.items() if path not in gone}
     override(properties, overrides, f"[[search.indexes]] {schema.name}")
     return mapping_of(properties)
 

@@ -88,9 +88,13 @@ class RunRecord(BaseModel):
 
 
 class TableGeneration(Generation):
-    """An index of a table; ``overrides`` are the user's for it (``Indexed.overrides``)."""
+    """An index of a table; ``overrides`` are the user's for it (``Indexed.overrides``).
+
+    Documents may have values of columns that were dropped, where it ``has_dropped`` ones.
+    """
 
     overrides: str = ""
+    has_dropped: bool = False
 
 
 class TableLoad(BaseModel):
@@ -135,12 +139,14 @@ class JoinedIndex(Generation):
     """An index of joined documents, and what these are like.
 
     ``columns`` has the identity of each column of the joined tables, which another one of its name
-    hasn't, and what its values are like. ``mapping`` is the server's.
+    hasn't, and what its values are like. ``mapping`` is the server's. Documents may have values of
+    columns that were dropped, where it ``has_dropped`` ones; both then have these, too.
     """
 
     definition: Document
     columns: dict[str, tuple[str, str]]
     mapping: dict[str, Any]
+    has_dropped: bool = False
 
 
 DocumentRecord = CutRecord[JoinedIndex]

@@ -14,6 +14,7 @@ from cdc.records.schema import Column
 from sinks.changes.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
 from sinks.changes.shape import TableShape
 from sinks.search.documents import POSITION_FIELD, field_names
+from sinks.spark.jvm import struct_of
 
 JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -21,6 +22,7 @@ JSON: Final = {
     "timeZone": "UTC",
 }
 """How Spark writes a document."""
+_KEY: Final = "_millrace_key"
 _HOUR_US: Final = 3_600_000_000
 _MINUTE_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
@@ -36,20 +38,30 @@ def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
     targets = {field.column.name: field.name for field in shape.fields}
     values = {
         column.name: value_in_json(column, F.col(quoted(targets[column.name])))
-        for column in schema.columns
+        for column in schema.event_columns
+        if column.key is not None or _is_changed(column)
     }
-    source = F.struct(
-        *(values[name].alias(field) for name, field in fields.items()),
-        F.col(POSITION).alias(POSITION_FIELD),
-    )
+    changed = {targets[name]: value for name, value in values.items()}
+    named = {field: quoted(targets[name]) for name, field in fields.items()}
+    source = struct_of({**named, POSITION_FIELD: quoted(POSITION)})
     renamed = {targets[name]: field for name, field in fields.items()}
-    return rows.select(
-        F.array(*(key_text(column, values[column.name]) for column in schema.key)).alias("key"),
-        F.conv(F.substring(POSITION, 10, 16), 16, 10).cast("bigint").alias("version"),
-        F.when(F.col(OP) == UPSERT, F.to_json(source, JSON)).alias("source"),
-        _renamed(F.col(ABSENT), renamed).alias("absent"),
-        _renamed(F.col(FILLED), renamed).alias("filled"),
+    key = F.array(*(key_text(column, values[column.name]) for column in schema.key))
+    return (
+        rows.withColumn(_KEY, key)
+        .withColumns(changed)
+        .select(
+            F.col(_KEY).alias("key"),
+            F.conv(F.substring(POSITION, 10, 16), 16, 10).cast("bigint").alias("version"),
+            F.when(F.col(OP) == UPSERT, F.to_json(source, JSON)).alias("source"),
+            _renamed(F.col(ABSENT), renamed).alias("absent"),
+            _renamed(F.col(FILLED), renamed).alias("filled"),
+        )
     )
+
+
+def _is_changed(column: Column) -> bool:
+    """Whether a value in JSON isn't the one that Spark has."""
+    return column.type in {"numeric", "time"} or (column.type == "point" and not column.array)
 
 
 def value_in_json(column: Column, value: SparkColumn) -> SparkColumn:

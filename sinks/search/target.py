@@ -18,6 +18,8 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnr
 from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
+from cdc.settings.drops import COLUMN_POLICY
+from sinks.changes.generations import ends_under
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
@@ -25,20 +27,26 @@ from sinks.log.topics import versions_of
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, ready
 from sinks.run.summary import Rows, TableResult, attempted
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, ReadChanges, Topics, require_all
+from sinks.run.topics import Examination, ReadChanges, Topics
 from sinks.search.apply import (
-    STEP_RECORDS,
     EarlyLoad,
     SearchContext,
     TableIndexer,
-    next_step,
     shape_of,
 )
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex, alias_of
-from sinks.search.progress import RunClaim, TableLoad, TableRecord, loaded_text, now_ms
+from sinks.search.progress import (
+    RunClaim,
+    TableGeneration,
+    TableLoad,
+    TableRecord,
+    loaded_text,
+    now_ms,
+)
+from sinks.search.steps import is_one_step, next_step, require_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +137,7 @@ class TableIndexes(Target):
         """First loads of a single step begin here: by one read of the log instead of two."""
         self._loaded = {}
         for name, table in tables.items():
-            is_small = 0 < table.unread <= STEP_RECORDS
+            is_small = table.pending and is_one_step(table)
             if table.base or not is_small or not is_read_early(table):
                 continue
             versions, target = versions_of(state, table), self._index(name)
@@ -157,7 +165,10 @@ class TableIndexes(Target):
             raise SinkError("the log doesn't have the table any more", where=f"table {name}")
         versions = versions_of(self._state, plan.tables[name])
         loaded = self._loaded.pop(name, None)
-        counts = self._indexer(spark).apply(self._index(name), plan, versions, read, loaded)
+        counts = self._indexer(spark).apply(
+            self._index(name), plan, versions, read, loaded, removes=self._removes_columns(name)
+        )
+        self._report_kept_columns(name)
         if counts is not None and counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"
@@ -243,13 +254,9 @@ class TableIndexes(Target):
 
     def _reason_to_rebuild(self, name: str, record: TableRecord) -> str | None:
         """Why the index of a table, or the one that is being loaded, isn't the one to have."""
-        loading, newest = record.loading, record.newest
-        overrides = newest.overrides if newest is not None else ""
-        if overrides != self._search.index_of(name).overrides:
-            return "[[search.indexes]] says something else"
-        if newest is not None and alias_of(newest.index) != self._aliases[name]:
-            return f"its index is to be {self._aliases[name]}"
-        if loading is None:
+        if (reason := self._outgrown(name, record.newest)) is not None:
+            return reason
+        if (loading := record.loading) is None:
             return None
         index = loading.into.index
         if not self._index(name).is_there(loading.into):
@@ -258,11 +265,49 @@ class TableIndexes(Target):
             return f"{index} was loaded so long ago that the log may have forgotten changes"
         return None
 
+    def _outgrown(self, name: str, newest: TableGeneration | None) -> str | None:
+        """Why the index that was made last isn't like the one that the user wants."""
+        overrides = newest.overrides if newest is not None else ""
+        if overrides != self._search.index_of(name).overrides:
+            return "[[search.indexes]] says something else"
+        if newest is not None and alias_of(newest.index) != self._aliases[name]:
+            return f"its index is to be {self._aliases[name]}"
+        if newest is not None and newest.has_dropped and self._removes_columns(name):
+            return "columns were dropped"
+        return None
+
+    def _removes_columns(self, name: str) -> bool:
+        """Whether a column that was dropped has a new index loaded, without its values.
+
+        Not where the log lacks records that the new one would need.
+        """
+        wanted = self._search.removes_columns(self._search.index_of(name))
+        return wanted and not self._lacks_records(name)
+
+    def _lacks_records(self, name: str) -> bool:
+        """Whether the log has lost any record that a table ever had, and needs."""
+        captured = self._state.tables[name]
+        return captured.cleanup == "delete" and any(self._state.starts[captured.topic].values())
+
+    def _report_kept_columns(self, name: str) -> None:
+        """Say that an index still has values that should be gone."""
+        wanted = self._search.removes_columns(self._search.index_of(name))
+        if not (wanted and self._lacks_records(name)):
+            return
+        record = self._context.ledger.tables([name]).get(name)
+        newest = record.newest if record is not None else None
+        if newest is not None and newest.has_dropped:
+            self._report(
+                f"{name}: documents keep the values of dropped columns until rows change, since "
+                "the log doesn't have all that a new index needs; "
+                f'"{COLUMN_POLICY}" = "keep" in [[search.indexes]] says that you know'
+            )
+
     def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:
         plan = self._plan(name, record).tables[name]
         topics.require_whole(name, plan, self._state, fresh=True)
-        newest = versions_of(self._state, plan)[-1]
-        self._indexer().begin_load(self._index(name), record, newest)
+        versions = versions_of(self._state, plan)
+        self._indexer().begin_load(self._index(name), record, versions)
         return TableResult(name)
 
     def _stepped(self, name: str, record: TableRecord, loading: TableLoad) -> TableResult:
@@ -270,9 +315,10 @@ class TableIndexes(Target):
         index.require(loading.into)
         whole = self._plan(name, record)
         planned = whole.tables[name]
-        if not loading.loaded and self._state.tables[name].cleanup == "delete":
-            keep = self._context.run.settings.log.keep
-            require_all(planned.topic, self._state.starts, name, keep)
+        if not loading.loaded and self._lacks_records(name):
+            settings, session = self._context.run.settings, self._context.run.session()
+            needed = self._examined(whole, planned)
+            require_rows(session, settings, needed, self._state.starts)
         step, events, counts = next_step(planned, loading.loaded), 0, Counts()
         if step is not None:
             step = self._examined(whole, step)
@@ -294,6 +340,8 @@ class TableIndexes(Target):
         by_table = census(self._context.run.session(), records, {name: step}, whole.cut)
         captured = self._state.tables[name]
         table = with_census(step, by_table.get(name, {}), whole.cut, captured, keyed=True)
+        ends = ends_under(versions_of(self._state, step), table.ends)
+        table = table.model_copy(update={"ends": tuple(ends)})
         if step.emptied is None:
             return table
         # The log still has what the index was emptied of.

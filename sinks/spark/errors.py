@@ -1,17 +1,70 @@
-"""Spark's errors → ours, each with a remedy."""
+"""Spark's errors → ours, each with a remedy and its root cause."""
 
+import errno
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from cdc.errors import LogForgottenError, SinkError, SinkUnreachableError
-from sinks.spark.session import first_line, jvm_ended
+from cdc.errors import (
+    DISK_REMEDIES,
+    DiskError,
+    ExecutorMemoryError,
+    LogForgottenError,
+    SinkError,
+    SinkUnreachableError,
+    SparkEndedError,
+    SparkTerminatedError,
+)
+from sinks.spark import driver
+from sinks.spark.causes import JavaError, java_errors, task_failure
+from sinks.spark.session import first_line, full_text, jvm_ended, reason_in
 
 GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 """What Spark's error says of kept rows that are gone with their executor."""
 REFUSED: Final = "millrace: "
 """How the text of an error begins that a value raises (sinks/changes/types.py)."""
+_OUT_OF_MEMORY: Final = re.compile(
+    r"(?:java\.lang|org\.apache\.spark\.memory)\.\w*OutOfMemoryError"
+)
+_LOST_BY_MEMORY: Final = re.compile(
+    r"ExecutorLostFailure.*?(?:\bexit(?:ed with)? code|\bExit status:?) (?:3|52|137)\b"
+    r"|ExecutorLostFailure.*?exceeding (?:\w+ )?memory limits",
+    re.DOTALL | re.IGNORECASE,
+)
+"""How cluster managers tell of an executor that had too little: Spark's code, Java's, a kill."""
+_STOPPED: Final = re.compile(
+    r"Job \d+ cancelled because SparkContext was shut down"
+    r"|Cannot call methods on a stopped SparkContext"
+    r"|LiveListenerBus is stopped"
+    r"|Cannot invoke .*driverEndpoint\(\)"
+)
+"""How begins what Spark says while it ends; a table isn't to blame."""
+_OF_FILES: Final = re.compile(
+    r"java\.io\.(?:IO|FileNotFound|SyncFailed)Exception|java\.nio\.file\.\w+"
+    r"|org\.apache\.hadoop\.[\w.$]+|org\.apache\.spark\.sql\.delta\.DeltaIOException"
+)
+"""Classes of errors whose messages are a file system's."""
+_OF_DISK: Final = {
+    **{
+        rf"(?:^|: |\(){re.escape(os.strerror(number))}(?:$|[):])": number
+        for number in DISK_REMEDIES
+    },
+    "^Mkdirs failed to create": errno.EACCES,
+    r"^\[DELTA_CANNOT_CREATE_LOG_PATH\]": errno.EACCES,
+}
+"""What a file system's refusal says → its number."""
+_DENIED: Final = "java.nio.file.AccessDeniedException"
+"""It says nothing but a path."""
+_ACCESS: Final = re.compile(r"access=\w+")
+"""What HDFS refuses."""
+_READ: Final = re.compile(r"InputStream|\.read|FileReader|access=READ")
+_WRITE: Final = re.compile(r"OutputStream|\.write|FileWriter|mkdir|access=WRITE")
+_FORGOTTEN: Final = re.compile(r"failOnDataLoss|OffsetOutOfRange|KAFKA_DATA_LOSS")
+_SCRATCH: Final = re.compile(r"DiskBlock|DiskStore|UnsafeSorter|\.shuffle\.|Spill|blockmgr-")
+"""What an error's trace, or a path, has where Spark writes what is too much for its memory."""
 
 
 class KeptLostError(SinkError):
@@ -27,28 +80,147 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if jvm_ended(error):
+        if spark_ended(error):
             raise  # for all tables
-        text = str(error)
-        if GONE in text:
+        where, text = f"table {name}", full_text(error)
+        errors = java_errors(error)
+        if any(each.message.startswith(f"[{GONE}]") for each in errors):
             raise KeptLostError(
                 "an executor has ended, and records that it kept",
-                where=f"table {name}",
+                where=where,
                 remedy="the next run goes on where this one was",
             ) from None
         if REFUSED in text:
             reason = text.partition(REFUSED)[2].partition("\n")[0].partition(" SQLSTATE")[0]
-            raise SinkError(
-                reason, where=f"table {name}", remedy="docs/types.md says what to do"
-            ) from None
-        if "failOnDataLoss" in text or "OffsetOutOfRange" in text:
+            raise SinkError(reason, where=where, remedy="docs/types.md says what to do") from None
+        if any(_is_forgotten(each) for each in errors):
             raise LogForgottenError(
                 f"the log no longer has all records that {name} needs (log.keep is {keep})",
-                where=f"table {name}",
+                where=where,
                 remedy="remove the derived table, so that the next run rebuilds it from the log",
             ) from None
-        if "org.apache.kafka.common.errors" in text or "java.io.IOException" in text:
+        if (of_machine := machine_error(error, where)) is not None:
+            raise of_machine from None
+        if any(_is_of_kafka(each) or each.kind == "java.io.IOException" for each in errors):
             raise SinkUnreachableError(
-                f"Kafka or the file system failed: {first_line(error)}", where=f"table {name}"
+                f"Kafka or the file system failed: {first_line(error)}", where=where
             ) from None
-        raise SinkError(first_line(error), where=f"table {name}") from None
+        raise SinkError(first_line(error), where=where) from None
+
+
+def spark_ended(error: Exception) -> bool:
+    """Whether a call failed since Spark has ended, or is about to: no table is to blame."""
+    return jvm_ended(error) or any(_STOPPED.match(each.message) for each in java_errors(error))
+
+
+def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") -> SinkError:
+    """An error of Spark's as one of ours: ``what`` can't be done, unless the machine is to blame.
+
+    One that tells of the end of Spark is to be raised as it is; ``spark_ended`` knows it.
+    """
+    of_machine = machine_error(error, where)
+    if of_machine is not None:
+        return of_machine
+    return SinkError(f"{what}: {first_line(error)}", where=where, remedy=remedy)
+
+
+def machine_error(error: Exception, where: str) -> SinkUnreachableError | None:
+    """An error of Spark's that is due to memory or a file system; None: it isn't.
+
+    It goes by the classes of Java's errors: their messages may quote values, and users' SQL.
+    """
+    errors = java_errors(error)
+    failure = task_failure(errors)
+    if failure is not None and failure.executor != "driver":
+        of_executor = _OUT_OF_MEMORY.fullmatch(failure.kind)
+        if of_executor or _LOST_BY_MEMORY.match(failure.reason):
+            return ExecutorMemoryError(
+                "an executor of Spark's ran out of memory",
+                where=where,
+                remedy="raise spark.executor.memory in [spark], or what spark-submit gives; the"
+                " next run goes on where this one was",
+            )
+    for each in errors:
+        if _OUT_OF_MEMORY.fullmatch(each.kind):
+            return driver.out_of_memory(reason=each.message)
+    refused = [(each, number) for each in errors if (number := _refusal(each)) is not None]
+    return _disk_error(error, errors, *refused[-1], where=where) if refused else None
+
+
+def _refusal(error: JavaError) -> int | None:
+    """The number of the system's error that a file system's tells of."""
+    if error.kind == _DENIED:
+        return errno.EACCES
+    if _OF_FILES.fullmatch(error.kind):
+        for words, number in _OF_DISK.items():
+            if re.search(words, error.message):
+                return number
+    return None
+
+
+def _disk_error(
+    error: Exception, errors: list[JavaError], refused: JavaError, number: int, *, where: str
+) -> DiskError:
+    remedy, reason = DISK_REMEDIES[number], os.strerror(number)
+    if remedy is DISK_REMEDIES[errno.EACCES]:
+        # Where Hadoop has only asked whether it could make a folder, nobody tells the reason.
+        reason = first_line(error)
+    is_read, whose = _is_read(refused), ""
+    what = f"the lakehouse can't be {'read' if is_read else 'written'}: {reason}"
+    if any(_is_of_kafka(each) for each in errors):
+        what, is_read = f"a file that [kafka] names can't be read: {reason}", True
+    elif any(_SCRATCH.search(place) for each in errors for place in each.places):
+        what = f"Spark can't {'read' if is_read else 'write'} its temporary files: {reason}"
+        whose = "; they are in spark.local.dir in [spark], or in /tmp"
+    if is_read:
+        remedy = remedy.replace("write there", "read there")
+    return DiskError(
+        what, where=where, remedy=f"{remedy}{whose}; the next run goes on where this one was"
+    )
+
+
+def _is_read(refused: JavaError) -> bool:
+    """Whether a file was to be read: the innermost place that tells says so."""
+    for place in (*_ACCESS.findall(refused.message), *refused.frames):
+        if _WRITE.search(place):
+            return False
+        if _READ.search(place):
+            return True
+    return False
+
+
+def _is_forgotten(error: JavaError) -> bool:
+    """Whether Spark's Kafka source lacks records."""
+    of_source = _is_of_kafka(error) or error.kind == "java.lang.IllegalStateException"
+    return of_source and _FORGOTTEN.search(f"{error.kind}: {error.message}") is not None
+
+
+def _is_of_kafka(error: JavaError) -> bool:
+    return error.kind.startswith(("org.apache.kafka.", "org.apache.spark.sql.kafka010."))
+
+
+def run_error(error: Exception) -> SinkUnreachableError | None:
+    """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
+
+    None: it isn't Spark's. It goes by modules' names, since a run that needs no Spark doesn't
+    import them.
+    """
+    if jvm_ended(error):
+        return driver.why_ended(reason_in)
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if not packages & {"py4j", "pyspark"}:
+        return None
+    if (of_machine := machine_error(error, "")) is not None:
+        return of_machine
+    if spark_ended(error):
+        ended = driver.why_ended(reason_in)
+        if isinstance(ended, SparkTerminatedError):
+            return ended
+        return SparkEndedError(
+            f"Spark has ended in the middle of the run: {first_line(error)}",
+            remedy="the next run goes on where this one was",
+        )
+    return SinkUnreachableError(
+        f"Spark failed: {first_line(error)}",
+        remedy="check [lakehouse], [kafka] and [spark]; the next run goes on where this one was",
+    )

@@ -3,11 +3,14 @@
 Columns are computed by classes of our own (sinks/jvm) where Spark's functions are slow.
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sinks.spark.session import jvm_ended
 
@@ -21,6 +24,22 @@ def json_rows(text: Column, schema: str) -> Column:
     are null then.
     """
     return _call("json", text, schema)
+
+
+def texts(values: Sequence[str | None]) -> Column:
+    """A list of texts, as one literal however long it is; PySpark makes one of each."""
+    return F.from_json(F.lit(json.dumps(values)), "array<string>")
+
+
+def struct_of(fields: Mapping[str, str]) -> Column:
+    """A struct of these expressions in SQL, by their names: one call, however many there are."""
+    pairs = (f"{_literal(name)}, {value}" for name, value in fields.items())
+    return F.expr(f"named_struct({', '.join(pairs)})")
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def header_fields(headers: Column) -> Column:

@@ -10,14 +10,17 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import SparkMissingError
+from sinks.spark import driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 REQUIRED: Final = {
     "Delta Lake": "org.apache.spark.sql.delta.DeltaLog",
     "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-    "Millrace's own jar": "millrace.sinks.Texts",
+    "Millrace's own jar": "millrace.sinks.HeapWatch",
 }
 SESSION: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -34,6 +37,8 @@ SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Spark's default, INT96, is read wrong by others outside of the years 1677 to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A name may be ${env:…}: what that is has no business in SQL, nor in a table.
+    "spark.sql.variable.substitute": "false",
     # A cut's version of a table that has long been idle is old, and all of its files are there.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.
@@ -87,8 +92,11 @@ _STEADY: Final = (
 _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
-"""PySpark's logger of every failed query, as a page of JSON on stderr."""
+_QUERY_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""PySpark's loggers of every failed query, as a page of JSON on stderr."""
+_SHOWN: Final = 500
+"""So many characters of what a Java error says are shown."""
+_CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _CLASSES: Final = _REPOSITORY / ".cache" / "classes.jsa"
 """What a JVM of our jars loads, as `make setup` has archived it; Java sees whether it fits."""
@@ -148,7 +156,9 @@ def open_session(
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if SparkSession.getActiveSession() is None and not submitted:
+    interrupted = signal.getsignal(signal.SIGINT)
+    joined = SparkSession.getActiveSession() is not None
+    if not joined and not submitted:
         own = {
             "spark.app.name": name,
             "spark.driver.extraJavaOptions": java_options(options, records),
@@ -157,12 +167,17 @@ def open_session(
     else:
         builder = SparkSession.builder.appName(name)
         session = builder.config(map={**SESSION, **options}).getOrCreate()
+    if threading.current_thread() is threading.main_thread():  # PySpark takes Ctrl-C over there
+        signal.signal(signal.SIGINT, interrupted)
     ask_names_once()
     session.sparkContext.setLogLevel("OFF")
-    logging.getLogger(_QUERY_ERRORS).disabled = True
+    for name_of_logger in _QUERY_ERRORS:
+        logging.getLogger(name_of_logger).disabled = True
     # Py4J logs what it raises, by the root logger.
     logging.getLogger().addFilter(_not_of_py4j)
     _require_classes(session)
+    if not joined:  # a notebook's JVM isn't ours to end
+        _watch_heap(session)
     return session
 
 
@@ -179,6 +194,7 @@ def java_options(options: Mapping[str, str], records: int) -> str:
 
 
 def _start(options: dict[str, str]) -> "SparkSession":
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -192,17 +208,29 @@ def _start(options: dict[str, str]) -> "SparkSession":
             options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
+    # Executors are left to Spark: it spills what doesn't fit, and ends them itself (52) otherwise.
+    java = "spark.driver.defaultJavaOptions"
+    options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
-    with tempfile.TemporaryFile() as output:
-        try:
-            quiet = {"stdout": output, "stderr": output}
-            gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
-            return SparkSession(SparkContext(conf=conf, gateway=gateway))
-        except (PySparkException, OSError, ValueError) as error:
-            raise SparkMissingError(
-                f"Spark doesn't start: {_reason(output) or error}",
-                remedy="check Java (17 or newer) and the [spark] section",
-            ) from None
+    output = tempfile.TemporaryFile()  # noqa: SIM115 (the JVM writes to it as long as it is there)
+    try:
+        quiet = {"stdout": output, "stderr": output}
+        gateway: Any = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
+        driver.started(driver.Driver(gateway.proc, output, options["spark.driver.memory"]))
+        return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except (PySparkException, Py4JError, OSError, ValueError) as error:
+        reason = reason_in(output) or first_line(error)
+        if "OutOfMemoryError" in reason:
+            raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
+        raise SparkMissingError(
+            f"Spark doesn't start: {reason}",
+            remedy="check Java (17 or newer) and the [spark] section",
+        ) from None
+
+
+def _watch_heap(session: "SparkSession") -> None:
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+    jvm.millrace.sinks.HeapWatch.begin(driver.PAUSES_S, driver.PAUSES_PERCENT)
 
 
 def jvm_ended(error: Exception) -> bool:
@@ -216,12 +244,36 @@ def jvm_ended(error: Exception) -> bool:
     return unanswered or name == "Py4JNetworkError" or isinstance(error, ConnectionError)
 
 
+def full_text(error: Exception) -> str:
+    """All that an error tells, with the Java errors behind it and where they come from.
+
+    PySpark shows a caught error's trace or not, as the session is configured.
+    """
+    trace = getattr(error, "_stackTrace", None)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 (Py4J asks a JVM for it, which may have ended)
+        text = type(error).__name__
+    return text if trace is None else f"{text}\n{trace}"
+
+
 def first_line(error: Exception) -> str:
-    """What an error of Spark's says first; in one of Py4J's, the line before only names a call."""
-    lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
+    """What an error of Spark's says first, and its root cause.
+
+    In one of Py4J's, the line before only names a call.
+    """
+    text = full_text(error)
+    lines = [line.lstrip(": ") for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
-        return lines[1][:500]
-    return lines[0][:500] if lines else type(error).__name__
+        lines = lines[1:]
+    first = lines[0][:_SHOWN] if lines else type(error).__name__
+    causes = _CAUSE.findall(text)
+    if not causes:
+        return first
+    kind, reason = causes[-1]
+    short = kind.rpartition(".")[2]
+    root = f"{short}: {reason.strip()[:_SHOWN]}" if reason.strip() else short
+    return first if (reason.strip() or short) in first else f"{first}: {root}"
 
 
 def _require_java() -> None:
@@ -269,7 +321,7 @@ def _require_classes(session: "SparkSession") -> None:
             ) from None
 
 
-def _reason(output: IO[bytes]) -> str:
+def reason_in(output: IO[bytes]) -> str:
     """What says most of the JVM's output: the first error and what follows, else the last line."""
     output.seek(0)
     text = output.read().decode(errors="replace")

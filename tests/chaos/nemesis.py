@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.stand import ROLE, TABLES, Stand
+from cdc.records.topics import progress_topic
+from tests.chaos.cluster import Node
+from tests.chaos.stand import PREFIX, ROLE, TABLES, Stand
 from tests.chaos.verdict import KEYS
+from tests.fixtures.proxy import Proxy
 
 _STEP_S: Final = 0.05
 _DIES_S: Final = 10.0
@@ -60,10 +63,11 @@ class Nemesis:
 
     def kill_daemon_amid_commits(self) -> None:
         """A broker that hangs has what was sent and not committed: then the daemon dies."""
-        self._stand.kafka.pause()
+        kafka = self._stand.cluster.coordinator().kafka
+        kafka.pause()
         self._last(0.2, 1.0)
         self._stand.active().process.kill()
-        self._stand.kafka.resume()
+        kafka.resume()
 
     def pause_daemon(self) -> None:
         process = self._stand.active().process
@@ -72,14 +76,54 @@ class Nemesis:
         process.resume()
 
     def kill_broker(self) -> None:
-        self._stand.kafka.kill()
-        self._last(0, 3)
-        self._stand.kafka.start()
+        self._kill(self._stand.cluster.some(self._random))
 
     def pause_broker(self) -> None:
-        self._stand.kafka.pause()
+        kafka = self._stand.cluster.some(self._random).kafka
+        kafka.pause()
         self._last(1, 8)
-        self._stand.kafka.resume()
+        kafka.resume()
+
+    def kill_leader(self) -> None:
+        """Of the topic that each of the daemon's transactions writes to."""
+        self._kill(self._stand.cluster.leader(progress_topic(PREFIX)))
+
+    def kill_coordinator(self) -> None:
+        self._kill(self._stand.cluster.coordinator())
+
+    def kill_controller(self) -> None:
+        self._kill(self._stand.cluster.controller())
+
+    def kill_two_brokers(self) -> None:
+        """No record is taken, and no leader elected, until one is back."""
+        self._kill(*self._random.sample(self._stand.cluster.nodes, 2))
+
+    def roll_brokers(self) -> bool:
+        """Restart one after the other, as an upgrade does."""
+        cluster, are_in_sync = self._stand.cluster, True
+        for node in cluster.nodes:
+            node.kafka.stop()
+            cluster.start_again([node])
+            are_in_sync &= cluster.await_in_sync()
+        return are_in_sync
+
+    def wipe_broker(self) -> bool:
+        """A disk is lost, of a broker that others don't count on any more; then it is copied."""
+        cluster = self._stand.cluster
+        if not cluster.await_in_sync():
+            return False
+        node = cluster.some(self._random)
+        node.kafka.kill()
+        if is_fenced := cluster.await_fenced(node):
+            node.kafka.wipe()
+        cluster.start_again([node])
+        return cluster.await_in_sync() and is_fenced
+
+    def _kill(self, *nodes: Node) -> None:
+        for node in nodes:
+            node.kafka.kill()
+        self._last(0, 3)
+        self._stand.cluster.start_again(nodes)
 
     def end_walsender(self) -> bool:
         pid = self._stand.walsender()
@@ -125,28 +169,30 @@ class Nemesis:
         self._stand.source_way.restore()
 
     def cut_kafka(self) -> None:
-        self._stand.kafka_way.cut()
+        self._stand.cluster.ways(Proxy.cut)
         self._last(0, 4)
-        self._stand.kafka_way.restore()
+        self._stand.cluster.ways(Proxy.restore)
 
     def deafen_kafka(self) -> None:
-        self._stand.kafka_way.deafen()
+        self._stand.cluster.ways(Proxy.deafen)
         self._last(1, 8)
-        self._stand.kafka_way.restore()
+        self._stand.cluster.ways(Proxy.restore)
 
     def stall_kafka(self) -> None:
-        self._stand.kafka_way.stall()
+        self._stand.cluster.ways(Proxy.stall)
         self._last(1, 8)
-        self._stand.kafka_way.restore()
+        self._stand.cluster.ways(Proxy.restore)
 
     def slow_kafka(self) -> None:
-        self._stand.kafka_way.slow(self._random.uniform(0.02, 0.2))
+        delay_s = self._random.uniform(0.02, 0.2)
+        self._stand.cluster.ways(lambda way: way.slow(delay_s))
         self._last(2, 6)
-        self._stand.kafka_way.restore()
+        self._stand.cluster.ways(Proxy.restore)
 
     def fill_broker_disk(self) -> bool:
         """The broker gives up its log directory, and with it itself; somebody makes room."""
-        shim, kafka = self._stand.kafka_shim, self._stand.kafka
+        node = self._stand.cluster.some(self._random)
+        shim, kafka = node.shim, node.kafka
         before = shim.refused
         shim.fill_disk(True)
         process = kafka.process
@@ -204,7 +250,7 @@ class Nemesis:
         self._move_clock(self._stand.daemon_shim.set_clock)
 
     def move_broker_clock(self) -> None:
-        self._move_clock(self._stand.kafka_shim.set_clock)
+        self._move_clock(self._stand.cluster.some(self._random).shim.set_clock)
 
     def _move_clock(self, set_clock: Callable[[int], None]) -> None:
         set_clock(self._random.choice(_CLOCK_S))
@@ -261,9 +307,24 @@ KINDS: Final[Mapping[str, Callable[[Nemesis], bool | None]]] = {
     "publication changed": Nemesis.change_publication,
     "daemon's clock moved": Nemesis.move_daemon_clock,
     "snapshots asked for": Nemesis.ask_for_snapshots,
+    "leader killed": Nemesis.kill_leader,
+    "coordinator killed": Nemesis.kill_coordinator,
+    "controller killed": Nemesis.kill_controller,
+    "two brokers killed": Nemesis.kill_two_brokers,
+    "brokers rolled": Nemesis.roll_brokers,
+    "broker wiped": Nemesis.wipe_broker,
 }
+OF_THREE: Final[Mapping[str, int]] = {
+    "leader killed": 3,
+    "coordinator killed": 3,
+    "controller killed": 3,
+    "two brokers killed": 2,
+    "brokers rolled": 2,
+    "broker wiped": 2,
+}
+"""The same of those that take a cluster of three."""
 WEIGHTS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(KINDS, 1),
+    **{kind: 1 for kind in KINDS if kind not in OF_THREE},
     "snapshots asked for": 6,
     "daemon killed": 6,
     "daemon killed amid commits": 3,

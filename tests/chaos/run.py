@@ -49,6 +49,7 @@ class Plan:
     kinds: Mapping[str, int] = field(default_factory=lambda: WEIGHTS)
     module: str = "millrace"
     keep: Path | None = None
+    brokers: int = 1
     recovery_s: float = RECOVERY_S_MAX
     drain_s: float = 180.0
 
@@ -80,6 +81,7 @@ class Outcome:
         return {
             "seed": self.plan.seed,
             "duration_s": self.plan.duration_s,
+            "brokers": self.plan.brokers,
             "faults": self.faults.total(),
             "faults_by_kind": dict(sorted(self.faults.items())),
             **verdict,
@@ -97,7 +99,7 @@ def run(plan: Plan, folder: Path) -> Outcome:
     """Let it all happen below the folder, which servers of ours have to reach."""
     outcome = Outcome(plan)
     daemons = 2 if plan.seed % 3 == 0 else 1
-    with Stand(folder, module=plan.module, daemons=daemons) as stand:
+    with Stand(folder, module=plan.module, daemons=daemons, brokers=plan.brokers) as stand:
         _live(stand, plan, outcome)
         committed = witness.read(stand.conninfo, WITNESS)
         topics = stand.topics()

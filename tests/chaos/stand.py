@@ -21,10 +21,10 @@ from cdc.log.state import last_progress, read_all
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic
-from deploy.local.kafka import Kafka
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Command, ServerError
+from tests.chaos.cluster import Cluster
 from tests.chaos.harness import Servers
 from tests.chaos.shim import Shim, build
 from tests.chaos.supervisor import Supervised
@@ -73,19 +73,17 @@ TABLES: Final = ("item", "account", "loose", "pair", "bulk", "probe")
 class Stand(Servers):
     """Everything that a run needs, from the first server to the last daemon."""
 
-    def __init__(self, folder: Path, *, module: str = "millrace", daemons: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *, module: str = "millrace", daemons: int = 1, brokers: int = 1
+    ) -> None:
         library = build(folder)
         spill = folder / "spill"
         spill.mkdir()
         self.folder = folder
-        self.kafka_shim = Shim(library, folder / "kafka.control", folder / "kafka" / "data")
         self.daemon_shim = Shim(library, folder / "daemon.control", spill)
         self.postgres = Postgres(folder, _POSTGRES)
-        self.kafka = Kafka(folder)
-        self.kafka.environment.update(self.kafka_shim.environment)
+        self.cluster = Cluster(folder, library, brokers)
         self.source_way = Proxy(self.postgres.port)
-        self.kafka_way = Proxy(self.kafka.port)
-        self.kafka.advertised_port = self.kafka_way.port
         self.daemons: list[Supervised] = []
         self.pipelines: list[Pipeline] = []
         self._module = module
@@ -100,7 +98,7 @@ class Stand(Servers):
     @property
     def reader(self) -> dict[str, str]:
         """The way to Kafka past the proxy."""
-        return {"bootstrap.servers": self.kafka.inner_servers}
+        return self.cluster.reader
 
     @property
     def slot(self) -> str:
@@ -174,7 +172,7 @@ class Stand(Servers):
         return not any(state.is_to_settle or state.is_being_completed for state in states)
 
     def _start(self) -> None:
-        self.kafka.start()
+        self.cluster.start()
         self.postgres.start()
         self._database = self.postgres.create_database("chaos")
         self._prepare()
@@ -213,7 +211,7 @@ class Stand(Servers):
         }
         capture = {**_CAPTURE, "spill.directory": str(self.daemon_shim.disk)}
         pipeline = Pipeline(
-            folder, source, self.kafka.client_options(), prefix=PREFIX, capture=capture
+            folder, source, self.cluster.client_options, prefix=PREFIX, capture=capture
         )
         words = (sys.executable, "-m", self._module, "run", "--config", str(pipeline.config))
         environment = {
@@ -229,6 +227,5 @@ class Stand(Servers):
         for daemon in self.daemons:
             daemon.kill()
         self.source_way.cut()
-        self.kafka_way.cut()
         self.postgres.kill()
-        self.kafka.kill()
+        self.cluster.end()

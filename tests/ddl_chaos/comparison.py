@@ -13,11 +13,11 @@ from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import schema_topic
 from deploy.local.pipeline import Pipeline
 from sinks.changes.derived import table_path
-from sinks.changes.names import IS_CURRENT
+from sinks.changes.names import IS_CURRENT, VALID_FROM, VALID_TO
 from sinks.search.client import connect
 from sinks.search.documents import index_name
 from tests.ddl_chaos.replay import OWN, Row, Versions, replayed
-from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES, SHAPES
+from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES
 from tests.ddl_chaos.source import GENERATED_SINCE, Source
 from tests.fixtures.pipeline import read_log
 from tests.fixtures.readers import query_builder
@@ -29,6 +29,8 @@ of all events, an index.
 """
 _TABLES: Final[Mapping[Form, Collection[str]]] = {"history": HISTORIES, "changes": ARCHIVES}
 """The tables that have such a form, where not all have it."""
+_OWN: Final = ("_millrace", VALID_FROM, VALID_TO, IS_CURRENT)
+"""How Millrace's own columns and fields begin."""
 _EXAMPLES: Final = 3
 _EXAMPLE_CHARACTERS: Final = 150
 _DOCUMENTS_MAX: Final = 10_000
@@ -54,11 +56,11 @@ class Comparison:
         versions = self._versions()
         logged = self._logged(versions)
         different: dict[str, dict[Form, str]] = {}
-        for table in SHAPES:
+        for table in self._source.shapes:
             columns = self._columns(table)
             expected = self._expected(table, columns)
             for form in self._forms:
-                if table not in _TABLES.get(form, SHAPES):
+                if table not in _TABLES.get(form, self._source.shapes):
                     continue
                 rows: Iterable[Row]
                 if form == "log":
@@ -89,7 +91,7 @@ class Comparison:
         self, table: str, columns: list[str], form: Form, versions: Versions
     ) -> Iterable[Row]:
         if form == "index":
-            return self._documents(table, columns)
+            return self._documents(table)
         lakehouse = self._pipeline.settings.require_lakehouse()
         name = full_name(table)
         kind = "" if form == "current" else f"_{form}"
@@ -99,23 +101,25 @@ class Comparison:
         there = {field.name for field in DeltaTable(path).schema().fields}
         if missing := [column for column in columns if column not in there]:
             return [{"no": missing}]
+        more = sorted(name for name in there - {*columns} if not name.startswith(_OWN))
+        if more and form != "changes":  # an archive keeps what the source has dropped
+            return [{"more": more}]
         if form != "changes":
             current = f" WHERE {IS_CURRENT}" * (form == "history")
             return query_builder(path, _select(columns) + current)
         events = query_builder(path, _select([*columns, *OWN]))
         return self._replayed(table, columns, events, versions)
 
-    @staticmethod
     def _replayed(
-        table: str, columns: list[str], events: Iterable[Row], versions: Versions
+        self, table: str, columns: list[str], events: Iterable[Row], versions: Versions
     ) -> list[Row]:
-        return replayed(events, SHAPES[table].key.split(", "), columns, versions)
+        return replayed(events, self._source.shapes[table].key.split(", "), columns, versions)
 
     def _logged(self, versions: Mapping[str, Versions]) -> dict[str, list[Row]]:
         """By table: the log's records, as an archive has them."""
-        events: dict[str, list[Row]] = {table: [] for table in SHAPES}
+        events: dict[str, list[Row]] = {table: [] for table in self._source.shapes}
         if "log" in self._forms:
-            tables = {str(full_name(table)): table for table in SHAPES}
+            tables = {str(full_name(table)): table for table in self._source.shapes}
             states = {state.topic: state for state in self._pipeline.tables()}
             topics = {topic: state.partitions for topic, state in states.items()}
             for record in read_log(reader_options(self._pipeline.settings.kafka), topics):
@@ -123,7 +127,7 @@ class Comparison:
                     events[table].append(versions[table].archived(record))
         return events
 
-    def _documents(self, table: str, columns: Iterable[str]) -> list[dict[str, Any]]:
+    def _documents(self, table: str) -> list[dict[str, Any]]:
         search = self._pipeline.settings.require_search()
         client = connect(search)
         index = index_name(search.index_prefix, full_name(table))
@@ -131,13 +135,14 @@ class Comparison:
             return [{"no": "index"}]
         client.indices.refresh(index=index)
         hits = client.search(index=index, body={"size": _DOCUMENTS_MAX})["hits"]["hits"]
-        return [{name: hit["_source"].get(name) for name in columns} for hit in hits]
+        sources = (hit["_source"] for hit in hits)
+        return [{n: row[n] for n in row if not n.startswith(_OWN)} for row in sources]
 
     def _versions(self) -> dict[str, Versions]:
         """By table: its schema versions."""
         topic = schema_topic(self._pipeline.settings.capture.topic_prefix)
-        tables = {full_name(table): table for table in SHAPES}
-        schemas: dict[str, list[TableSchema]] = {table: [] for table in SHAPES}
+        tables = {full_name(table): table for table in self._source.shapes}
+        schemas: dict[str, list[TableSchema]] = {table: [] for table in self._source.shapes}
         for schema in self._pipeline.states.read_all(topic, TableSchema):
             if (table := tables.get(schema.name)) is not None:
                 schemas[table].append(schema)

@@ -57,6 +57,19 @@ def column_renamed(source: Source) -> None:
     added[-1] = name
 
 
+def columns_swapped(source: Source) -> None:
+    """Two of one type take each other's name, where a column was added."""
+    having = [table for table, added in source.added.items() if added]
+    if not having:
+        column_renamed(source)
+        return
+    table = source.chance.choice(having)
+    name, between = source.added[table][-1], f"c{source.number()}"
+    renames = (("n", between), (name, "n"), (between, name))
+    steps = (f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}" for old, new in renames)
+    source.ddl("; ".join(steps))
+
+
 def empty_partition(source: Source) -> None:
     """Made, behind all ids; or dropped, where there is one."""
     made = source.ask(
@@ -88,5 +101,6 @@ HARMLESS: Final[Mapping[str, Kind]] = {
     "SET STATISTICS": _on_any("ALTER TABLE {t} ALTER n SET STATISTICS 50"),
     "ADD VALUE": label_added,
     "RENAME COLUMN": column_renamed,
+    "columns swapped": columns_swapped,
     "empty partition": empty_partition,
 }

@@ -7,7 +7,8 @@ with changes of rows and pauses between them.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.ddl_chaos import partitions
+from tests.ddl_chaos import keys, partitions
+from tests.ddl_chaos.guests import GUESTS, GUESTS_SINCE
 from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SHAPES, filled
 from tests.ddl_chaos.source import Source
 
@@ -120,6 +121,21 @@ def column_made_again(source: Source) -> None:
     source.ddl(f"ALTER TABLE {table} DROP COLUMN n", table)
     source.pause()
     source.ddl(f"ALTER TABLE {table} {again}", table)
+
+
+def columns_swapped_in_steps(source: Source) -> None:
+    """Two of one type take each other's name, and the daemon may see some of the steps."""
+    having = [table for table in _ALTERED if source.added[table]]
+    if not having:
+        _add_column(source, "7")
+        columns_swapped_in_steps(source)
+        return
+    table = source.chance.choice(having)
+    name, between = source.added[table][-1], f"c{source.number()}"
+    for old, new in (("n", between), (name, "n"), (between, name)):
+        source.ddl(f"ALTER TABLE {table} RENAME COLUMN {old} TO {new}", table)
+        source.pause()
+    source.changes(table)
 
 
 def publishes_inserts_only_for_a_while(source: Source) -> None:
@@ -245,6 +261,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "column with a constant default": column_with_constant_default,
     "column dropped": column_dropped,
     "column made again": column_made_again,
+    "columns swapped in steps": columns_swapped_in_steps,
     "inserts only for a while": publishes_inserts_only_for_a_while,
     "TRUNCATE unpublished": truncated_unpublished,
     "unpublished for a while": taken_out_and_in,
@@ -262,6 +279,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "table dropped and created": dropped_and_created,
     "table renamed for a while": renamed_away_and_back,
     "table in another schema for a while": moved_out_and_in,
+    "key migrated": keys.migrated,
+    "key in another order": keys.reordered,
+    "key with a column more or less": keys.extended_or_not,
+    **GUESTS,
 }
 """What leaves rows other than the log has them, and no row event."""
 SINCE: Final[Mapping[str, int]] = {
@@ -270,5 +291,6 @@ SINCE: Final[Mapping[str, int]] = {
     "table in another schema for a while": 15,
     "unlogged for a while": 15,  # what a publication names, other than by schema, can't be so
     "generated column's expression": 18,  # before, their values aren't published
+    **GUESTS_SINCE,
 }
 """The versions that have a kind, where not all that are supported have it."""

@@ -85,7 +85,8 @@ def replayed(
         elif event[OP] == _ENDED:
             _end(rows, EndedRows.model_validate(json.loads(event[RAW_VALUE])["ended"]))
         elif event[OP] != GAP:
-            identity = tuple(event[name] for name in key)
+            # Under a key of other columns it is null: rows of that end before those of this one.
+            identity = tuple(event.get(name) for name in key)
             before = rows.pop(identity, None)
             if event[OP] != "d":
                 rows[identity] = _after(event, before, columns, versions.filled(event))

@@ -158,6 +158,7 @@ class _Run:
         self._chance = random.Random(f"run {plan.seed}")  # noqa: S311 (repeatable)
         pauses_s = BLINDNESSES[plan.blind].pauses_s if plan.blind else PAUSES_S
         self._source = Source(stand.conninfo, plan.seed, self._during, pauses_s)
+        stand.tables = lambda: self._source.shapes
         self._writer = Writer(stand.conninfo, plan.seed, self._source.note)
         self._merging = Merging(stand, plan.seed, _MERGES_S)
         self._comparison = Comparison(self._source, stand.pipeline, plan.forms)

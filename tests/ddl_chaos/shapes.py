@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Final
 
 PUBLICATION: Final = "ddl_chaos"
+DAEMON: Final = "ddl_daemon"
+"""The daemon's role; it may read what is made."""
 ROWS: Final = 120
 IDS: Final = 200
 PARTITION_IDS: Final = 100

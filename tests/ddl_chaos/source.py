@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SCHEMA, SHAPES, Changes, filled
+from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SCHEMA, SHAPES, Changes, Shape, filled
 
 _ATTEMPTS: Final = 20
 PAUSES_S: Final = (0.0, 0.0, 0.2, 0.8, 2.0)
@@ -31,6 +31,10 @@ _LATER: Final = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.InternalError_,  # tuple concurrently updated
 )
+
+
+_UNIDENTIFIED: Final = (psycopg.errors.ObjectNotInPrerequisiteState,)
+"""An UPDATE or a DELETE of a table that is published without a replica identity."""
 
 
 class Source:
@@ -52,6 +56,10 @@ class Source:
         self.causes: dict[str, list[float]] = defaultdict(list)
         self.steps: dict[str, list[str]] = defaultdict(list)
         self.added: dict[str, list[str]] = defaultdict(list)
+        self.guests: list[str] = []
+        """Tables like ``users`` that have come meanwhile, in order ..."""
+        self.listed: list[str] = []
+        """... and those of them that the publication names."""
         self._changes = Changes(self.chance)
         self._connection = psycopg.connect(conninfo, autocommit=True)
         self.version = self._connection.info.server_version // 10_000
@@ -77,13 +85,19 @@ class Source:
 
     def published(self, table: str = "", part: str = "", *, bulk: bool = True) -> str:
         """What the publication lists: of one table a ``part``; ``bulk``: that, too."""
-        tables = [f"{name}{part if name == table else ''}" for name in LISTED]
+        names = (*LISTED, *self.listed)
+        tables = [f"{name}{part if name == table else ''}" for name in names]
         of_schema = "TABLES IN SCHEMA bulk" if self.version >= _SCHEMAS_SINCE else "bulk.loaded"
         return f"TABLE {', '.join([*tables, *([of_schema] if bulk else [])])}"
 
     def publishes_truncate(self) -> bool:
         """Whether a TRUNCATE is in the stream, but for one of a partition."""
         return bool(self.ask(_PUBLISHES_TRUNCATE))
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """All tables that are compared."""
+        return {**SHAPES, **dict.fromkeys(self.guests, SHAPES["users"])}
 
     def close(self) -> None:
         """Leave."""
@@ -121,7 +135,7 @@ class Source:
         for statement in self._changes.all_kinds(table, name):
             try:
                 self._connection.execute(statement.encode())
-            except (psycopg.IntegrityError, *_LATER):
+            except (psycopg.IntegrityError, *_UNIDENTIFIED, *_LATER):
                 continue
 
     def pause(self) -> None:

@@ -8,17 +8,20 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode, MillraceError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, TableState
+from cdc.settings.drops import COLUMN_POLICY
 from deploy.local.kafka import Kafka
 from deploy.local.opensearch import OpenSearch
 from deploy.local.pipeline import Pipeline
@@ -33,7 +36,7 @@ from sinks.search.run import run_search
 from tests.chaos.harness import Servers
 from tests.ddl_chaos import blind
 from tests.ddl_chaos.comparison import Form, full_name
-from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES, PUBLICATION, SHAPES
+from tests.ddl_chaos.shapes import ARCHIVES, DAEMON, HISTORIES, PUBLICATION, SHAPES
 from tests.fixtures.postgres import NEWEST, VERSION, unpacked
 from tests.fixtures.spark import run_once
 
@@ -72,6 +75,8 @@ class Stand(Servers):
         """Codes that the daemon has ended with by itself."""
         self.merge_seconds: list[float] = []
         self.complaints: list[str] = []
+        self.tables: Callable[[], Collection[str]] = SHAPES.keys
+        """All that have to be whole before anything is compared."""
         self._spark = spark
         self._blind = blindness
         sources: dict[Form, tuple[str, ...]] = {"history": HISTORIES, "changes": ARCHIVES}
@@ -95,14 +100,22 @@ class Stand(Servers):
             self._opensearch.start()
         database = self._postgres.create_database("ddl")
         self.conninfo = make_conninfo(**database)
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            role, password = sql.Identifier(DAEMON), database["password"]
+            for statement in (
+                "CREATE ROLE {} LOGIN REPLICATION PASSWORD {}",
+                "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {}",
+                "ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {}",
+            ):
+                connection.execute(sql.SQL(statement).format(role, password))
         self.pipeline = Pipeline(
             self.folder,
-            database,
+            {**database, "user": DAEMON},
             self._kafka.client_options(),
             prefix=PREFIX,
             capture=_CAPTURE,
             search_url=self._opensearch.url if self._opensearch else None,
-            sections={"lakehouse": {"tables": self._more}},
+            sections={"lakehouse": {"tables": self._more, COLUMN_POLICY: "remove"}},
         )
 
     @property
@@ -182,7 +195,7 @@ class Stand(Servers):
         states = {str(state.name): state for state in self.pipeline.tables()}
         reasons = [
             _unready(table, states.get(table), progress.cut)
-            for table in map(str, map(full_name, SHAPES))
+            for table in map(str, map(full_name, self.tables()))
         ]
         return next(filter(None, reasons), "")
 

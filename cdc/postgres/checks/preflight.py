@@ -29,11 +29,10 @@ from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import server_address, sql_names
 from cdc.postgres.ownership import is_own
-from cdc.records.schema import TableName
+from cdc.records.schema import UNREADABLE, Column, TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
-VERSION_MIN: Final = 140_000
 _SETTINGS: Final = """
 SELECT current_setting('wal_level'), pg_is_in_recovery(),
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
@@ -105,12 +104,6 @@ def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[M
     def problem(what: str, remedy: str) -> SourceSettingError:
         return SourceSettingError(what, where=where, remedy=remedy)
 
-    version = connection.info.server_version
-    if version < VERSION_MIN:
-        yield problem(
-            f"the server is PostgreSQL {version // 10_000}, and Millrace needs 14 or newer",
-            "upgrade the server",
-        )
     ((wal_level, standby, slots_max, slots_used, senders_max, senders_used),) = query(
         connection, _SETTINGS
     )
@@ -176,6 +169,40 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
             "is in a schema with a dot in its name",
             "rename the schema",
         )
+    if (error := unreadable_column(table.name, table.columns)) is not None:
+        yield error
+    if leaves := [str(leaf.name) for leaf in table.leaves if UNREADABLE in str(leaf.name)]:
+        yield _refused(
+            table,
+            where,
+            f"has a partition whose name isn't UTF-8: {', '.join(leaves)}",
+            "rename the partition by its OID (docs/postgresql.md, Encodings, has the line)",
+        )
+    if UNREADABLE in (table.row_filter or ""):
+        yield _refused(
+            table,
+            where,
+            f"is published by a row filter that isn't UTF-8: {table.row_filter}",
+            "publish it by a condition that is (ALTER PUBLICATION … SET TABLE … WHERE …)",
+        )
+
+
+def unreadable_column(table: TableName, columns: Iterable[Column]) -> TableRefusedError | None:
+    """Why no record can tell of all of a table's columns; None: it can."""
+    texts = [(each.name, f"{each.declared} {each.default}") for each in columns]
+    what = "name"
+    remedy = "rename the column by its number (docs/postgresql.md, Encodings, has the line)"
+    if not (names := [name for name, _ in texts if UNREADABLE in name]):
+        names = [name for name, text in texts if UNREADABLE in text]
+        what, remedy = "type or default", "rename the type, or ALTER COLUMN … SET DEFAULT …"
+    return (
+        TableRefusedError(
+            f"table {table} has a column whose {what} isn't UTF-8: {', '.join(names)}",
+            remedy=f"{remedy}\n    or add the table to table.exclude.list",
+        )
+        if names
+        else None
+    )
 
 
 def _identified(
@@ -310,12 +337,15 @@ def _topics(
             yield names, shared_topic(data_topic(prefix, names[0]), names)
 
 
-def shared_topic(topic: str, names: Iterable[TableName]) -> TableRefusedError:
-    """Why tables can't be captured together."""
+def shared_topic(topic: str, names: Sequence[TableName]) -> TableRefusedError:
+    """Why tables can't be captured together; the last one is the one to rename, or leave out."""
+    last = names[-1]
     return TableRefusedError(
         f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka takes . and _"
-        " for one)",
-        remedy="rename one, or add one to table.exclude.list",
+        " for one, and a blank becomes _)",
+        remedy=f"rename one, such as ALTER TABLE {sql_names([last])} RENAME TO …; (or its schema)"
+        f"\n    or add one to table.exclude.list, such as {_literally(str(last))}"
+        "\n    (a transform doesn't help: each table has a topic of its own, whatever is routed)",
     )
 
 

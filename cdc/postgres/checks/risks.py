@@ -13,15 +13,15 @@ from cdc.postgres.checks.preflight import alter_identity, finish_detach
 from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.connection import query
 from cdc.postgres.slot import has_failover
-from cdc.records.schema import TableName
+from cdc.records.schema import UNREADABLE, TableName
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.settings.modes import Patterns
 
 log = structlog.get_logger()
-_UNGUARDED: Final = """
+_STANDBY_SLOTS: Final = """
 SELECT slot_name::text FROM pg_replication_slots
 WHERE slot_type = 'physical' AND NOT temporary
-  AND current_setting('synchronized_standby_slots') = ''
+  AND coalesce(current_setting('synchronized_standby_slots', true), '') = ''
 ORDER BY slot_name
 """
 
@@ -102,14 +102,18 @@ _NAMED_MAX: Final = 3
 
 
 def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
-    """Warn where a slot that is copied to standbys may be ahead of them after a failover."""
-    if not wanted:
-        return
-    if not has_failover(connection.pgconn):
-        log.info("PostgreSQL copies slots to standbys from 17 on: a failover loses this one")
-        return
-    standbys = [name for (name,) in query(connection, _UNGUARDED)]
-    if standbys:
+    """Say what a failover would cost, where standbys have slots.
+
+    One that is copied to standbys may be ahead of them; before PostgreSQL 17 none is copied.
+    """
+    standbys = [name for (name,) in query(connection, _STANDBY_SLOTS)] if wanted else []
+    if standbys and not has_failover(connection.pgconn):
+        log.info(
+            "a failover loses the slot: PostgreSQL copies none to standbys before 17",
+            standbys=standbys,
+            remedy="after one, run: millrace new-epoch",
+        )
+    elif standbys:
         log.warning(
             "synchronized_standby_slots is empty: after a failover the log may have changes that"
             " the new primary hasn't, which stops the daemon",
@@ -167,9 +171,20 @@ def find_risks(
             f"publication {settings.publication_name} has tables without a replica identity, on"
             f" which UPDATE and DELETE fail; let their owner run{''.join(lines)}"
         )
+    yield from _unnamed(connection, settings)
     yield from _unseen(connection, settings)
     if settings.publication_autocreate_mode == "filtered" or settings.lossless:
         yield from _unmatched(connection, settings)
+
+
+def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
+    """Tables whose names no record can have, though the lists let them through."""
+    names = [name for name, _ in query(connection, _RELATIONS) if UNREADABLE in name]
+    if unnamed := sorted(name for name in names if settings.captures(name)):
+        yield (
+            f"tables whose names aren't UTF-8 aren't captured: {', '.join(unnamed)}; rename them by"
+            " their OIDs (docs/postgresql.md, Encodings, has the line)"
+        )
 
 
 def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:

@@ -55,8 +55,8 @@ def affected(
 ) -> tuple[DataFrame, int] | None:
     """The keys of the documents to be written again, and how many; None: nothing has changed."""
     changes = {
-        table: reader.difference(table, older, newer, shapes[table].keys, columns)
-        for table, columns in root.linking().items()
+        table: reader.difference(table, older, newer, shapes[table].keys, links.columns)
+        for table, links in root.linking().items()
     }
     before, after, keys = reader.at(older), reader.at(newer), list[DataFrame]()
     for path in root.paths():

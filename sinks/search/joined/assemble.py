@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc.errors import ConfigError, SinkError
+from cdc.errors import ConfigError
 from cdc.records.position import Position
 from sinks.changes.names import quoted
 from sinks.delta.version import all_there
@@ -26,7 +26,8 @@ from sinks.search.documents import POSITION_FIELD, document_id
 from sinks.search.joined.affected import joining, names, renamed, same
 from sinks.search.joined.tree import Node
 from sinks.search.rows import JSON, key_text, value_in_json
-from sinks.spark.session import first_line, jvm_ended
+from sinks.spark.errors import spark_ended, spark_error
+from sinks.spark.session import first_line
 
 _SOURCE: Final = "_millrace_source"
 _KEY: Final = "_millrace_key"
@@ -185,10 +186,11 @@ def explained(where: str) -> Iterator[None]:
             " and computed over what is embedded in its rows, too",
         ) from None
     except (PySparkException, Py4JError) as error:
-        if jvm_ended(error):
+        if spark_ended(error):
             raise  # for all
-        raise SinkError(
-            f"the documents can't be made: {first_line(error)}",
+        raise spark_error(
+            "the documents can't be made",
+            error,
             where=where,
             remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
             " make null of it",

@@ -28,7 +28,7 @@ from sinks.search.executors import write_documents
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.affected import affected
 from sinks.search.joined.assemble import documents, explained, slice_of, types, with_ids
-from sinks.search.joined.tree import Node, tree
+from sinks.search.joined.tree import Links, Node, tree
 from sinks.search.progress import DocumentRecord, JoinedIndex, now_ms
 from sinks.spark.jvm import in_session
 from sinks.spark.session import RECORDS_FEW
@@ -86,28 +86,62 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return True
 
     def unfit(self, generation: JoinedIndex, at: Instant, newest: Instant) -> str | None:
-        """Rows are told apart, and joined, by columns: these need the same names at both cuts."""
+        """Rows are told apart, and joined, by columns: these have to be the same at both cuts."""
         try:
-            before, now = (self._root(generation.definition, cut).linking() for cut in (at, newest))
+            before, now = (self._linking(generation.definition, cut) for cut in (at, newest))
         except ConfigError:
             return None  # which is told, or has the one that serves frozen
-        return None if before == now else "columns that join have other names"
+        if before == now:
+            return None
+        names = [
+            {table: {name for name, _ in links.columns} for table, links in of.items()}
+            for of in (before, now)
+        ]
+        what = "are others" if names[0] == names[1] else "have other names"
+        return f"columns of keys, or that join, {what}"
+
+    def _linking(self, definition: Document, at: Instant) -> dict[str, Links[tuple[str, str]]]:
+        """The columns by which rows of each table are told apart, or joined: by name and identity.
+
+        Under the same name a key may be another column, whose values compare with none of before.
+        """
+        shapes = self._cuts.shapes(at)
+        ids = {name: {field.name: field.id for field in of.fields} for name, of in shapes.items()}
+        return {
+            table: Links(
+                tuple((name, ids[table][name]) for name in links.key),
+                {(name, ids[table][name]) for name in links.joins},
+            )
+            for table, links in tree(definition, shapes).linking().items()
+        }
 
     def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
-        """Extend the mapping where the tables have more columns, if that is enough."""
+        """Extend the mapping where the tables have more columns, if that is enough.
+
+        Of columns that were dropped documents keep the values until they are made again, where
+        that is wanted.
+        """
         if generation.definition != self._document:
             return "its definition is another one"
+        removes = self._context.search.removes_columns(self._document)
+        if removes and generation.has_dropped:
+            return "columns were dropped"
         columns, before = self._columns(newest), generation.columns
+        gone = {name: before[name][0] for name in before.keys() - columns.keys()}
+        drops = bool(gone) and not removes and self._are_dropped(gone, newest)
+        columns = before | columns if drops else columns
         if columns == before:
             return generation
         mapping = self._mapping(self._root(self._document, newest), newest)
+        mapping = merged(generation.mapping, mapping) if drops else mapping
         names = sorted(columns.keys() & before.keys())
         if others := [name for name in names if columns[name][0] != before[name][0]]:
             return f"{', '.join(others)}: another column has that name"
         fits = extends(mapping, generation.mapping)
         if not (fits and self._index.extend(generation.index, mapping)):
             return "its fields are others"
-        return generation.model_copy(update={"columns": columns, "mapping": mapping})
+        update = {"columns": columns, "mapping": mapping, "has_dropped": drops}
+        return generation.model_copy(update=update)
 
     def begin(self, at: Instant, after: JoinedIndex | None) -> CutLoad[JoinedIndex]:
         """Make an index, and choose slices of about one size."""
@@ -204,6 +238,16 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
             for field in shapes[name].fields
         }
 
+    def _are_dropped(self, columns: Mapping[str, str], at: Instant) -> bool:
+        """Whether columns, by their identities, aren't there under any name."""
+        shapes = self._cuts.shapes(at)
+        return all(
+            id_ in shapes[table].dropped
+            for column, id_ in columns.items()
+            for table in self.tables(None)
+            if column.startswith(f"{table}.")
+        )
+
     def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
         """The mapping of the document's index, by the types that its fields have in Spark.
 
@@ -211,7 +255,11 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         """
         with explained(self.where):
             properties = _properties(root, types(root, self._cuts.reader(at).at(at)))
-        override(properties, self._document.mapping, self.where)
+        gone = {*root.gone_paths()}
+        overrides = {
+            path: about for path, about in self._document.mapping.items() if path not in gone
+        }
+        override(properties, overrides, self.where)
         return mapping_of(properties)
 
 
@@ -234,6 +282,17 @@ def _computed(kind: DataType) -> dict[str, Any]:
     if isinstance(kind, StructType):
         return {"properties": {field.name: _computed(field.dataType) for field in kind.fields}}
     return type_mapping(type_of(kind.simpleString()))
+
+
+def merged(before: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with what only an earlier one has, inside of objects, too."""
+    both = {
+        name: merged(before[name], value)
+        if isinstance(value, dict) and isinstance(before.get(name), dict)
+        else value
+        for name, value in mapping.items()
+    }
+    return {**before, **both}
 
 
 def extends(mapping: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -4,9 +4,9 @@ Every table of it is a node. One that two others are joined through is a node as
 show nothing but what is embedded in them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document, Embedded, JoinedRows
@@ -19,6 +19,8 @@ _INNER: Final = "_millrace_inner"
 
 
 JoinSide = Literal["own", "outer"]
+LinkColumn = TypeVar("LinkColumn")
+"""A column: by its name, or by that and its identity."""
 
 
 class ColumnPair(NamedTuple):
@@ -32,12 +34,24 @@ class ColumnPair(NamedTuple):
         return self.own if side == "own" else self.outer
 
 
+class Links(NamedTuple, Generic[LinkColumn]):
+    """The columns of a table's key, in its order, which ids go by, and those that join its rows."""
+
+    key: tuple[LinkColumn, ...]
+    joins: set[LinkColumn]
+
+    @property
+    def columns(self) -> set[LinkColumn]:
+        """All of them."""
+        return {*self.key, *self.joins}
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """Rows of a table, and how they are embedded in those of the outer node.
 
     ``fields`` are the columns that show, by their fields; ``on`` has the pairs of columns that join
-    them.
+    them. Columns that were dropped had the fields that are ``gone``.
     """
 
     field: str
@@ -50,6 +64,7 @@ class Node:
     computed: tuple[tuple[str, str], ...] = ()
     embeds: tuple["Node", ...] = ()
     is_between: bool = False
+    gone: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -68,15 +83,22 @@ class Node:
             for path in embedded.paths():
                 yield (self, *path)
 
-    def linking(self) -> dict[str, set[str]]:
+    def gone_paths(self) -> Iterator[str]:
+        """The paths of fields that are gone, in this node and below it."""
+        yield from self.gone
+        for embedded in self.embeds:
+            yield from (f"{embedded.field}.{path}" for path in embedded.shown.gone_paths())
+
+    def linking(self) -> "dict[str, Links[str]]":
         """The columns of each table by which rows are told apart, or joined."""
-        columns: dict[str, set[str]] = {}
+        links: dict[str, Links[str]] = {}
         for path in self.paths():
             node = path[-1]
-            columns.setdefault(node.table, set()).update(node.keys, (pair.own for pair in node.on))
+            joins = links.setdefault(node.table, Links(node.keys, set())).joins
+            joins.update(pair.own for pair in node.on)
             for embedded in node.embeds:
-                columns[node.table].update(pair.outer for pair in embedded.on)
-        return columns
+                joins.update(pair.outer for pair in embedded.on)
+        return links
 
 
 def tree(document: Document, tables: Mapping[str, TableShape]) -> Node:
@@ -93,7 +115,7 @@ def _node(
 ) -> Node:
     shape = _shape(rows.table, tables, where)
     named = {*rows.include, *rows.exclude, *rows.rename}
-    if strange := sorted(named - set(shape.names)):
+    if strange := sorted(named - set(shape.names) - shape.gone):
         raise _no_columns(rows.table, strange, where)
     fields = _fields(rows, shape, where)
     embeds = tuple(_embedded(embedded, shape, tables, where) for embedded in rows.embed)
@@ -105,6 +127,7 @@ def _node(
         where=rows.where,
         computed=tuple(rows.computed.items()),
         embeds=embeds,
+        gone=_gone(rows, shape, fields),
     )
     # Spark takes names that differ by case for one.
     columns = {name.lower() for name in shape.names}
@@ -134,6 +157,12 @@ def _fields(rows: JoinedRows, shape: TableShape, where: str) -> dict[str, Derive
             )
         fields[name] = _as_it_is(field)
     return fields
+
+
+def _gone(rows: JoinedRows, shape: TableShape, fields: Iterable[str]) -> frozenset[str]:
+    """Fields that only columns had which the source has dropped."""
+    had = (rows.rename.get(name, field_name(name)) for name in shape.gone)
+    return frozenset(had).difference(fields, rows.computed)
 
 
 def _as_it_is(field: DerivedField) -> DerivedField:

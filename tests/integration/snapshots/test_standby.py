@@ -1,5 +1,6 @@
 """Rows are read from a standby while the primary is streamed, never staler than the stream."""
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,14 +11,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import SourceSettingError, SourceUnreachableError
+from cdc.postgres.checks import standby as standbys
 from cdc.postgres.connection import connect, current_wal_end
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
+from deploy.commands.status import collect
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
 from deploy.local.processes import run_folder
-from snapshots import windows
 from snapshots.pace import Pace
 from snapshots.watermarks import Watermarks
 from snapshots.windows import WindowReader
@@ -25,11 +27,13 @@ from tests.faults.test_failover import two_servers
 from tests.faults.test_gaps import run
 from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source
 from tests.faults.test_outages import under_load
+from tests.faults.test_source_safety import Probed
 from tests.fixtures.pipeline import RunningPipeline
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s"
 WINDOWS = "millrace incremental snapshot"
+TOLD = "no rows can be read from the standby"
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +68,26 @@ def test_a_first_snapshot_comes_from_the_standby_and_waits_for_its_replay(
     )
     made.daemons = []
     asked(standby, "SELECT pg_wal_replay_pause()::text")
-    daemon = made.start()
+    health = Probed(made)
+    daemon = health.daemon
     try:
         with under_load(source) as load:
             daemon.wait_until(lambda: load.transactions > 50)
             daemon.wait_until(lambda: asked(standby, SESSIONS, WINDOWS) != 0)
-            daemon.wait_until(lambda: "tables can't be read yet" in daemon.command.log.read_text())
-            time.sleep(0.5)
+            daemon.wait_until(lambda: TOLD in daemon.command.log.read_text())
+            assert "SELECT pg_wal_replay_resume()" in daemon.command.log.read_text()
+            assert "transactions are open" not in daemon.command.log.read_text()
+            report = health.get("ready")[1]
+            assert report["degraded"]
+            (problem,) = [each for each in collect(made.settings).problems if "standby" in each]
+            for trouble in (report["standby"], problem):
+                assert re.search("has replayed .*, and not yet (.|\n)*replay is paused", trouble)
             unread = [state for state in made.tables() if state.table != "loose"]
             assert [bool(one.initial and not one.initial.read) for one in unread] == [True, True]
             asked(standby, "SELECT pg_wal_replay_resume()::text")
             daemon.wait_until(lambda: not any(state.initial for state in made.tables()))
+        assert not health.get("ready")[1]["degraded"]
+        assert "rows can be read from the standby again" in daemon.command.log.read_text()
         made.wait_until_logged(made.wal_end(), daemon)
         assert made.stop(daemon) == 0
     finally:
@@ -93,16 +106,16 @@ def test_who_isnt_a_standby_of_the_source_isnt_read(
         connect(standby.conninfo(), purpose="test") as two,
         connect(postgres.conninfo(), purpose="test") as other,
     ):
-        windows.check_standby(two, one)
+        standbys.check_standby(two, one)
         with pytest.raises(SourceSettingError, match="is no standby"):
-            windows.check_standby(one, one)
+            standbys.check_standby(one, one)
         with pytest.raises(SourceSettingError, match="another cluster"):
-            windows.check_standby(other, one)
-        windows.await_replay(two, current_wal_end(one), lambda _: False)
+            standbys.check_standby(other, one)
+        standbys.await_replay(two, current_wal_end(one), lambda _: False)
         with pytest.raises(SourceUnreachableError, match="not yet 7FFFFFFF/0"):
-            windows.await_replay(two, Lsn.parse("7FFFFFFF/0"), lambda _: True)
+            standbys.await_replay(two, Lsn.parse("7FFFFFFF/0"), lambda _: True)
         with pytest.raises(SourceUnreachableError, match="is none any more"):
-            windows.await_replay(one, Lsn(1), lambda _: False)
+            standbys.await_replay(one, Lsn(1), lambda _: False)
 
 
 @pytest.mark.proof

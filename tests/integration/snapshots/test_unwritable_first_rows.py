@@ -63,6 +63,30 @@ def test_initial_only_is_not_done_without_it(pipeline: MakePipeline, database: C
         assert connection.execute(slots).fetchall() == []
 
 
+def test_initial_only_ends_by_naming_a_table_that_lasts_in_what_is_wrong_with_it(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    """It has lost its key: only somebody who is told can help."""
+    run(database, *ODD)
+    made = pipeline(**PRECISE)
+    daemon = made.catch_up()
+    run(database, "ALTER TABLE odd DROP CONSTRAINT odd_pkey", "INSERT INTO odd VALUES (30, 3)")
+    wait_for(lambda: aside(made) == {"odd"})
+    assert made.stop(daemon) == 0
+    run(database, "INSERT INTO other VALUES (2)", "CREATE TABLE late (id int PRIMARY KEY)")
+    run(database, "INSERT INTO late VALUES (1)")
+    made = pipeline(**PRECISE, **{"snapshot.mode": "initial_only"})
+    daemon = made.start()
+    assert daemon.wait(90) == ExitCode.NOT_DONE
+    log = daemon.command.log_end()
+    assert "not read: public.odd (table public.odd has no key any more" in log
+    assert "add the key again" in log
+    assert not differing(made, database, ["other", "late"])
+    run(database, "ALTER TABLE odd ADD PRIMARY KEY (id)")
+    assert made.start().wait(60) == 0
+    wait_until_mended(made, database)
+
+
 def test_a_read_that_brokers_refuse_again_leaves_its_table_set_aside_and_others_streaming(
     configured: Configured, database: dict[str, str]
 ) -> None:

@@ -19,7 +19,7 @@ from cdc.faults import VARIABLE, FaultPoint
 from deploy.local.kafka import Kafka
 from deploy.local.processes import reserve_port
 from tests.faults.test_dead_letters import limit, text
-from tests.fixtures.pipeline import RunningPipeline, state_of
+from tests.fixtures.pipeline import RunningPipeline, read_log, state_of
 from tests.fixtures.refusals import Configured
 from tests.fixtures.source import Conninfo, run
 from tests.integration.snapshots.test_catalog_check import differing
@@ -235,6 +235,50 @@ def test_a_record_that_the_broker_refuses_concerns_its_table_alone(
         assert made.millrace("snapshot", "--reset", f"public.{name}").returncode == 0
     wait_until_equal(made, database, ["doc", "late", "other"])
     assert made.stop(daemon) == 0
+
+
+def test_a_record_in_a_topic_that_tables_share_concerns_the_table_that_wrote_it(
+    pipeline: MakePipeline, database: Conninfo, kafka: Kafka, topic_prefix: str
+) -> None:
+    """By the stream, and as a row of a read: there, no position tells the record apart."""
+    for name in ("doc", "other"):
+        run(database, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    shared = {
+        "order": "route",
+        "route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "route.regex": r"(.*)\.public\..*",
+        "route.replacement": "$1.shared",
+    }
+    made, topic = pipeline(sections={"transforms": shared}, **PAGES), f"{topic_prefix}.shared"
+    daemon = made.catch_up()
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute("INSERT INTO other VALUES (1, 'x')")
+        wait_for(lambda: written(made, topic) == {1})
+        limit(kafka, topic, SENT_MAX // 8)
+        for key in range(10, 20):
+            connection.execute("INSERT INTO doc VALUES (%s, 'x')", [key])
+            connection.execute("INSERT INTO other VALUES (%s, 'x')", [key + 10])
+        connection.execute("INSERT INTO doc VALUES (2, %s)", [text(SENT_MAX // 4)])
+        connection.execute("INSERT INTO other VALUES (3, 'x')")
+    wait_for(lambda: aside(made) == {"doc"} or not daemon.running)
+    wait_for(lambda: 3 in written(made, topic) or not daemon.running)
+    # The read that the next start begins has the row, too.
+    assert made.stop(daemon) == 0
+    daemon = made.start()
+    run(database, "INSERT INTO other VALUES (4, 'x')")
+    wait_for(lambda: 4 in written(made, topic) or not daemon.running)
+    wait_for(lambda: aside(made) == {"doc"} or not daemon.running)
+    run(database, "DELETE FROM doc WHERE id = 2")
+    assert made.millrace("snapshot", "--reset", "public.doc").returncode == 0
+    assert aside(made) == set()
+    assert made.stop(daemon) == 0
+
+
+def written(made: RunningPipeline, topic: str) -> set[int]:
+    """The ids of all rows in a topic."""
+    log = read_log(made.settings.kafka, {topic: made.settings.log.topic_partitions})
+    rows = [each.value["after"] for each in log if each.value and each.value["after"]]
+    return {row["id"] for row in rows}
 
 
 def test_under_the_preset_it_ends_the_daemon_as_debezium_ends(

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ExitCode, LogUnreachableError, SinkError, SparkEndedError
+from cdc.errors import (
+    ExitCode,
+    LogUnreachableError,
+    SinkError,
+    SparkEndedError,
+    SparkTerminatedError,
+)
 from cdc.settings import Settings
 from sinks import follow
 from sinks.run.options import PausedTables
@@ -89,3 +95,12 @@ def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch, SparkEndedError("ended"), APPLIED)
     assert followed.run() == ExitCode.SINK_UNREACHABLE
     assert followed.events == ["Spark", []]
+
+
+def test_a_jvm_that_was_told_to_end_with_the_command_is_an_orderly_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = SparkTerminatedError("told")
+    assert Followed(monkeypatch, APPLIED, ended).run() == ExitCode.OK
+    alone = Followed(monkeypatch, ended, APPLIED)  # somebody told nobody but the JVM
+    assert alone.run() == ExitCode.INTERRUPTED

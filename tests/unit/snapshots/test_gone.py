@@ -1,15 +1,19 @@
 """A table that is gone, and what has its name by now → read, or why what was derived stays."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from structlog.testing import capture_logs
 
 from cdc.postgres.described import TableDescription
+from cdc.postgres.fingerprints import CatalogTable
 from cdc.records.position import Position
 from cdc.records.record import Record
+from cdc.records.schema import UNREADABLE
 from cdc.settings import CaptureSettings
 from cdc.tables.tables import Tables
-from snapshots.gone import take_gone
+from snapshots.gone import take_gone, tell_gone
 from snapshots.inspection import Finding, WatchedTable
 from tests.fixtures.made_tables import COLUMNS, END, SINCE, STATE, tables
 from tests.unit.cdc.tables.test_tables import described
@@ -51,6 +55,14 @@ def test_rows_stay_of_a_table_whose_name_has_one_that_cant_be_captured() -> None
     check(made, None)
     freed = made.states[NAME]
     assert (freed.is_name_taken, freed.gone_watched_ms) == (False, 5_000), "it is gone since then"
+
+
+def test_of_a_new_name_that_isnt_utf8_it_says_that_nothing_is_read_under_it() -> None:
+    renamed = cast("CatalogTable", SimpleNamespace(name=NAME._replace(name=f"t{UNREADABLE}")))
+    with capture_logs() as logs:
+        tell_gone(STATE, renamed, SETTINGS)
+    assert "isn't UTF-8" in logs[0]["reason"]
+    assert "by its OID" in logs[0]["remedy"]
 
 
 def test_a_swap_for_one_that_cant_be_captured_is_a_drop_until_it_can() -> None:

@@ -48,9 +48,9 @@ class SignalledTables:
         self.tables = Tables(settings, "shop", states, schemas, NATIVE, PLAIN, NO_LOOKUPS)
         self._requests = Requests(settings.capture, self.tables)
 
-    def signal(self, kind: str, data: Any = None) -> list[Record]:
+    def signal(self, kind: str, data: Any = None, *, by_topic: bool = False) -> list[Record]:
         """Follow a signal, whose id is its type."""
-        return self._requests.follow(kind, f"{kind}-snapshot", data, HERE)
+        return self._requests.follow(kind, f"{kind}-snapshot", data, HERE, by_topic=by_topic)
 
     def notifications(self, kind: str, data: Any = None) -> list[tuple[str, str, str]]:
         """The notifications that come of it: id, type and tables."""
@@ -146,6 +146,16 @@ def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
     tables.states.set_requests(B, [held])
     assert len(tables.reads.resume([])) == 1
     assert tables.reads.is_to_read
+
+
+def test_a_select_of_ones_own_isnt_taken_from_the_topic() -> None:
+    """Who may write there may not read all that the daemon's role may."""
+    signalled = SignalledTables()
+    own = {"data-collection": "public.a", "filter": "SELECT 1 AS id, salary AS v FROM hr.salaries"}
+    data = {**BOTH, "type": "blocking", "additional-conditions": [own]}
+    for by_topic, count in ((True, 0), (False, 1)):
+        signalled.signal("execute", data, by_topic=by_topic)
+        assert [len(signalled.of(table)) for table in (A, B)] == [count, count]
 
 
 def test_two_that_no_signal_has_asked_for_are_two() -> None:

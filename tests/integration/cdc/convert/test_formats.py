@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from cdc.kafka.admin import LogAdmin
 from cdc.records.position import HEADER
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Process
@@ -165,7 +167,7 @@ def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
 ) -> None:
     """Where one ends that isn't transactional, the commit of its writer starts: the same LSN."""
     log = streamed(
-        {},
+        {"capture": {"message.prefix.include.list": "note"}},
         ["CREATE TABLE t (id int PRIMARY KEY)"],
         "BEGIN; INSERT INTO t VALUES (1), (2);"
         " SELECT pg_logical_emit_message(false, 'note', 'first'); COMMIT",
@@ -175,31 +177,80 @@ def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
     assert len(log.values(f"{topic_prefix}.message")) == 1
 
 
+def outbox(topic_prefix: str) -> Sections:
+    """A router whose events have the times of a column."""
+    return {
+        "transforms": {
+            "outbox.type": "io.debezium.transforms.outbox.EventRouter",
+            "outbox.table.field.event.timestamp": "at",
+            "outbox.route.topic.replacement": f"{topic_prefix}.events.${{routedByValue}}",
+        }
+    }
+
+
+OUTBOX = (
+    "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text,"
+    " payload jsonb, at timestamp)"
+)
+EVENT = "INSERT INTO outbox VALUES (gen_random_uuid(), '{}', 'o-1', 'made', '{{}}', {})"
+
+
 def test_outbox_events_have_their_own_time_and_key(streamed: Streamed, topic_prefix: str) -> None:
-    at_ms = int(time.time() * 1_000) - 3_600_000  # one older than log.keep would be gone at once
-    create = "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text"
-    log = streamed(
-        {
-            "transforms": {
-                "outbox.type": "io.debezium.transforms.outbox.EventRouter",
-                "outbox.table.field.event.timestamp": "at",
-                "outbox.route.topic.replacement": f"{topic_prefix}.events.${{routedByValue}}",
-            }
-        },
-        [f"{create}, type text, payload jsonb, at timestamp)"],
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'o-1', 'made', '{}',"
-        f" to_timestamp({at_ms} / 1000.0) AT TIME ZONE 'UTC')",
-    )
+    at_ms = int(time.time() * 1_000) - 3_600_000
+    at = f"to_timestamp({at_ms} / 1000.0) AT TIME ZONE 'UTC'"
+    log = streamed(outbox(topic_prefix), [OUTBOX], EVENT.format("order", at))
     (event,) = log.by_topic[f"{topic_prefix}.events.order"]
     assert json.loads(event.key() or b"") == "o-1"
     assert event.timestamp()[1] == at_ms
+
+
+def test_an_outbox_event_is_kept_for_log_keep_whatever_its_time_says(
+    streamed: Streamed, kafka: Kafka, topic_prefix: str
+) -> None:
+    """Each event has a topic: beside a newer one the broker keeps it, for their segment's sake."""
+    times = {
+        "old": "now() - interval '30 days'",
+        "coming": "'2300-01-01'",
+        "ancient": "'1960-01-01'",
+        "endless": "'infinity'",
+        "unknown": "NULL",
+    }
+    started_ms = int(time.time() * 1_000)
+    events = (EVENT.format(name, at) for name, at in times.items())
+    streamed(outbox(topic_prefix), [OUTBOX], *events)
+    await_retention(kafka, f"{topic_prefix}.control")
+    log = Log(kafka, f"{topic_prefix}.events.")
+    assert sorted(log.by_topic) == sorted(f"{topic_prefix}.events.{name}" for name in times)
+    for (event,) in log.by_topic.values():
+        assert started_ms <= event.timestamp()[1] <= int(time.time() * 1_000)
+
+
+def await_retention(kafka: Kafka, topic: str) -> None:
+    """Wait until the broker has removed a record of 30 days ago, as it looks for them."""
+    options, week_ms = kafka.client_options(), 7 * 86_400_000
+    new = NewTopic(topic, 1, 1, config={"retention.ms": str(week_ms)})
+    assert LogAdmin(options).create([new]) == {}
+    producer = Producer(options)
+    producer.produce(topic, b"", timestamp=int(time.time() * 1_000) - 30 * 86_400_000)
+    producer.flush(30)
+    consumer = Consumer({**options, "group.id": "tests"})
+    deadline = time.monotonic() + 30
+    while consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) != (1, 1):
+        assert time.monotonic() < deadline, "the broker hasn't removed it"
+        time.sleep(0.2)
+    consumer.close()
 
 
 def test_transactions_are_counted_and_messages_are_events(
     streamed: Streamed, topic_prefix: str
 ) -> None:
     log = streamed(
-        {"capture": {"provide.transaction.metadata": "true"}},
+        {
+            "capture": {
+                "provide.transaction.metadata": "true",
+                "message.prefix.include.list": "note",
+            }
+        },
         ["CREATE TABLE t (id int PRIMARY KEY)"],
         "BEGIN; INSERT INTO t VALUES (1), (2);"
         " SELECT pg_logical_emit_message(true, 'note', 'inside'); COMMIT",

@@ -1,10 +1,11 @@
 """A publication on a real server → whether Millrace made it."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc.postgres.captured import captured_tables, drop_publication, ensure_publication
 from cdc.postgres.ownership import is_own
-from cdc.postgres.publishing import addable
+from cdc.postgres.publishing import add, addable
 from tests.fixtures.source import Conninfo, capture, run, session
 
 pytestmark = pytest.mark.postgres
@@ -32,3 +33,23 @@ def test_another_slot_leaves_it_its_own(database: Conninfo) -> None:
         run(database, "CREATE TABLE new (id int PRIMARY KEY)")
         tables = captured_tables(opened, other)
         assert [table.name.name for table in addable(opened, other, tables)] == ["new"]
+
+
+def test_why_a_table_cant_be_added_is_told_once_with_the_line_that_adds_it(
+    database: Conninfo,
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    settings = capture(database)
+    with session(database) as opened, session(database) as other, capture_logs() as lines:
+        ensure_publication(opened, settings, captured_tables(opened, settings))
+        run(database, "CREATE TABLE new (id int PRIMARY KEY)")
+        new = addable(opened, settings, captured_tables(opened, settings))
+        told: dict[int, str] = {}
+        with other.transaction():
+            other.execute("LOCK TABLE public.new IN SHARE MODE")
+            for _ in range(3):
+                assert add(opened, settings, new, told) == {new[0].oid}
+        assert add(opened, settings, new, told) == set()
+        assert told == {}
+    (line,) = [each for each in lines if "can't be added" in each["event"]]
+    assert f"ALTER PUBLICATION {settings.publication_name} ADD TABLE" in line["remedy"]

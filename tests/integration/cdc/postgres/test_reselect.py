@@ -113,6 +113,83 @@ def test_a_key_whose_type_and_operators_are_an_extensions(database: Conninfo) ->
     assert read(database, "t", "id", (b"Abc",)) == {(b"Abc",): (b"v",)}
 
 
+OWNERS: str = """
+CREATE FUNCTION writes() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  CREATE TABLE IF NOT EXISTS public.written (i int);
+EXCEPTION WHEN read_only_sql_transaction THEN
+END $$;
+CREATE FUNCTION owners() RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF current_setting('application_name') LIKE '%completion%' THEN
+    PERFORM set_config('default_transaction_read_only', 'off', false);
+    PERFORM public.writes();
+  END IF;
+  RETURN 1;
+END $$"""
+"""A function of the table's owner, which writes what it can in a session of the daemon."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "is_read"),
+    [
+        ("checked", "7", True),
+        ("checked_again", "7", True),
+        ("checked[]", "{7}", False),
+        ("composite", "(7)", False),
+        ("span", "[7,7]", False),
+        ("harmless", "(7,a)", True),
+        ("moods[]", "{glad}", True),
+    ],
+)
+def test_functions_of_a_tables_owner_are_not_run_for_a_key(
+    database: Conninfo, kind: str, text: str, *, is_read: bool
+) -> None:
+    run(
+        database,
+        OWNERS,
+        "CREATE DOMAIN checked AS numeric(9, 0) CHECK (owners() = VALUE - 6)",
+        "CREATE DOMAIN checked_again AS checked CHECK (owners() = 1)",
+        "CREATE TYPE composite AS (c checked)",
+        "CREATE TYPE span AS RANGE (subtype = checked)",
+        "CREATE TYPE harmless AS (i int, t text)",
+        "CREATE TYPE moods AS ENUM ('glad', 'sad')",
+        f"CREATE TABLE t (id {kind} PRIMARY KEY, v text)",
+        f"INSERT INTO t VALUES ('{text}', 'x')",
+    )
+    with capture_logs() as logs:
+        found = read(database, "t", "id", (text.encode(),))
+    assert found == ({(text.encode(),): (b"x",)} if is_read else {})
+    reasons = (
+        []
+        if is_read
+        else ["the key has no unique index, or a type that its owner's functions check"]
+    )
+    assert [entry["reason"] for entry in logs] == reasons
+    assert written(database) is None
+
+
+def test_an_index_expression_that_planning_evaluates_writes_nothing(database: Conninfo) -> None:
+    run(
+        database,
+        OWNERS,
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "CREATE INDEX ON t ((owners() + id))",
+        "INSERT INTO t VALUES (1, 'x')",
+    )
+    of = relation(database, "t", "id")
+    with rereading(database) as source:
+        for _ in range(2):  # what it sets is of one transaction
+            assert source(request(of, (b"1",), columns=(1,))) == {(b"1",): (b"x",)}
+    assert written(database) is None
+
+
+def written(database: Conninfo) -> str | None:
+    with session(database) as opened:
+        ((table,),) = opened.execute("SELECT to_regclass('public.written')::text").fetchall()
+    return table if table is None else str(table)
+
+
 def test_partitions_by_their_root_and_children_not_with_their_parent(database: Conninfo) -> None:
     run(
         database,

@@ -4,9 +4,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc.errors import ConfigError, GapError, SlotInUseError, SourceSettingError
 from cdc.postgres import connection, slot
+from cdc.postgres.checks import risks
 from cdc.postgres.connection import query
 from cdc.postgres.stream import ReplicationStream
 from deploy.local.postgres import Postgres
@@ -203,3 +205,24 @@ def test_a_slot_that_lost_its_wal_is_a_gap(server_folder: Path) -> None:
             pass
     finally:
         server.stop()
+
+
+def test_a_failover_is_spoken_of_where_there_is_a_standby_and_as_the_version_has_it(
+    database: Conninfo,
+) -> None:
+    with session(database) as opened, capture_logs() as lines:
+        risks.warn_of_failover(opened, wanted=True)
+        assert lines == []
+        physical = f"physical_{database['dbname']}"
+        query(opened, f"SELECT pg_create_physical_replication_slot('{physical}')::text")
+        try:
+            risks.warn_of_failover(opened, wanted=False)
+            assert lines == []
+            risks.warn_of_failover(opened, wanted=True)
+        finally:
+            query(opened, f"SELECT pg_drop_replication_slot('{physical}')")
+        is_copied = slot.has_failover(opened.pgconn)
+    (line,) = lines
+    assert line["standbys"] == [physical]
+    assert ("synchronized_standby_slots" in line["remedy"]) == is_copied
+    assert ("new-epoch" in line["remedy"]) != is_copied

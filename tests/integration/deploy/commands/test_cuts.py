@@ -52,9 +52,13 @@ def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
         ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "isn't reached yet"),
         ("query", "--at", "yesterday", SUM): (ExitCode.CONFIG, "is no instant"),
         ("query", "DROP TABLE t"): (ExitCode.CONFIG, "only queries"),
+        ("query", "SELECT nothing FROM t"): (ExitCode.SINK, "UNRESOLVED_COLUMN"),
+        ("query", "SELECT CAST(a AS int) FROM t"): (ExitCode.SINK, "CAST_INVALID_INPUT"),
+        ("query", "SELECT 1 / (n - n) FROM t"): (ExitCode.SINK, "DIVIDE_BY_ZERO"),
     }
     for words, (code, message) in refusals.items():
         refused = typed(config, *words)
         assert (refused.returncode, refused.stdout) == (code, "")
         assert "millrace: " in refused.stderr
         assert message in refused.stderr
+        assert len(refused.stderr.splitlines()) <= len(("as of", "millrace:", "→"))

@@ -90,7 +90,7 @@ class Topics:
             if base
             else (lambda: write_new(target, rows, shape))
         )
-        commit(target, self.run, base, shape, write)
+        commit(target, self.run, base, shape, write, print)
         return planned
 
     def rows(self) -> dict[int, dict[str, Any]]:

@@ -189,9 +189,9 @@ def interrupted(lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch, *, after_co
     """Have a run end as kill -9 would end it: behind its plan, or behind the table's commit."""
     original: Callable[..., Any] = commit.commit
 
-    def killed(*arguments: Any) -> Any:
+    def killed(*arguments: Any, **options: Any) -> Any:
         if after_commit:
-            original(*arguments)
+            original(*arguments, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

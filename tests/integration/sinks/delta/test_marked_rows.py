@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sinks.delta.commit import DeltaTransaction
 from sinks.delta.keyed import mark
+from sinks.delta.transaction import DeltaTransaction
 from sinks.run.summary import Rows
 from sinks.spark import session
 from tests.fixtures.ended_rows import between, ended

@@ -97,7 +97,7 @@ def test_exactly_the_documents_within_the_bounds_go(
     )
     if not is_rebuilt:
         return
-    monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 10)
+    monkeypatch.setattr("sinks.search.steps.STEP_RECORDS", 10)
     indexes.merge(rebuilt=frozenset({"public.t"}))
     assert indexes.index() != old, "it was loaded in several steps"
     assert kept(indexes) == documents

@@ -1,21 +1,17 @@
 """A topic has lost rows that an index has → no other index takes that one's place."""
 
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from cdc.errors import ExitCode
 from deploy.local.kafka import Kafka
-from tests.fixtures.indexes import Indexes
-from tests.fixtures.spark import at, column, table_schema
+from tests.fixtures.indexes import Indexes, forget_records
+from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
 
-def test_no_index_that_would_lack_rows_takes_the_place_of_one_that_has_them(
-    indexes: Indexes, kafka: Kafka
-) -> None:
-    """A topic that keeps no row for ever: the names of an idle table's columns are other ones."""
+def forgotten(indexes: Indexes, kafka: Kafka) -> HandLog:
+    """An index of rows that its topic, which keeps none for ever, has no more."""
     n = column("n", "int8", number=3)
     log = indexes.log(column("id", "int4", 1, number=1), column("a", "text", number=2), n)
     for number in range(5):
@@ -23,15 +19,37 @@ def test_no_index_that_would_lack_rows_takes_the_place_of_one_that_has_them(
     log.table(100)
     log.reached(at(100, 0))
     assert indexes.merge().exit_code == ExitCode.OK
-    old, documents = indexes.index(), indexes.documents()
-    admin = AdminClient({**kafka.client_options()})
-    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
-    for future in admin.delete_records(ends).values():
-        future.result()
-    renamed = (*log.schema.columns[:2], column("q", "int8", number=3))
+    forget_records(kafka, log.schema.topic, log.partitions)
     log.table(100, cleanup="delete")
+    return log
+
+
+def test_no_index_that_would_lack_rows_takes_the_place_of_one_that_has_them(
+    indexes: Indexes, kafka: Kafka
+) -> None:
+    """The names of an idle table's columns are other ones."""
+    log = forgotten(indexes, kafka)
+    old, documents = indexes.index(), indexes.documents()
+    renamed = (*log.schema.columns[:2], column("q", "int8", number=3))
     log.add_schema(table_schema(indexes.prefix, "t", *renamed, version=2))
     log.reached(at(200, 0))
     for _ in range(2):
         assert indexes.merge().exit_code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}
     assert (indexes.index(), indexes.documents()) == (old, documents)
+
+
+def test_documents_keep_values_of_a_dropped_column_where_no_other_index_can_be_loaded(
+    indexes: Indexes, kafka: Kafka
+) -> None:
+    log = forgotten(indexes, kafka)
+    old, documents = indexes.index(), indexes.documents()
+    log.add_schema(table_schema(indexes.prefix, "t", *log.schema.columns[:2], version=2))
+    log.row("u", at(200), {"id": 0, "a": "new"})
+    log.reached(at(200))
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert any("documents keep the values of dropped columns" in line for line in indexes.said)
+    assert (indexes.index(), indexes.documents()) == (
+        old,
+        {**documents, "0": {"id": 0, "a": "new"}},
+    )
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO

@@ -45,7 +45,7 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
     log.reached(at(150, 1))
     indexes.merge()
     old, expected = indexes.index(), indexes.documents()
-    monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 15)
+    monkeypatch.setattr("sinks.search.steps.STEP_RECORDS", 15)
     load, begun = TableIndexer.load, list[int]()
 
     def loaded_step(self: TableIndexer, *arguments: Any) -> Counts:
@@ -97,7 +97,7 @@ def test_a_new_history_takes_the_place_of_what_is_being_loaded(
         return load(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("sinks.search.apply.STEP_RECORDS", 3)
+        patch.setattr("sinks.search.steps.STEP_RECORDS", 3)
         patch.setattr(TableIndexer, "load", dying)
         with pytest.raises(ZeroDivisionError):
             indexes.merge(rebuilt=frozenset({"public.t"}))
@@ -119,7 +119,7 @@ def test_a_first_load_goes_on_where_it_was(
         log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
     log.table(100)
     log.reached(at(100, 0))
-    monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 8)
+    monkeypatch.setattr("sinks.search.steps.STEP_RECORDS", 8)
     load, written = TableIndexer.load, list[TablePlan]()
 
     def dying(self: TableIndexer, *arguments: Any) -> Counts:
@@ -277,7 +277,7 @@ def test_rows_of_a_snapshot_are_what_became_of_them(
     if steps == "before there is a plan":
         monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", 1)
     if steps == "one by one":
-        monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 3)
+        monkeypatch.setattr("sinks.search.steps.STEP_RECORDS", 3)
     log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
     for number in range(8):
         log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})

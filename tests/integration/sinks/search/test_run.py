@@ -165,8 +165,8 @@ def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexe
     ("owner", "name", "records_few"),
     [
         pytest.param("sinks.search.executors", "_lines", 100, marks=pytest.mark.proof),
-        pytest.param("sinks.search.apply", "_write_remaining", 100, marks=pytest.mark.proof),
-        ("sinks.search.apply", "_write_remaining", 1),
+        pytest.param("sinks.search.apply", "write_remaining", 100, marks=pytest.mark.proof),
+        ("sinks.search.apply", "write_remaining", 1),
         pytest.param("sinks.search.indexes.TableIndex", "publish", 100, marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.RunClaim", "finish", 100, marks=pytest.mark.proof),
@@ -187,7 +187,7 @@ def test_crash_anywhere_is_repeated_to_the_same_index(
 
     for lsn in (100, 200):
         if lsn == 200:
-            if name in {"publish", "_write_remaining"}:  # nothing but a load does so
+            if name in {"publish", "write_remaining"}:  # nothing but a load does so
                 return
             log.row("d", at(200, 1), None, {"id": 1})
             log.tombstone(at(200, 1), {"id": 1})

@@ -20,6 +20,7 @@ from cdc.events.rules import EventRules
 from cdc.records.position import HEADER, Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.settings.modes import Patterns
 from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
@@ -62,7 +63,9 @@ class OneTable:
     obstacles = NoObstacles()
     pipeline = NATIVE
     messages = MessageEvents(
-        EventRules(), LogContext("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
+        EventRules(message_prefix_include=Patterns((".*",))),
+        LogContext("p", "d", 2, compacted=False),
+        clock_ns=lambda: 5_000_000,
     )
 
     def is_whole(self, _table: Any) -> bool:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from cdc.postgres.partitions import parse_bound
 from cdc.records.bounds import Bound, RangeEdge
+from cdc.records.schema import UNREADABLE
 
 CHARACTERS = st.sampled_from("ab', ()NULMXE-\\")
 VALUES = st.text(CHARACTERS, max_size=8) | st.sampled_from(["NULL", "true"])
@@ -73,6 +74,7 @@ def test_numbers_and_words_need_no_quotes() -> None:
         "FOR VALUES FROM (1, 2) TO (3, 4)",
         "FOR VALUES FROM (NULL) TO (3)",
         "FOR VALUES IN (MINVALUE)",
+        f"FOR VALUES IN ('caf{UNREADABLE}')",
         "",
     ):
         assert parse_bound(("a",), text) is None

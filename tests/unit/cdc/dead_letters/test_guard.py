@@ -7,7 +7,8 @@ import pytest
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.convert.pipeline import Encoder, RecordPipeline
-from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals, row_of
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals
+from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import RecordRefusedError, RefusedRecord, RegistryUnreachableError
 from cdc.events.changes import ABSENT, Row
 from cdc.kafka.topics import TopicLimits

@@ -1,19 +1,25 @@
 """An order that can't be followed → passed over with a warning, unless starting over mends that."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.dead_letters import replay
 from cdc.dead_letters.replay import Orders
 from cdc.errors import (
+    LogAccessError,
+    LogUnreachableError,
     MillraceError,
     RecordRefusedError,
     SchemaRefusedError,
     SourceError,
     SourceUnreachableError,
 )
+from cdc.log import state
+from cdc.log.state import DeadLetterReader
 from cdc.records.dead_letters import Order
 from cdc.settings import Settings
 from tests.fixtures.made_changes import POSITION, TRANSACTION
@@ -25,15 +31,94 @@ def follow(error: MillraceError, monkeypatch: pytest.MonkeyPatch, *, broken: boo
     def refuse(*_: object) -> None:
         raise error
 
+    monkeypatch.setattr(Orders, "_dead_letter", lambda *_: object())
+    monkeypatch.setattr(Orders, "_replayed", refuse)
+    return made(broken=broken).follow(ORDER, POSITION, TRANSACTION)
+
+
+def made(*, broken: bool = False) -> Orders:
     settings = Settings(
         source={}, capture={"topic.prefix": "pre"}, kafka={"bootstrap.servers": "nowhere"}
     )
     connection, nothing = cast("Any", SimpleNamespace(broken=broken)), cast("Any", None)
     topics = cast("Any", SimpleNamespace(while_waiting=None))
-    monkeypatch.setattr(Orders, "_dead_letter", lambda *_: object())
-    monkeypatch.setattr(Orders, "_replayed", refuse)
-    orders = Orders(settings, connection, topics, {}, nothing, nothing)
-    return orders.follow(ORDER, POSITION, TRANSACTION)
+    return Orders(settings, connection, topics, {}, nothing, nothing)
+
+
+class Reader:
+    """A topic without dead letters, or one that we may not read."""
+
+    made = 0
+    error: MillraceError | None = None
+
+    def __init__(self, *_: object) -> None:
+        Reader.made += 1
+
+    def read(self) -> dict[int, object]:
+        if self.error is not None:
+            raise self.error
+        return {}
+
+
+class Log:
+    """A topic of dead letters, by their offsets; ``read`` notes from where it is read."""
+
+    values: ClassVar[dict[int, bytes]] = {}
+    end = 0
+    starts: ClassVar[list[int]] = []
+
+    def __init__(self, *_: object) -> None:
+        """It is the only one."""
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, self.end
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        self.starts.append(start)
+        for number in range(start, stop):
+            if value := self.values.get(number):
+                yield SimpleNamespace(value=lambda value=value: value, offset=lambda at=number: at)
+
+
+def test_dead_letters_are_read_once_and_then_what_was_written_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "_Reader", Log)
+    monkeypatch.setattr(
+        state, "parse_state", lambda _kind, value, _topic: SimpleNamespace(id=value)
+    )
+    reader = DeadLetterReader({"bootstrap.servers": "nowhere"}, "topic")
+    assert reader.read() == {}
+    Log.values[3], Log.end = b"first", 5
+    assert [*reader.read()] == [3]
+    Log.values[5], Log.end = b"second", 6
+    assert [*reader.read()] == [3, 5]
+    assert Log.starts == [0, 0, 5]
+    Log.values, Log.end = {0: b"second"}, 1
+    assert [*reader.read()] == [0], "of another topic of that name nothing old is kept"
+
+
+def test_orders_that_anybody_wrote_share_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "DeadLetterReader", Reader)
+    monkeypatch.setattr(Reader, "made", 0)
+    orders = made()
+    for number in range(5):
+        order = Order(outcome="discarded", number=number, id="forged").model_dump_json()
+        assert orders.follow(order.encode(), POSITION, TRANSACTION) == []
+    assert Reader.made == 1
+
+
+def test_an_order_ends_nothing_where_dead_letters_may_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "DeadLetterReader", Reader)
+    monkeypatch.setattr(Reader, "error", LogAccessError("not authorized"))
+    with capture_logs() as logs:
+        assert made().follow(ORDER, POSITION, TRANSACTION) == []
+    assert [line["reason"] for line in logs] == ["not authorized"]
+    monkeypatch.setattr(Reader, "error", LogUnreachableError("no answer"))
+    with pytest.raises(LogUnreachableError):  # the next start follows it
+        made().follow(ORDER, POSITION, TRANSACTION)
 
 
 @pytest.mark.parametrize("kind", [RecordRefusedError, SchemaRefusedError, SourceError])

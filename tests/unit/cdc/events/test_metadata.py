@@ -33,8 +33,11 @@ def counting(rules: EventRules) -> TransactionMetadata:
     return TransactionMetadata(rules, transaction_topic("pre"))
 
 
+MESSAGES = replace(NATIVE, message_prefix_include=patterns(r"app\..*"))
+
+
 def message(
-    made: LogicalMessage, latest: Transaction | None = TRANSACTION, rules: EventRules = NATIVE
+    made: LogicalMessage, latest: Transaction | None = TRANSACTION, rules: EventRules = MESSAGES
 ) -> SourceRecord | None:
     return MessageEvents(rules, LOG, clock_ns=lambda: CLOCK_NS).record(made, latest, Lsn(850))
 
@@ -142,7 +145,7 @@ def test_a_message_counts_in_its_transaction() -> None:
     blocks = counting(NATIVE)
     blocks.begin(TRANSACTION, Lsn(790))
     events(A, insert("1", "x"), blocks=blocks)
-    messages = MessageEvents(NATIVE, LOG, blocks=blocks)
+    messages = MessageEvents(MESSAGES, LOG, blocks=blocks)
     inside = messages.record(TRANSACTIONAL, TRANSACTION, Lsn(850))
     apart = messages.record(APART, TRANSACTION, Lsn(860))
     assert inside is not None
@@ -157,13 +160,17 @@ def test_a_message_counts_in_its_transaction() -> None:
 
 
 def test_message_prefixes_are_included_or_excluded_by_whole_patterns() -> None:
-    included = replace(NATIVE, message_prefix_include=patterns(r"app\..*"))
     excluded = replace(NATIVE, message_prefix_exclude=patterns(r"app\.tx"))
     prefixes = ["app.tx", "xapp.tx", "app.tx2"]
-    wanted = [[rules.wants_message(one) for one in prefixes] for rules in (included, excluded)]
+    wanted = [[rules.wants_message(one) for one in prefixes] for rules in (MESSAGES, excluded)]
     assert wanted == [[True, False, True], [False, True, True]]
-    assert message(APART, rules=included) is not None
+    assert message(APART, rules=MESSAGES) is not None
     assert message(TRANSACTIONAL, rules=excluded) is None
+
+
+def test_a_message_that_nobody_asked_for_is_no_event_but_for_debezium() -> None:
+    assert message(APART, rules=NATIVE) is None
+    assert message(APART, rules=DEBEZIUM) is not None
 
 
 def test_a_transactional_message_outside_of_a_transaction_stops() -> None:

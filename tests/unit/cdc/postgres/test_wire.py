@@ -84,6 +84,27 @@ def test_a_length_is_believed_as_far_as_bytes_have_come(
     assert len(wire.buffer) < 4 * (3 << 20)
 
 
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 3 << 20, 30 << 20])
+def test_what_has_replaced_a_message_is_all_that_comes_of_it(
+    ends: tuple[PlainWire, socket.socket], size: int
+) -> None:
+    wire, server = ends
+    bodies = [b"before", b"L" * size, b"behind", b"R" * size, b"L" * size, b"last"]
+    found, view, largest = list[bytes](), memoryview(b"".join(message(b"d", b) for b in bodies)), 0
+    while view:
+        view = view[server.send(view[:50_000]) :]
+        while wire.fill():
+            while (stop := copy_data_end(wire.buffer, wire.start, wire.end)) != wire.start:
+                found.append(bytes(wire.buffer[wire.start + 5 : stop]))
+                wire.start = stop
+            if (begun := wire.begun()) is not None and begun[0].startswith(b"L"):
+                assert begun[1] == size
+                wire.replace(b"left")
+                largest = max(largest, len(wire.buffer))
+    assert found == [b"before", b"left", b"behind", b"R" * size, b"left", b"last"]
+    assert largest <= max(BUFFER_BYTES, 3 * size)
+
+
 @pytest.mark.parametrize("length", [0, 3, GIGABYTE + 1, 0xFFFF_FFFF])
 @pytest.mark.parametrize("kind", [b"d", b"N"])
 def test_a_length_that_cannot_be_is_an_error(

@@ -207,3 +207,29 @@ def test_topics_of_a_real_debezium_dont_tell_which_tables_are_gone(read: Read) -
     debezium = '[lakehouse]\npath = "lake"\ntopics_written_by = "debezium"\n'
     with pytest.raises(ConfigError, match=r"table\.drop\.policy"):
         read(MINIMAL + debezium + 'table.drop.policy = "delete"\n')
+
+
+def test_what_becomes_of_a_dropped_column_is_said_of_all_and_of_each(read: Read) -> None:
+    policy = '"column.drop.policy" = '
+    tables = f'{{ source = "a.b", {policy}"remove" }}, {{ source = "a.c" }}'
+    documents = f'{{ name = "d", table = "a.b", {policy}"keep" }}'
+    settings = read(
+        MINIMAL
+        + f'[lakehouse]\npath = "lake"\ntables = [{tables}]\n'
+        + f'[search]\nurl = "http://s"\ndocuments = [{documents}]\n'
+    )
+    assert settings.lakehouse is not None
+    assert settings.search is not None
+    lakehouse, search = settings.lakehouse, settings.search
+    assert [lakehouse.removes_columns(table) for table in lakehouse.tables] == [True, False]
+    assert search.removes_columns(search.index_of("a.b"))
+    assert not search.removes_columns(search.documents[0])
+
+
+def test_columns_are_not_removed_where_that_would_be_wrong_or_not_be_so(read: Read) -> None:
+    lakehouse = f'{MINIMAL}[lakehouse]\npath = "lake"\n'
+    archive = '{ source = "a.b", kind = "changes", "column.drop.policy" = "remove" }'
+    with pytest.raises(ConfigError, match="an archive keeps every event as it was"):
+        read(f"{lakehouse}tables = [{archive}]\n")
+    with pytest.raises(ConfigError, match="isn't surely a column that was dropped"):
+        read(f'{lakehouse}topics_written_by = "debezium"\ncolumn.drop.policy = "remove"\n')

@@ -11,7 +11,7 @@ from cdc.convert.pipeline import RecordPipeline
 from cdc.events.rules import EventRules
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn
-from cdc.records.schema import TableSchema
+from cdc.records.schema import Column, TableSchema
 from cdc.records.state import SnapshotRequest, parse_state
 from cdc.settings.modes import ColumnModes, EventModes
 from tests.fixtures.made_changes import NATIVE, TRANSACTION, patterns, row
@@ -110,6 +110,19 @@ def test_a_key_that_old_rows_would_not_tell_sets_the_table_aside() -> None:
     assert arrive(debezium, RELATION._replace(replica_identity="d"), SINCE)[0] is not None
 
 
+def test_a_table_without_a_key_that_gets_one_is_read_again_into_its_topic() -> None:
+    made = tables()
+    made.states.put(STATE.model_copy(update={"cleanup": "delete"}))
+    made.schemas.described(keyed(""), SINCE)
+    assert made.obstacles.of(keyed("id")) is None
+    made.schemas.described(keyed("id"), SINCE)
+    doubt = made.states[STATE.name].doubt
+    assert doubt is not None
+    assert (doubt.replaces, doubt.set_aside) == (True, False)
+    made.begin_anew(keyed("id"), SINCE, (SnapshotRequest(kind="initial"),))
+    assert made.states[STATE.name].cleanup == "delete", "a topic stays what it was made as"
+
+
 def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
     plain = arrive(tables())[0]
     assert plain is not None
@@ -162,3 +175,20 @@ def test_while_a_table_is_read_no_update_of_it_is_left_out() -> None:
         assert found is not None
         found.begin(TRANSACTION)
         assert len(found.update(old, False, new, Lsn(900), SINCE)) == events
+
+
+def test_what_a_signature_does_not_tell_is_asked_for_where_events_show_it() -> None:
+    showing = replace(PLAIN, convert=converters({"schemas.enable": "true"}))
+    key, email = (c.model_copy(update={"number": n}) for n, c in enumerate(COLUMNS, 1))
+    altered = email.model_copy(update={"default": "'a'::text", "optional": False})
+    other = altered.model_copy(update={"number": 3})  # made anew under its name
+
+    def versions(pipeline: RecordPipeline, now: Column) -> list[tuple[int, Column, int]]:
+        made = tables(pipeline=pipeline).schemas
+        columns = [(key, email), (key, now), (key, now)]
+        given = [made.streamed(RELATION, SINCE, iter([each]).__next__) for each in columns]
+        return [(schema.version, schema.columns[1], len(new)) for schema, new in given]
+
+    assert versions(PLAIN, altered) == [(1, email, 1), (1, email, 0), (1, email, 0)]
+    assert versions(showing, altered) == [(1, email, 1), (2, altered, 1), (2, altered, 0)]
+    assert versions(showing, other) == [(1, email, 1), (1, email, 0), (1, email, 0)]

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc.errors import GapError, UnreadTableError
 from cdc.postgres.described import TableDescription
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import Column, TableName
+from cdc.records.schema import UNREADABLE, Column, TableName
 from cdc.records.state import Doubt, Phase, TableState, parse_state
 from cdc.tables.states import check_published
 from cdc.tables.tables import NO_EFFECTS, Arrival, Effects, NewTopic
@@ -63,6 +64,17 @@ def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_
     found, records = arrive(made, new, Position(1, END, 1))
     assert found is not None
     assert len(records) == 1
+
+
+@pytest.mark.parametrize("lossless", [True, False])
+def test_names_that_arent_utf8_are_passed_over_and_never_taken_for_one(lossless: bool) -> None:
+    capture = {"topic.prefix": "p", "table.include.list": "public.*", "lossless": lossless}
+    made = tables(capture=capture)
+    with capture_logs() as logs:
+        for oid in (8, 9):  # caf\xe8 and caf\xe9
+            assert arrive(made, RELATION._replace(oid=oid, name=f"caf{UNREADABLE}")) == (None, [])
+    assert [line["log_level"] for line in logs] == ["warning", "warning"]
+    assert set(made.states) == {STATE.name}
 
 
 def test_where_its_rows_arent_wanted_a_table_is_followed_at_once() -> None:

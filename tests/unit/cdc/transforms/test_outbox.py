@@ -78,7 +78,7 @@ def test_an_insert_becomes_an_event_of_its_type() -> None:
             JSON,
             (own, Header("id", "a0", UUID)),
             None,
-            1_800,
+            None,
         )
 
 

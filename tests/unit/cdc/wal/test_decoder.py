@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cdc.errors import CorruptMessageError
 from cdc.records.position import Lsn
+from cdc.records.schema import UNREADABLE
 from cdc.wal import messages as m
 from cdc.wal.decoder import decode
 from cdc.wal.frames import POSTGRES_EPOCH_US
@@ -100,7 +101,6 @@ def test_a_byte_too_many_is_corrupt(payload: bytes, message: m.Message) -> None:
         b"D" + u32(OID) + b"N" + row((b"1",)),
         b"R" + u32(OID) + b"public\0t\0x\0\0",
         b"R" + u32(OID) + b"public\0t\0d\0\1\2id\0" + u32(23, 0),
-        b"R" + u32(OID) + b"pub\xfflic\0t\0d\0\0",
         b"C\1" + u64(LSN, END, 5),
         b"B" + u64(LSN, (1 << 63) - 1) + u32(XID),
         b"T" + u32(0xFFFF_FFFF) + u8(0) + u32(OID),
@@ -144,3 +144,9 @@ def test_a_damaged_message_gives_a_message_or_corrupt(data: st.DataObject) -> No
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     with suppress(CorruptMessageError):
         decode(bytes(payload))
+
+
+def test_a_name_of_a_sql_ascii_database_may_be_no_utf8() -> None:
+    relation = decode(b"R" + u32(OID) + b"pub\xfflic\0t\0d\0\0")
+    assert isinstance(relation, m.Relation)
+    assert relation.namespace == f"pub{UNREADABLE}lic"

@@ -209,3 +209,76 @@ def test_what_is_told_to_stop_while_it_waits_says_nothing_of_a_bug(
     monkeypatch.setattr("deploy.commands.snapshot.is_captured", lambda _: False)
     ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
     assert (ended.exit_code, ended.stdout) == (code, "")
+
+
+def test_output_that_cant_be_written_is_told_and_a_reader_that_has_enough_isnt() -> None:
+    root = Path(__file__).resolve().parents[4]
+    words = [sys.executable, "-m", "millrace", "--help"]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            words, cwd=root, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == ExitCode.DISK
+    assert ended.stderr == (
+        "millrace: a file can't be written: No space left on device\n  → free some space there\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        words, cwd=root, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert ended.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "complaint"),
+    [
+        ("print('a row'); raise LogForgottenError('too late')", ExitCode.LOG_FORGOTTEN, "too late"),
+        ("print('a row'); sys.exit(33)", ExitCode.LOG_FORGOTTEN, ""),
+        ("print_line('applied'); sys.exit(0)", ExitCode.OK, ""),
+        ("print_line('applied'); print('a row'); sys.exit(0)", ExitCode.DISK, "No space left"),
+    ],
+    ids=["error", "code", "report", "result"],
+)
+def test_output_that_is_lost_replaces_no_commands_own_end(
+    command: str, code: int, complaint: str
+) -> None:
+    """A report that is lost is none; what was asked for is."""
+    program = f"""
+import sys
+import millrace
+from cdc.errors import LogForgottenError
+from deploy.commands import app
+from deploy.commands.printing import print_line
+
+def command(**_):
+    {command}
+
+app.app = command
+millrace.main()
+"""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+    told = ended.stderr.decode()
+    assert ended.returncode == code, told
+    assert complaint in told
+    assert bool(told) == bool(complaint)
+
+
+def test_a_closed_terminal_is_no_disk_that_fails() -> None:
+    leader, terminal = os.openpty()
+    words = [sys.executable, "-c", "import sys; sys.stdin.read(); import millrace; millrace.main()"]
+    with subprocess.Popen(
+        [*words, "--version"], stdin=subprocess.PIPE, stdout=terminal, stderr=subprocess.PIPE
+    ) as command:
+        os.close(terminal)
+        os.close(leader)
+        _, complaints = command.communicate()
+    assert (command.returncode, complaints) == (ExitCode.INTERRUPTED, b"")

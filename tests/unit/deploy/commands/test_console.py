@@ -1,9 +1,12 @@
 """What a person sees of tables that are read while the stream goes on."""
 
 import io
+import sys
+import threading
 from unittest.mock import Mock
 
 import pytest
+import structlog
 from rich.console import Console
 from structlog.testing import capture_logs
 
@@ -51,3 +54,31 @@ def test_a_bar_goes_when_its_table_is_read() -> None:
     shown.streaming(Mock(), {})
     assert not shown._bars._bars.live.is_started
     assert "public.t" in text.getvalue()
+
+
+def test_lines_of_several_threads_and_bars_never_share_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bars take the terminal while they are shown: a line goes above them."""
+    text = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", text)
+    console.configure_logging()
+    shown = ConsoleObserver(Console(file=text, force_terminal=True, width=200))
+
+    def tell(number: int) -> None:
+        for _ in range(20):
+            structlog.get_logger().info("reading", table=f"public.t{number}")
+
+    try:
+        shown.streaming(Mock(), {NAME: being_read(100, 2)})
+        threads = [threading.Thread(target=tell, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        shown.streaming(Mock(), {})
+    finally:
+        structlog.reset_defaults()
+    lines = [line for line in text.getvalue().splitlines() if "reading" in line]
+    assert len(lines) == 80
+    assert not any("rows/s" in line or line.count("reading") > 1 for line in lines)

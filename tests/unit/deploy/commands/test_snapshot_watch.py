@@ -1,6 +1,8 @@
 """Records of tables' states → what the command that watches them says."""
 
 import io
+import threading
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -29,6 +31,8 @@ class Watching(SnapshotWatch):
         self._states, self._sizes, self._taken = {}, {}, set()
         self._refused: list[str] = []
         self._paused: set[str] = set()
+        self._looking = threading.Thread()
+        self._follower = Mock(take=lambda: ())
         self.signal_offset, self._is_passed, self._read_until = -1, False, 5
         self._settings = Settings(
             source={},
@@ -100,3 +104,22 @@ def test_what_was_committed_while_we_began_to_look_is_no_news() -> None:
     assert watching.wanted, "it wasn't asked for then"
     watching._take(5, STATE.model_copy(update={"ts_ms": 1, "outcome": outcome("own")}))
     assert not watching.wanted
+
+
+def test_servers_that_dont_answer_hold_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def ask(_settings: Settings) -> bool:
+        asked.set()
+        stop.set()
+        return answer.wait(30)
+
+    monkeypatch.setattr(snapshot_watch, "is_captured", ask)
+    monkeypatch.setattr(snapshot_watch, "_CHECK_S", 0.0)
+    watching = Watching(OWN)
+    watching._taken.add("public.t")
+    began = time.monotonic()
+    assert not watching.show(stop, [])
+    assert asked.is_set()
+    assert time.monotonic() - began < 10
+    answer.set()

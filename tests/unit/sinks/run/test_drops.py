@@ -256,7 +256,7 @@ def test_what_was_emptied_waits_until_its_table_is_back_and_was_read_again() -> 
         state = log_state(captured)
         state.schemas["public.a"], state.starts[captured.topic] = (), {0: 0}
         before = {"public.a": was}
-        refused = not_read_again(before, state.tables, wanted)
+        refused = not_read_again(before, state, wanted)
         return list(proposed(before, state, wanted)), list(refused)
 
     back = gone("a", gone_ms=0, doubt=BACK)

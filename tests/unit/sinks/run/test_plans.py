@@ -14,8 +14,8 @@ from cdc.records.state import Gap
 from cdc.settings.lakehouse import TableKind
 from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
+from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.plan import (
-    DebeziumTopic,
     RunPlan,
     TablePlan,
     WantedTable,
@@ -332,6 +332,22 @@ def test_a_table_that_is_not_written_to_has_the_columns_of_the_cut() -> None:
     assert proposed(failed, later, WANTED) == {"s.a": due}
     done = goes_on(plan(4, **{"s.a": due}), RunOutcome(run=4, ts_ms=0, failed={}))
     assert not proposed(done, later, WANTED)["s.a"].commits
+
+
+def test_columns_are_removed_once_by_each_policy_and_its_options() -> None:
+    """Also where nobody writes; a run that fails leaves it to the next one."""
+    tables = {"s.a": table_plan(start={0: 4}, end={0: 4}, next={0: 4}, events=0, applied_version=1)}
+    state = whole_table(made_table("id int4").model_copy(update={"version": 1}))
+    evolved = []
+    for removes in ("", "one", "one", "other", "", "other"):
+        wanted = {"s.a": WantedTable("s.a", removes=removes)}
+        due = proposed(tables, state, wanted)
+        evolved.append(due["s.a"].evolves)
+        failed = goes_on(plan(4, **due), RunOutcome(run=4, ts_ms=0, failed={"s.a": "why"}))
+        assert not failed["s.a"].commits
+        assert proposed(failed, state, wanted) == due
+        tables = goes_on(plan(4, **due), RunOutcome(run=4, ts_ms=0, failed={}))
+    assert evolved == [False, True, False, True, False, True]
 
 
 def test_a_folder_that_cannot_be_used_is_no_other_run(tmp_path: Path) -> None:

@@ -283,6 +283,28 @@ def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.M
 
 
 @pytest.mark.proof
+def test_values_of_a_dropped_column_stay_where_that_is_wanted(library: Library) -> None:
+    """And what the definition says of it stops nothing."""
+    mapping = {"summary": {"type": "keyword"}}
+    library.define(BOOKS | {"column.drop.policy": "keep", "mapping": mapping})
+    library.merge()
+    library.index()
+    first = library.indexes()
+    library.source.execute("ALTER TABLE book DROP summary; UPDATE book SET price = 1 WHERE id = 2")
+    library.merge()
+    assert library.index().exit_code == ExitCode.OK
+    assert library.indexes() == first
+    documents = library.documents()
+    assert {key for key in documents if "summary" not in documents[key]} == {"2"}
+    library.source.execute("ALTER TABLE book ADD summary text")
+    wait_for(lambda: "summary" in library.made.columns("public.book"))
+    library.merge()
+    assert library.index().exit_code == ExitCode.OK
+    assert library.indexes() != first
+    assert library.documents() == library.expected()
+
+
+@pytest.mark.proof
 def test_a_definition_that_fails_some_day_is_mended_by_another_one(library: Library) -> None:
     library.define(BOOKS | {"computed": {"x": "1 / (price - 1000)"}})
     library.merge()

@@ -1,0 +1,202 @@
+"""A standby that rows are read from → what reads wait for there, and since when.
+
+It has to show all that was streamed before a chunk is read. One that is away, or whose replay is
+paused or broken, keeps reads waiting as long as that lasts: the log, ``millrace status`` and the
+health endpoints say so, and reads go on by themselves.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final, NamedTuple
+
+import psycopg
+import structlog
+
+from cdc.errors import MillraceError, SourceSettingError, SourceUnreachableError
+from cdc.postgres.connection import connect, current_wal_end, query
+from cdc.postgres.failures import server_address
+from cdc.records.position import Lsn
+from cdc.settings import Settings
+
+log = structlog.get_logger()
+WAIT_S: Final = 10.0
+"""How long a chunk waits for the standby's replay, until it is tried again later."""
+TOLD_S: Final = 5.0
+"""A wait that is longer is told ..."""
+WARN_S_MAX: Final = 600.0
+"""... and told again, at most so rarely."""
+_LATELY_S: Final = 90.0
+"""A wait that nobody has noted for so long is over: there is nothing to be read any more."""
+_LOOK_S: Final = 2.0
+_POLL_S: Final = 0.02
+_IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
+_REPLAY: Final = """
+SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text,
+    CASE WHEN pg_is_in_recovery() THEN pg_is_wal_replay_paused() ELSE false END,
+    EXISTS (SELECT FROM pg_stat_wal_receiver)
+"""
+
+
+class ReplayState(NamedTuple):
+    """How far a standby is; ``is_received``: whether it gets WAL from another server."""
+
+    is_standby: bool
+    replayed: Lsn
+    is_paused: bool
+    is_received: bool
+
+    @property
+    def remedy(self) -> str:
+        """What lets it go on, as far as the standby tells."""
+        if self.is_paused:
+            return "its replay is paused; let a superuser run there: SELECT pg_wal_replay_resume();"
+        if not self.is_received:
+            return "it has no connection to the primary (no WAL receiver): see its server log"
+        return "see what its replay waits for (pg_stat_activity there, and its server log)"
+
+
+class _Standstill(NamedTuple):
+    """What reads wait for: where it is, why they wait, up to where, since when (monotonic)."""
+
+    where: str
+    what: str
+    remedy: str
+    needed: Lsn
+    since: float
+
+
+def replay(standby: psycopg.Connection) -> ReplayState:
+    """Look how far a server has replayed WAL."""
+    ((is_standby, lsn, is_paused, is_received),) = query(standby, _REPLAY)
+    return ReplayState(is_standby, Lsn.parse(lsn) if lsn else Lsn(0), is_paused, is_received)
+
+
+def check_standby(standby: psycopg.Connection, primary: psycopg.Connection) -> None:
+    """Raise SourceSettingError unless one is a standby of the other's cluster."""
+    ((ours, _),) = query(primary, _IDENTITY)
+    ((its, is_standby),) = query(standby, _IDENTITY)
+    if its != ours or not is_standby:
+        reason = "is no standby" if its == ours else "belongs to another cluster"
+        raise SourceSettingError(
+            f"the server that [snapshot_source] leads to {reason}",
+            where=server_address(standby.pgconn),
+            remedy="let [snapshot_source] lead to a standby of [source]; without it, rows are read"
+            " from [source]",
+        )
+
+
+def await_replay(
+    standby: psycopg.Connection,
+    needed: Lsn,
+    wait: Callable[[float], bool],
+    note: Callable[[ReplayState], None] | None = None,
+    wait_s: float = WAIT_S,
+) -> None:
+    """Wait until the standby shows all that was committed before; ``wait`` says when to give up.
+
+    Raises SourceUnreachableError where it doesn't for long, or was promoted.
+    """
+    until = time.monotonic() + wait_s
+    while True:
+        now = replay(standby)
+        if now.is_standby and note is not None:
+            note(now)
+        if now.is_standby and now.replayed >= needed:
+            return
+        if not now.is_standby or time.monotonic() > until or wait(_POLL_S):
+            break
+    state = _behind(now, needed) if now.is_standby else "is none any more"
+    raise SourceUnreachableError(
+        f"the standby that rows are read from {state}",
+        where=server_address(standby.pgconn),
+        remedy=now.remedy if now.is_standby else "let [snapshot_source] lead to a standby",
+    )
+
+
+def why_unread(settings: Settings) -> MillraceError | None:
+    """Ask both servers why rows can't be read from the standby now; None: they can, or none is."""
+    if settings.standby is None:
+        return None
+    try:
+        with (
+            closing(connect(settings.source, purpose="status")) as primary,
+            closing(connect(settings.standby, purpose="status")) as standby,
+        ):
+            check_standby(standby, primary)
+            await_replay(standby, current_wal_end(primary), _sleep, wait_s=_LOOK_S)
+    except MillraceError as error:
+        return error
+    return None
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _behind(now: ReplayState, needed: Lsn) -> str:
+    return f"has replayed {now.replayed}, and not yet {needed}"
+
+
+class StandbyWatch:
+    """Takes in what reads see of the standby; threads of their own may tell, and ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wait: _Standstill | None = None
+        self._noted = -math.inf
+        self._warn_at_s = TOLD_S
+        """How long a wait lasts until it is told, or told again."""
+
+    def note(self, where: str, now: ReplayState, needed: Lsn) -> None:
+        """Tell how far the standby is, and up to where a read needs it."""
+        with self._lock:
+            if self._wait is not None and now.replayed >= self._wait.needed:
+                self._end()
+            if self._wait is not None or now.replayed < needed:
+                needed = self._wait.needed if self._wait else needed
+                what = f"the standby that rows are read from {_behind(now, needed)}"
+                self._go_on(where, what, now.remedy, needed)
+
+    def failed(self, error: MillraceError) -> None:
+        """Tell that the standby can't be asked."""
+        with self._lock:
+            needed = self._wait.needed if self._wait else Lsn(0)
+            self._go_on(error.where, error.what, error.remedy, needed)
+
+    def trouble(self) -> str:
+        """What reads have waited for, for long, and since when; empty where they don't."""
+        with self._lock:
+            wait, now = self._wait, self._clock()
+            if wait is None or now - wait.since < TOLD_S or now - self._noted > _LATELY_S:
+                return ""
+            return f"{wait.what} ({wait.where}), for {now - wait.since:.0f} s: {wait.remedy}"
+
+    def _go_on(self, where: str, what: str, remedy: str, needed: Lsn) -> None:
+        """A read begins to wait, or still does."""
+        now = self._clock()
+        if self._wait is None or now - self._noted > _LATELY_S:
+            self._warn_at_s, since = TOLD_S, now
+        else:
+            since = self._wait.since
+        self._wait, self._noted = _Standstill(where, what, remedy, needed, since), now
+        waited_s = now - since
+        if waited_s < self._warn_at_s:
+            return
+        self._warn_at_s = waited_s + min(max(waited_s, TOLD_S), WARN_S_MAX)
+        log.warning(
+            "no rows can be read from the standby: reads go on once it has caught up",
+            reason=what,
+            where=where,
+            since_s=round(waited_s),
+            remedy=remedy,
+        )
+
+    def _end(self) -> None:
+        if self._warn_at_s > TOLD_S:
+            log.info("rows can be read from the standby again")
+        self._wait, self._warn_at_s = None, TOLD_S

@@ -1,0 +1,97 @@
+"""Text that others have chosen (names, values, reasons) → what can do a terminal or a log no harm.
+
+A control character moves a cursor, erases lines or answers in the user's name; a newline begins a
+line that looks like ours; a mark of direction shows a name as another one.
+"""
+
+import contextlib
+import os
+import re
+import sys
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
+
+_MARKS: Final = "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+_CONTROLS: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}]")
+_LINES: Final = re.compile(r"[\t\n]")
+_NEW_LINE: Final = re.compile(r"\n(?!  )")
+"""What is ours goes on indented."""
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped, as JSON escapes them; lines stay lines."""
+    return _CONTROLS.sub(_escaped, text)
+
+
+def printable_line(text: str) -> str:
+    """The same on one line."""
+    return _LINES.sub(_escaped, printable(text))
+
+
+def printable_message(text: str) -> str:
+    """The same of an error: no line of it begins as another one of ours would."""
+    return _NEW_LINE.sub(_escaped, printable(text))
+
+
+def print_line(line: str) -> None:
+    """Print a line at once, also into cron's mail; what is indented goes on with it.
+
+    A report that nobody takes ends no run: it is lost, and the next one is tried anew.
+    """
+    try:
+        print(printable_message(line), flush=True)
+    except OSError:
+        _lose_output()
+
+
+def _lose_output() -> None:
+    """Empty the stream's buffer, which keeps what can't be written for the command's end."""
+    with contextlib.suppress(OSError, ValueError):
+        number = sys.stdout.fileno()
+        kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        try:
+            sys.stdout.flush()
+        finally:
+            os.dup2(kept, number)
+            os.close(kept)
+            os.close(nowhere)
+
+
+def print_json(text: str) -> None:
+    """Print JSON: what JSON lets stand, a terminal may take for a command."""
+    print(printable(text))
+
+
+def print_rich(renderable: RenderableType) -> None:
+    """Print what is more than text, as rich lays it out."""
+    console = Console()
+    segments = console.render(renderable)
+    cleaned = [
+        segment if segment.control else Segment(printable(segment.text), segment.style)
+        for segment in segments
+    ]
+    console.print(Segments(cleaned), end="", soft_wrap=True)  # escaped, a name is longer
+
+
+def printable_values(_logger: Any, _method: str, values: Any) -> Any:
+    """Escape what a log line says (a processor of structlog)."""
+    return {name: _cleaned(value) for name, value in values.items()}
+
+
+def _cleaned(value: Any) -> Any:
+    match value:
+        case str():
+            return printable_line(value)
+        case dict():
+            return {_cleaned(key): _cleaned(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_cleaned(each) for each in value]
+        case _:
+            return value
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -1,0 +1,45 @@
+"""What a merge uses of Delta → which readers can't read the table then, for the user.
+
+docs/lakehouse.md has the table of them, and tests/integration/sinks/delta/test_open_tables.py reads
+with each.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from cdc.errors import SinkError
+
+MAPPING: Final = "columnMapping"
+VECTORS: Final = "deletionVectors"
+WIDENING: Final = "typeWidening"
+_KNOWN: Final = {
+    VECTORS: ("deletion vectors", "deltalake's to_pyarrow_*"),
+    MAPPING: ("column mapping", "deltalake's to_pyarrow_* and Polars"),
+    WIDENING: ("type widening", "deltalake and Polars"),
+}
+"""Delta's name of a feature → ours, and which readers don't know it."""
+_NAMES_MAX: Final = 3
+_COMPATIBILITY: Final = 'compatibility = "readers"'
+
+
+def warning(feature: str, tables: Sequence[str]) -> str:
+    """One line: these tables get a feature, and who can't read them from then on."""
+    what, readers = _KNOWN[feature]
+    more = f" and {len(tables) - _NAMES_MAX:,} more" if len(tables) > _NAMES_MAX else ""
+    return (
+        f"{', '.join(tables[:_NAMES_MAX])}{more}: made with Delta's {what}, which {readers} can't "
+        f"read; {_COMPATIBILITY} in [lakehouse] rewrites files instead "
+        "(docs/lakehouse.md#other-readers)"
+    )
+
+
+def require_readable(name: str, features: Collection[str]) -> None:
+    """Raise SinkError where a table that is for other readers has more than they know."""
+    if lacking := [what for feature, (what, _) in _KNOWN.items() if feature in features]:
+        raise SinkError(
+            f"the table has {_COMPATIBILITY}, and was begun without it: it has Delta's "
+            + ", ".join(lacking),
+            where=name,
+            remedy='set compatibility = "delta" for it in [[lakehouse.tables]], or remove the '
+            "Delta table, so that the next run rebuilds it",
+        )

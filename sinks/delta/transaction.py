@@ -1,0 +1,207 @@
+"""A Delta table as it is → one commit of our own to it.
+
+Delta's own MERGE reads what it merges into two or three times. Who knows which rows go, and which
+come, needs one read of the keys, and none of what stays. And each of Delta's statements changes
+columns by a commit of its own. Such commits are put together here, by the protocol's own interface
+(OptimisticTransaction), which Delta's commands use, too. It isn't public, so rows are written by it
+with the versions of Delta that are tested, and by MERGE with any other.
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from delta import exceptions
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc.errors import SinkError
+from sinks.delta.columns import TableColumns
+from sinks.delta.table import DeltaTarget
+from sinks.run.summary import Rows
+
+_FILE: Final = "_millrace_file"
+_INDEX: Final = "_millrace_index"
+FILE_AND_INDEX: Final = {_FILE: "_metadata.file_path", _INDEX: "_metadata.row_index"}
+"""Columns that tell where a row is, and what Spark calls them."""
+_VERSIONS: Final = ("4.4.",)
+_UNSUPPORTED: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
+"""Properties of a table by which a commit has more to it."""
+_PREFIX_LENGTH: Final = 32
+"""Of the statistics of text."""
+CONFLICTS: Final = (
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
+)
+"""What Delta raises where another commit was faster; in Python they have no base in common."""
+
+
+class DeltaTransaction:
+    """A transaction on a table as it is now, for one commit of a run's."""
+
+    def __init__(self, target: DeltaTarget, run: int) -> None:
+        self._target = target
+        self._run = run
+        jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way)
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
+        self._log = target.log()
+        self._session = target.spark._jsparkSession  # noqa: SLF001
+        self._started = time.monotonic()
+        # If it isn't the newest, the commit meets a conflict.
+        last = jvm.scala.Option.apply(target.last_snapshot())
+        self._transaction = self._log.startTransaction(self._none, last)
+        self._actions: list[Any] = []
+        self._update: Any = None
+        last_run = target.run_of(self._transaction.snapshot())
+        if last_run >= run:
+            raise SinkError(f"the Delta table has run {last_run}", where=target.path)
+        self._transaction.readTxn().addOne(target.application)  # who else writes it is in the way
+
+    @staticmethod
+    def is_supported(target: DeltaTarget) -> bool:
+        """Whether a commit to the table needs no more than this."""
+        jvm: Any = target.spark._jvm  # noqa: SLF001
+        version = str(jvm.io.delta.package.VERSION())
+        properties = target.properties()
+        strange = any(properties.get(name, "").lower() == "true" for name in _UNSUPPORTED)
+        return not strange and version.startswith(_VERSIONS)
+
+    def files(self, condition: SparkColumn | None = None) -> Any:
+        """The files that may have rows for which the condition holds, by their statistics."""
+        if condition is None:
+            return self._all_files()
+        filtered = self.rows(self._sequence([])).where(condition)
+        resolved = filtered._jdf.queryExecution().optimizedPlan().condition()  # noqa: SLF001
+        return self._transaction.filterFiles(self._sequence([resolved]), True)
+
+    def _all_files(self) -> Any:
+        """All of them; of a small table the version's checksum has them without any job.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
+        """
+        checksum = self._transaction.snapshot().checksumOpt()
+        if checksum.isDefined() and checksum.get().allFiles().isDefined():
+            self._transaction.readWholeTable()
+            return checksum.get().allFiles().get()
+        return self._transaction.filterFiles()
+
+    def rows(self, files: Any) -> DataFrame:
+        """The rows of some of the table's files, as they are in the transaction's version."""
+        snapshot = self._transaction.snapshot()
+        rows = self._log.createDataFrame(snapshot, files, False, self._none)
+        return DataFrame(rows, self._target.spark)
+
+    def mark(self, indexes: DataFrame, files: Any) -> int:
+        """Take out the rows at these indexes, by deletion vectors; returns how many there were.
+
+        ``indexes`` are ``FILE_AND_INDEX`` of each row.
+        """
+        commands, option = self._delta.commands, self._jvm.scala.Option
+        bitmaps = commands.DeletionVectorBitmapGenerator.buildRowIndexSetsForFilesMatchingCondition(
+            self._session,
+            self._transaction,
+            True,
+            indexes._jdf,  # noqa: SLF001
+            files,
+            self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),
+            option.apply(F.col(_FILE)._jc),  # noqa: SLF001
+            option.apply(F.col(_INDEX)._jc),  # noqa: SLF001
+        )
+        helper = commands.DMLWithDeletionVectorsHelper
+        by_name = helper.generateCandidateFileMap(self._log.dataPath(), files)
+        touched = helper.findFilesWithMatchingRows(self._transaction, by_name, bitmaps)
+        snapshot = self._transaction.snapshot()
+        done = helper.processUnmodifiedData(self._session, touched, snapshot, _PREFIX_LENGTH)
+        actions, counts = (done.productElement(number) for number in range(2))
+        self._actions.append(actions)
+        return int(counts.apply("numModifiedRows"))
+
+    def remove(self, files: Any) -> None:
+        """Take out whole files."""
+        now = self._now_ms()
+        removed = [file.removeWithTimestamp(now, True) for file in self._each(files)]
+        self._actions.append(self._sequence(removed))
+
+    def write(self, rows: DataFrame) -> int:
+        """Put rows in; returns how many there were."""
+        added = self._transaction.writeFiles(rows._jdf)  # noqa: SLF001
+        self._actions.append(added)
+        return sum(int(file.numLogicalRecords().get()) for file in self._each(added))
+
+    def change_columns(self, columns: TableColumns) -> None:
+        """Have the table have these columns, and these properties."""
+        old = self._transaction.metadata()
+        action = json.loads(old.json())
+        action["metaData"] = columns.into(action["metaData"])
+        new = self._delta.actions.Action.fromJson(json.dumps(action))
+        self._transaction.updateMetadata(new, False)
+        update = getattr(self._delta, "DeltaOperations$UpdateSchema")
+        self._update = update(old.schema(), new.schema())
+
+    def commit_columns(self) -> None:
+        """Make that one version, which isn't the run's yet; raises if others were faster."""
+        run = self._set_transaction(self._target.columns_application)
+        self._transaction.commit(self._all_actions([run]), self._update)
+
+    def commit(self, inserted: int, updated: int, deleted: int) -> Rows:
+        """Make all of that, and the run's number, one version; raises if others were faster."""
+        self._set_metrics({
+            "operationNumSourceRows": inserted + updated + deleted,
+            "numTargetRowsInserted": inserted,
+            "numTargetRowsUpdated": updated,
+            "numTargetRowsDeleted": deleted,
+            "executionTimeMs": int((time.monotonic() - self._started) * 1000),
+        })  # fmt: skip
+        run = self._set_transaction(self._target.application)
+        empty = self._sequence([])
+        merge = getattr(self._delta, "DeltaOperations$Merge")
+        operation = merge(self._none, self._none, self._none, self._none, empty, empty, empty)
+        self._transaction.commit(self._all_actions([run]), operation)
+        return Rows(inserted, updated, deleted)
+
+    def _set_transaction(self, application: str) -> Any:
+        since = self._jvm.scala.Option.apply(self._now_ms())
+        return self._delta.actions.SetTransaction(application, self._run, since)
+
+    def _all_actions(self, more: list[Any]) -> Any:
+        actions = self._sequence(more)
+        for added in self._actions:
+            actions = actions.appendedAll(added)
+        return actions
+
+    def _set_metrics(self, metrics: Mapping[str, int]) -> None:
+        """Set the metrics that the table's history has of the commit."""
+        context = self._target.spark.sparkContext._jsc.sc()  # noqa: SLF001
+        made = self._jvm.java.util.HashMap()
+        metric_of = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        for name, value in metrics.items():
+            metric = metric_of(context, name)
+            metric.set(value)
+            made[name] = metric
+        self._transaction.registerSQLMetrics(self._session, self._python().toScalaMap(made))
+
+    def _sequence(self, of: list[Any]) -> Any:
+        return self._python().toSeq(of)
+
+    def _python(self) -> Any:
+        """What Spark has for Python to make Scala's collections."""
+        return self._jvm.org.apache.spark.api.python.PythonUtils
+
+    @staticmethod
+    def _each(sequence: Any) -> list[Any]:
+        return [sequence.apply(number) for number in range(sequence.size())]
+
+    @staticmethod
+    def _now_ms() -> int:
+        return int(time.time() * 1000)

@@ -1,0 +1,57 @@
+"""The records that an index is loaded from → those of the next step, if the log has all of them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from cdc.log.offsets import Offsets
+from cdc.settings import Settings
+from sinks.log.records import read_raw
+from sinks.run.plan import TablePlan
+from sinks.run.topics import require_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEP_RECORDS: Final = 500_000
+"""So many of the log's records are loaded between two notes of how far it is."""
+
+
+def is_one_step(table: TablePlan) -> bool:
+    """Whether all records of a plan are loaded at once."""
+    return table.unread <= STEP_RECORDS
+
+
+def require_rows(
+    spark: "SparkSession", settings: Settings, table: TablePlan, starts: Offsets
+) -> None:
+    """Raise LogForgottenError where the log lacks records of rows that haven't ended.
+
+    A partition has all of them where it begins before the last end of all rows.
+    """
+    lost = {partition for partition, offset in starts[table.topic].items() if offset}
+    if lost and table.truncated is not None:
+        raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
+        reaches_back = F.min("position") <= str(table.truncated)
+        rows = raw.groupBy("partition").agg(reaches_back.alias("reaches_back")).collect()
+        lost -= {row["partition"] for row in rows if row["reaches_back"]}
+    if lost:
+        require_all(table.topic, starts, table.source, settings.log.keep)
+
+
+def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
+    """A plan's next records behind those that are ``loaded``, in all partitions at once.
+
+    A key has its partition, so that what is older comes first.
+    """
+    start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
+    left = table.model_copy(update={"start": start})
+    if left.unread <= 0:
+        return None
+    records = min(left.unread, STEP_RECORDS)
+    end = {
+        partition: offset + -(-(table.end[partition] - offset) * records // left.unread)
+        for partition, offset in start.items()
+    }
+    return left.model_copy(update={"end": end})

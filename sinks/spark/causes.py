@@ -1,0 +1,78 @@
+"""An error of Spark's → the Java errors behind it, each apart from what it says.
+
+What an error says may quote a value, or a user's SQL: its text alone tells nothing of a machine.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+_OF_TASK: Final = re.compile(
+    r"Job aborted due to stage failure: .*?\(TID \d+\) \(\S+ executor (\S+?)\): (.*)", re.DOTALL
+)
+"""How Spark tells why a task failed: the executor, and its error's class and text."""
+_KIND: Final = re.compile(r"[\w.$]+")
+_DEPTH_MAX: Final = 20
+_FRAMES_MAX: Final = 20
+
+
+class JavaError(NamedTuple):
+    """A Java error: its class, its message, and where it was raised, innermost first."""
+
+    kind: str
+    message: str
+    frames: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All that tells where it was: a file system's message has a path."""
+        return (self.message, *self.frames)
+
+
+class TaskFailure(NamedTuple):
+    """Why a task failed, as Spark's scheduler tells it; its own process is ``driver``."""
+
+    executor: str
+    reason: str
+
+    @property
+    def kind(self) -> str:
+        """The class of the error that it begins with, if it does."""
+        found = _KIND.match(self.reason)
+        return found[0] if found else ""
+
+
+def java_errors(error: Exception) -> list[JavaError]:
+    """The errors behind one of PySpark's or Py4J's, the root cause last."""
+    found: list[JavaError] = []
+    with suppress(Exception):  # Py4J asks a JVM, which may end meanwhile
+        found.extend(_chain(error))
+    failure = task_failure(found[-1:])
+    if failure is not None and failure.kind:  # the error itself couldn't be sent to the driver
+        said = failure.reason.removeprefix(failure.kind).partition("\n\tat ")[0]
+        found.append(JavaError(failure.kind, said.removeprefix(": ")))
+    return found
+
+
+def task_failure(errors: list[JavaError]) -> TaskFailure | None:
+    """Why a task failed that has failed a job; None: none has."""
+    for each in errors:
+        if found := _OF_TASK.match(each.message):
+            return TaskFailure(*found.groups())
+    return None
+
+
+def _chain(error: Exception) -> Iterator[JavaError]:
+    # PySpark keeps it in a member of its own, Py4J in a public one.
+    thrown: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    for _ in range(_DEPTH_MAX):
+        if thrown is None:
+            return
+        frames = thrown.getStackTrace()
+        yield JavaError(
+            thrown.getClass().getName(),
+            thrown.getMessage() or "",
+            tuple(frames[each].toString() for each in range(min(len(frames), _FRAMES_MAX))),
+        )
+        thrown = thrown.getCause()

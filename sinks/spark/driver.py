@@ -1,0 +1,117 @@
+"""The JVM that this process has started → why it has ended, or its end.
+
+A JVM out of memory ends at once, by Java's own option, and so does one that does little but collect
+garbage (sinks/jvm, HeapWatch): it may never throw an error. Both have an exit code of their own.
+Under spark-submit the JVM isn't ours: then nobody knows why it has ended.
+"""
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Final
+
+from cdc.errors import DriverMemoryError, ExitCode, SparkEndedError, SparkTerminatedError
+
+ON_OUT_OF_MEMORY: Final = "-XX:+ExitOnOutOfMemoryError"
+PAUSES_S: Final = 60
+"""A JVM that has spent nearly all of so long in pauses for its memory is out of it."""
+PAUSES_PERCENT: Final = 90
+_OUT_OF_MEMORY: Final = (3, ExitCode.MEMORY)
+"""What the JVM ends with, by that option or by HeapWatch."""
+_TOLD: Final = {
+    code
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for code in (-number, 128 + number)
+}
+"""What it ends with that is told to."""
+_TERMINATED: Final = re.compile(r"Terminating due to java\.lang\.OutOfMemoryError: (.*)")
+_LACKING: Final = {
+    "Metaspace": "raise -XX:MaxMetaspaceSize in spark.driver.extraJavaOptions",
+    "Compressed class space": "raise -XX:CompressedClassSpaceSize in spark.driver.extraJavaOptions",
+    "native thread": "raise the limit on threads (ulimit -u, TasksMax=, a container's limit)",
+    "direct buffer memory": "raise -XX:MaxDirectMemorySize in spark.driver.extraJavaOptions",
+}
+"""What Java says that it lacks, other than room on its heap → what helps."""
+_ENDING_S: Final = 5.0
+"""A JVM that doesn't answer any more has ended by then."""
+_GOES_ON: Final = "the next run goes on where this one was"
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A JVM that we have started: its output, and what it was given."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    memory: str
+
+
+_drivers: list[Driver] = []
+
+
+def started(driver: Driver) -> None:
+    """Remember this process's JVM: the newest one counts."""
+    _drivers[:] = [driver]
+
+
+def kill() -> None:
+    """End the JVM at once, if there is one: nothing of it may outlive this process."""
+    for driver in _drivers:
+        driver.process.kill()
+
+
+def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
+    """Why the JVM has ended, once it doesn't answer; ``reason_in`` looks into its output."""
+    code: int | None = None
+    for driver in _drivers:
+        with suppress(subprocess.TimeoutExpired):
+            code = driver.process.wait(_ENDING_S)
+        if code in _OUT_OF_MEMORY:
+            return out_of_memory(driver.memory, _terminated_by(driver.output))
+        if code in _TOLD:
+            return SparkTerminatedError(
+                "Spark's JVM was told to end in the middle of the run (SIGTERM, SIGINT)",
+                remedy="under systemd, KillMode=mixed spares it a signal that is meant for"
+                f" Millrace; {_GOES_ON}",
+            )
+        if code == -signal.SIGKILL:
+            return SparkEndedError(
+                "Spark's JVM has ended in the middle of the run: it was killed",
+                remedy="where the kernel did so (dmesg), the machine has too little memory for "
+                f"spark.driver.memory = {driver.memory} in [spark]; {_GOES_ON}",
+            )
+        if code and (reason := reason_in(driver.output)):
+            return SparkEndedError(
+                f"Spark's JVM has ended in the middle of the run, with exit code {code}: {reason}",
+                remedy=_GOES_ON,
+            )
+    return SparkEndedError(
+        "Spark's JVM has ended in the middle of the run",
+        remedy=f"if it ran out of memory, raise spark.driver.memory in [spark]; {_GOES_ON}",
+    )
+
+
+def _terminated_by(output: IO[bytes]) -> str:
+    """What Java says that it lacked, as it ends by its own option."""
+    output.seek(0)
+    found = _TERMINATED.search(output.read().decode(errors="replace"))
+    return found[1] if found else ""
+
+
+def out_of_memory(memory: str = "", reason: str = "") -> DriverMemoryError:
+    """What is said of a JVM out of memory; the ``reason`` is what Java's error says."""
+    for lacking, remedy in _LACKING.items():
+        if lacking.lower() in reason.lower():
+            return DriverMemoryError(
+                f"Spark's JVM ran out of memory that isn't its heap's: {reason}",
+                remedy=f"{remedy}; {_GOES_ON}",
+            )
+    return DriverMemoryError(
+        "Spark's JVM ran out of memory",
+        where=f"spark.driver.memory = {memory}" if memory else "spark.driver.memory",
+        remedy="raise spark.driver.memory in [spark], or read less in a run (millrace merge "
+        f"--max-records 100000); {_GOES_ON}",
+    )

@@ -1,0 +1,1 @@
+"""Tests of sinks/search that need neither a server nor Spark."""
