@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, Self, cast
@@ -206,7 +207,8 @@ def outcome(
             start = used
     except (CorruptMessageError, TableRefusedError) as raised:
         error = type(raised)
-        made += each(translation.take().records)
+        with suppress(CorruptMessageError, TableRefusedError):  # A waiting row may be wrong, too.
+            made += each(translation.take().records)
     cursor = translation.cursor
     places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
     return made, (*places, stops) if error is None else (), error
