@@ -15,7 +15,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Self
 
 from psycopg.pq.abc import PGconn
@@ -174,6 +174,8 @@ class ReplicationStream:
         """End the stream so that the server has processed our last status update."""
         if not self._closed:
             self._closed = True
+            with suppress(OSError):
+                self._set_busy(busy=False)  # the server's last word is a short one
             self.wire.close()
 
     def _bear_silence(self, waited_s: float) -> None:

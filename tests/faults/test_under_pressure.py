@@ -132,9 +132,8 @@ def test_a_merge_out_of_memory_says_so_and_the_next_one_goes_on(filled: Filled) 
     assert_applied(pipeline(), rows)
 
 
-@pytest.mark.parametrize(
-    "again", [True, pytest.param(False, marks=pytest.mark.proof)], ids=["twice", "once"]
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("again", [True, False], ids=["twice", "once"])
 def test_a_jvm_that_doesnt_answer_is_ended_with_the_merge(filled: Filled, *, again: bool) -> None:
     """As in a collection of garbage that takes minutes: it gets no signal, and answers nobody."""
     pipeline, rows = filled

@@ -33,13 +33,9 @@ pytestmark = [
 VARIABLE: Final = "${env:PATH}"
 """In the JVM's environment, too, whoever has started it."""
 NAMES: Final = (
-    "two\nlines",
-    VARIABLE,
-    "'; DROP TABLE x; --",
-    "`back` \\ticks",
-    "../../up",
-    "\x1b[31mred",
-    '"quoted" $1 %s %24 {0}',
+    f"two\nlines \x1b[31m{VARIABLE}",
+    "'; DROP TABLE x; -- `back` \\ticks",
+    '../../up "quoted" $1 %s %24 {0}',
 )
 
 
@@ -88,5 +84,6 @@ def test_tables_columns_and_types_may_have_any_name(
         assert rows == [(1, name, None), (2, name, 3)]
         assert Path(path).resolve().is_relative_to(lakehouse.resolve())
     assert os.environ["PATH"] not in written_below(lakehouse)
-    counted = client.count(index=f"{made.settings.search.index_prefix}*")
+    prefix = made.settings.search.index_prefix
+    counted = client.count(index=f"{prefix}*,-{prefix}millrace-progress")
     assert counted["count"] == 2 * len(NAMES)

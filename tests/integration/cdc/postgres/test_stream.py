@@ -109,6 +109,21 @@ def test_what_is_acknowledged_is_confirmed_once_the_stream_is_closed(database: C
     assert confirmed(database) == commit.end_lsn
 
 
+def test_a_busy_stream_is_closed_once_the_server_has_answered(database: Conninfo) -> None:
+    """The answer is shorter than what a busy stream waits for."""
+    run(database, TABLE)
+    with streaming(database, capture(database)) as stream:
+        insert = "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series({}, {}) i"
+        for first in range(0, 1_000_000, 20_000):
+            run(database, insert.format(first, first + 19_999))
+            messages(stream, is_commit)
+            if stream.is_busy:
+                break
+        assert stream.is_busy
+        closing = time.monotonic()
+    assert time.monotonic() - closing < 30, "half of what the fixture gives it"
+
+
 def test_without_an_acknowledgement_everything_comes_again(database: Conninfo) -> None:
     run(database, TABLE)
     settings = capture(database)

@@ -179,9 +179,9 @@ def test_an_interrupted_run_is_finished_by_the_next_one(
     lakehouse.merge()
     real: Callable[..., Any] = commit.commit
 
-    def dies(*arguments: Any) -> Any:
+    def dies(*arguments: Any, **options: Any) -> Any:
         if is_committed:
-            real(*arguments)
+            real(*arguments, **options)
         raise KeyboardInterrupt
 
     log.row("u", at(20), {"id": 1, "n": 20})
