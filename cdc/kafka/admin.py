@@ -40,7 +40,9 @@ PATIENCE_S: Final = 60.0
 """How long brokers that have answered before may be away, or between two leaders."""
 REQUEST_S: Final = 60.0
 _READ_S: Final = 20.0
-"""The same for what changes nothing, and may be asked again."""
+"""The same for what changes nothing, and may be asked again ..."""
+_FIRST_READ_S: Final = 4.0
+"""... which is soon at first: what was sent to a leader that dies then waits for its return."""
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _RETRY_S: Final = 0.05
@@ -321,8 +323,10 @@ class LogAdmin:
         }
         left = [each for each in wanted if each not in answers]
         self._complaints.clear()  # they were of another request
+        attempt_s = timeout_s if timeout_s > _READ_S else _FIRST_READ_S
         while left:
-            wait_s = max(METADATA_S, min(timeout_s, deadline - time.monotonic()))
+            wait_s = max(METADATA_S, min(attempt_s, deadline - time.monotonic()))
+            attempt_s = min(2 * attempt_s, timeout_s)
             answers |= self._settle(ask(left, wait_s), wait_s)
             left = [each for each in left if isinstance(answers[each], KafkaError)]
             left = [each for each in left if is_to_repeat(answers[each])]

@@ -6,7 +6,7 @@ No stack trace, no logger's JSON, no line of a client library.
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import psycopg
@@ -38,10 +38,16 @@ COMMANDS = {
     "search item x": ExitCode.SINK_UNREACHABLE,
 }
 """Each with its exit code."""
+FEW = ("run", "merge", "search item x")
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [FEW, pytest.param(COMMANDS.keys() - set(FEW), marks=pytest.mark.proof)],
+    ids=["few", "others"],
+)
 def test_a_command_says_one_thing_of_servers_that_arent_there(
-    configured: Configured, database: Mapping[str, str]
+    configured: Configured, database: Mapping[str, str], commands: Collection[str]
 ) -> None:
     """All at once: each waits for ten seconds or more until it gives up."""
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
@@ -58,7 +64,7 @@ def test_a_command_says_one_thing_of_servers_that_arent_there(
             stderr=subprocess.PIPE,
             text=True,
         )
-        for words in COMMANDS
+        for words in commands
     }
     for words, command in started.items():
         output, complaints = command.communicate(timeout=200)

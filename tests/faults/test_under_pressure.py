@@ -176,6 +176,7 @@ def test_sigterm_ends_a_merge_while_its_jvm_starts(filled: Filled, after_s: floa
         assert_applied(made, rows)
 
 
+@pytest.mark.proof
 def test_a_file_system_that_takes_no_more_is_told(filled: Filled) -> None:
     """By a limit on the size of files, which needs no rights: Spark gets EFBIG, not ENOSPC."""
     pipeline, rows = filled

@@ -231,6 +231,7 @@ def changed_while_streaming(stand: Stand) -> None:
     stand.compare()
 
 
+@pytest.mark.proof
 def test_the_zero_downtime_migration_of_a_key_is_followed(
     pipeline: MakePipeline, database: Conninfo, spark: "SparkSession"
 ) -> None:

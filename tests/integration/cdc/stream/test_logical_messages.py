@@ -60,7 +60,11 @@ def test_no_message_with_a_prefix_of_ours_stops_the_daemon(
     assert [record.key for record in made.log() if record.key] == ['{"id":1}']
 
 
-@pytest.mark.parametrize("transactional", [False, True], ids=["at once", "in a transaction"])
+@pytest.mark.parametrize(
+    "transactional",
+    [False, pytest.param(True, marks=pytest.mark.proof)],
+    ids=["at once", "in a transaction"],
+)
 def test_a_large_message_that_nobody_asked_for_costs_no_memory(
     pipeline: MakePipeline, database: Conninfo, stranger: Conninfo, *, transactional: bool
 ) -> None:

@@ -155,6 +155,7 @@ def doubtful(lake: DebeziumLake) -> bool:
     return topic is not None and topic.doubt is not None
 
 
+@pytest.mark.proof
 def test_an_update_that_leaves_a_large_value_out_covers_no_row(
     lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

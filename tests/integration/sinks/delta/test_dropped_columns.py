@@ -112,12 +112,10 @@ def test_removed_columns_are_gone_from_tables_and_then_from_files(
     assert secrets_on_disk(lakehouse) == []
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "dies",
-    [
-        pytest.param("sinks.delta.target.write_nothing", marks=pytest.mark.proof),
-        "sinks.run.plans.Plans.finish",
-    ],
+    ["sinks.delta.target.write_nothing", "sinks.run.plans.Plans.finish"],
     ids=["behind Delta's drop", "before the outcome"],
 )
 def test_a_run_that_dies_behind_a_removed_column_is_finished(

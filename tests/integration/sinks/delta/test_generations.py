@@ -126,6 +126,7 @@ def test_a_table_waits_while_its_new_rows_are_read_and_is_replaced_then(
     assert current(lakehouse, "id", "v") == [(2, "later"), (10, "right behind"), (30, "first")]
 
 
+@pytest.mark.proof
 def test_rows_go_by_a_text_column_that_is_the_key_now_or_was_before(lakehouse: Lakehouse) -> None:
     """An update may have no value for a text column, but for one of the key."""
     code, plain = column("code", "text", number=2), column("id", "int4", number=1)

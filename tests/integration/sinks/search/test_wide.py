@@ -30,6 +30,7 @@ def row(count: int, value: str) -> dict[str, Any]:
     return {"id": 1} | {f"c{n}": value for n in range(1, count)}
 
 
+@pytest.mark.proof
 @pytest.mark.opensearch
 @pytest.mark.kafka
 @pytest.mark.spark
@@ -51,6 +52,7 @@ def test_a_table_of_1600_columns_is_indexed(indexes: Indexes) -> None:
     assert indexes.documents() == {"1": stored}
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_a_small_delta_table_of_many_columns_is_rewritten_whole(lakehouse: Lakehouse) -> None:
