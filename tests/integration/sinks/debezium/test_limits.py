@@ -80,7 +80,7 @@ def is_empty(admin: AdminClient, topic: str) -> bool:
         return False
 
 
-def killed(*_arguments: object) -> None:
+def killed(*_arguments: object, **_options: object) -> None:
     """A commit that never comes."""
     raise KeyboardInterrupt
 

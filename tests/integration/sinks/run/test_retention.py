@@ -223,10 +223,10 @@ def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_die
     log.reached(at(31))
     real = commit.commit
 
-    def dies_but_for_the_archive(of: DeltaTarget, *rest: Any) -> Any:
+    def dies_but_for_the_archive(of: DeltaTarget, *rest: Any, **options: Any) -> Any:
         if of.name.endswith("_history"):
             raise KeyboardInterrupt
-        return real(of, *rest)
+        return real(of, *rest, **options)
 
     lakehouse.configure(kinds=["changes", "history"])
     with monkeypatch.context() as patched:
