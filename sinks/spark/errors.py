@@ -19,7 +19,7 @@ from cdc.errors import (
     SparkTerminatedError,
 )
 from sinks.spark import driver
-from sinks.spark.causes import JavaError, java_errors, task_failure
+from sinks.spark.causes import JavaError, is_silent, java_errors, task_failure
 from sinks.spark.session import first_line, full_text, jvm_ended, reason_in
 
 GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
@@ -110,7 +110,9 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
 
 def spark_ended(error: Exception) -> bool:
     """Whether a call failed since Spark has ended, or is about to: no table is to blame."""
-    return jvm_ended(error) or any(_STOPPED.match(each.message) for each in java_errors(error))
+    if jvm_ended(error) or is_silent(error):
+        return True
+    return any(_STOPPED.match(each.message) for each in java_errors(error))
 
 
 def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") -> SinkError:

@@ -36,7 +36,7 @@ EARLY = "UPDATE item SET n = -n WHERE id < 5"
 LATE = "UPDATE item SET n = 7 WHERE id IN (2, 3, 49)", "DELETE FROM item WHERE id = 10"
 RENAMED = ["ALTER TABLE item RENAME a TO name"]
 ADDED = ["ALTER TABLE item ADD COLUMN added text DEFAULT 'so'"]
-ALTERED = ["ALTER TABLE item ALTER a TYPE int USING length(a)"]
+ALTERED = ["ALTER TABLE item ALTER n TYPE bigint USING n * 100"]
 EXCHANGED = [
     "ALTER TABLE item RENAME a TO c",
     "ALTER TABLE item RENAME b TO a",

@@ -255,6 +255,20 @@ def test_a_spark_that_is_about_to_end_is_no_tables_fault(kind: str, said: str) -
     assert run_error(ZeroDivisionError()) is None
 
 
+class Silent(Thrown):
+    """A Java error in a JVM that has ended by the time that it is asked."""
+
+    def getStackTrace(self) -> list[Name]:  # noqa: N802 (Java's)
+        raise ConnectionResetError
+
+
+def test_an_error_that_its_jvm_cant_tell_any_more_is_no_tables_fault() -> None:
+    error = OfSpark(Silent(SPARK, "x"))
+    with pytest.raises(OfSpark), explained("public.item", timedelta(days=1)):
+        raise error
+    assert isinstance(run_error(error), SparkEndedError)
+
+
 def test_records_that_the_log_has_forgotten_are_told() -> None:
     kind = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
     said = "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
