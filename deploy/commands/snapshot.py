@@ -179,12 +179,6 @@ def ask(
     Without names, what is under way already is shown. Raises NotDoneError for tables that the
     daemon couldn't, or wouldn't, read.
     """
-    if settings.capture.signal_topic is None:
-        raise ConfigError(
-            "a daemon captures through this slot, and takes no requests",
-            where="signal.enabled.channels",
-            remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
-        )
     sizes = {str(table.name): table.pages * table.block_bytes for table in described}
     patterns = [re.escape(name) for name in names]
     data: dict[str, Any] = {"data-collections": patterns} if names else {}
