@@ -27,7 +27,7 @@ from cdc.errors import (
 )
 from cdc.kafka.sending import send
 from cdc.postgres.captured import captured_tables, described_tables, require_captured
-from cdc.postgres.checks.conditions import rendered
+from cdc.postgres.checks.conditions import rendered_for
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.records.state import Phase, SnapshotRequest
@@ -109,7 +109,7 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
     with connect(settings.source, purpose="snapshot command") as connection:
         for table in tables:
             try:
-                plain = rendered(table.name, table.columns, condition)
+                plain = rendered_for(settings.capture, table, condition)
             except TableRefusedError as error:
                 raise ConfigError(error.what, where="--where", remedy=error.remedy) from None
             statement = sql.SQL("FROM {} WHERE {}").format(

@@ -22,7 +22,9 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.tokenizer_core import TokenType
 
 from cdc.errors import TableRefusedError
+from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column, TableName
+from cdc.settings import CaptureSettings
 
 CHARACTERS_MAX: Final = 1 << 16
 """Of a condition: a list of some thousand keys, which takes a second to parse."""
@@ -129,13 +131,25 @@ def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str
     )
 
 
+def rendered_for(settings: CaptureSettings, table: TableDescription, condition: str) -> str:
+    """The same for a table as it is captured: without columns that events lack, or have masked.
+
+    Which rows meet a condition tells of its columns' values.
+    """
+    modes, name = settings.column_modes, str(table.name)
+    shown = [
+        column
+        for column in table.columns
+        if modes.keeps(name, column.name) and modes.rule(name, column.name) is None
+    ]
+    return rendered(table.name, shown, condition)
+
+
 def _kind(column: Column) -> str:
-    """What a condition may do with a column: nothing, where events don't have it.
+    """What a condition may do with a column: nothing, by most types that aren't PostgreSQL's own.
 
     Whoever owns a type that isn't PostgreSQL's own makes its casts and operators, too.
     """
-    if column.left_out:
-        return ""
     if column.type_oid < _USER_OIDS:
         return "own"
     return "enum" if column.typtype == "e" and not (column.array or column.domain) else ""
@@ -276,7 +290,7 @@ class _Renderer:
         name = _name(node.this)
         is_value = name in _VALUE_NAMES and not node.this.args.get("quoted")
         if is_value or name not in self._kinds:
-            what = "which is no column of it, or one of a type that a user has made"
+            what = "which is no column that events show as it is, of a type that isn't a user's own"
             raise _ConditionError(f"{name!r}, {what}")
         column = sql.Identifier(name).as_string(None)
         if self._kinds[name] == "enum":  # not a cast, which may be its owner's

@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import TableRefusedError
-from cdc.postgres.checks.conditions import rendered
+from cdc.postgres.checks.conditions import rendered, rendered_for
 from cdc.postgres.described import Leaf
 from cdc.records.schema import TableName
 from snapshots.reader import ALL, of_range
@@ -170,3 +170,19 @@ def test_it_stays_beside_the_row_filter(database: Conninfo) -> None:
         condition = rendered(table.name, table.columns, "false OR true -- all")
         select = of_range(leaf, ["id"], ALL, ["id = 1", condition])
         assert opened.execute(select).fetchall() == [(1,)]
+
+
+def test_it_tells_nothing_of_what_events_dont_show(database: Conninfo) -> None:
+    run(database, *SCHEMA)
+    hidden = {
+        "column.exclude.list": "public.item.v",
+        "column.mask.with.4.chars": "public.item.w",
+        "column.truncate.to.1.chars": "public.item.A.b",
+    }
+    settings = capture(database, table_include_list="public.item", **hidden)
+    with session(database) as opened:
+        (table,) = described(opened, settings)
+        for condition in ("v = 'a'", "length(w) > 1", '"A""b" LIKE \'A%\''):
+            with pytest.raises(TableRefusedError):
+                rendered_for(settings, table, condition)
+        assert rendered_for(settings, table, "id = 1") == '("id" = 1)'
