@@ -1,11 +1,10 @@
 """Rows of the signal table, and of the signal topic → what is done: cdc.stream.signals.
 
-The channels are Debezium's ``source`` and ``kafka``. What a signal asks for is the same in both
-(requests.py).
+The channels are Debezium's ``source`` and ``kafka``; where the latter isn't on, a topic of our own
+takes its place, for what commands ask for. A signal asks for the same by each (requests.py).
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -33,7 +32,7 @@ from snapshots.dropped_partitions import DroppedPartitions
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.joining import NewTables
 from snapshots.pace import Pace
-from snapshots.requests import Requests
+from snapshots.requests import Requests, read_json
 from snapshots.watermarks import CLOSE, Watermarks
 from snapshots.windows import WindowReader
 
@@ -51,7 +50,7 @@ def open_channel(
     *,
     standby_watch: StandbyWatch | None = None,
 ) -> "Channels":
-    """The channels that the settings ask for; the topic is followed from a place on."""
+    """The channels that the settings ask for; a topic is followed from a place on."""
     capture = settings.capture
     for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
         log.warning("signal.enabled.channels: there is no such channel", channel=other)
@@ -60,11 +59,10 @@ def open_channel(
         own = TableName(*capture.signal_data_collection.split(".", 1))
         if own not in tables.states:
             log.warning("signal.data.collection: there is no such table", table=str(own))
-    topic = capture.signal_topic
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace, standby_watch)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
-    follower = Follower(settings.kafka, topic, *offset) if topic else None
+    follower = Follower(settings.kafka, capture.signal_topic, *offset)
     new_tables = NewTables(reader, tables, capture)
     check = CatalogCheck(reader, tables, capture)
     dropped = DroppedPartitions(reader, tables, capture)
@@ -90,7 +88,7 @@ class Channels:
         own: TableName | None,
         tables: Tables,
         background: Background,
-        follower: Follower | None,
+        follower: Follower,
         offset: SignalOffset,
     ) -> None:
         """``own`` is the table of signals."""
@@ -145,10 +143,9 @@ class Channels:
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []
-        if self._follower is not None:
-            for sent in self._follower.take():
-                records += self._sent(sent, cursor.reached)
-                self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
+        for sent in self._follower.take():
+            records += self._sent(sent, cursor.reached)
+            self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
         joined = self._new_tables.turn(cursor.reached)
         checked = self._check.turn(cursor)
         dropped = self._dropped.turn(cursor)
@@ -176,15 +173,14 @@ class Channels:
     def close(self) -> None:
         """End what goes on in the background."""
         self._incremental.close()
-        if self._follower is not None:
-            self._follower.close()
+        self._follower.close()
 
     def _sent(self, sent: Followed, position: Position) -> list[Record]:
         """Follow a record of the topic; those with another key are for others."""
         if sent.key != self._name or not sent.value:
             return []
         try:
-            signal = json.loads(sent.value)
+            signal = read_json(sent.value)
         except (ValueError, RecursionError):
             signal = None
         if not isinstance(signal, dict):

@@ -1,28 +1,27 @@
 """A table, as it was described, and a range of TIDs → the rows there, in one short transaction.
 
 The transaction first takes the lock of a plain SELECT, so that the table's catalog version, its
-rows and the snapshot that tells which transactions they show belong together. It is read only, and
-the SELECT goes by the extended protocol: a condition comes from whoever may send signals.
+rows and the snapshot that tells which transactions they show belong together. A condition comes
+from whoever may send signals: what is sent is written anew (cdc/postgres/checks/conditions.py).
 https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection
 from itertools import chain
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import psycopg
-from psycopg import pq, sql
+from psycopg import sql
 
 from cdc.compiled.fast import COMMITS_MAX
 from cdc.errors import TableGoneError, TableLockedError, TableRefusedError
 from cdc.postgres.captured import described_tables
+from cdc.postgres.checks.conditions import rendered_for
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
-from cdc.postgres.failures import RefusedError, explained, server_address
 from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings
-from snapshots.reader import ALL, Range, frames, of_range, parse_tid
+from snapshots.reader import Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
 """A chunk ends with the row that reaches this: it is in memory until its watermark comes."""
@@ -94,14 +93,6 @@ class Visibility(NamedTuple):
         # The newest ones may be in the WAL and have ended for nobody yet: xmax comes before them.
         newer = range(self.xmax, self.xmax + COMMITS_MAX)
         return not any(0 < committed_at(xid & mask) <= lsn for xid in chain(self.running, newer))
-
-
-_NODES: Final = frozenset({
-    "Limit", "Result", "Seq Scan", "Tid Scan", "Tid Range Scan", "Index Scan", "Index Only Scan",
-    "Bitmap Heap Scan", "Bitmap Index Scan", "BitmapAnd", "BitmapOr", "Gather",
-})  # fmt: skip
-"""Of a scan by a condition, however it is done."""
-_RELATION: Final = "Relation Name"
 
 
 class DescribedTable(NamedTuple):
@@ -218,11 +209,12 @@ def read(
                 remedy=open_remedy(),
             )
         columns = [*(column.name for column in described.table.columns), "ctid"]
-        conditions = described.table.row_filter, chunk_range.condition
+        condition = chunk_range.condition
+        if condition is not None:
+            condition = rendered_for(settings, described.table, condition)
+        conditions = described.table.row_filter, condition
         select = of_range(chunk_range.leaf, columns, chunk_range.tids, conditions)
         select += sql.SQL(" LIMIT {}").format(sql.Literal(chunk_range.rows_max))
-        if chunk_range.condition is not None:
-            check_condition(connection, chunk_range.leaf, columns, chunk_range.condition)
         copied = frames(connection, select, BYTES_MAX)
     first, end = chunk_range.tids
     if copied.last is not None and (copied.is_cut or copied.rows >= chunk_range.rows_max):
@@ -265,45 +257,3 @@ def _lock(connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf)
     except TableRefusedError:
         raise AlteredError from None
     query(connection, _ORDERED)
-
-
-def check_condition(
-    connection: psycopg.Connection, leaf: Leaf, columns: Sequence[str], condition: str
-) -> None:
-    """Raise TableRefusedError where a condition isn't one on a leaf's own rows.
-
-    It comes from who may send signals, and may not read whatever the daemon's role may. So it has
-    to be valid within one pair of brackets: then it doesn't leave the outer one of the two that the
-    chunk's SELECT has, with a UNION, or past the row filter. PostgreSQL says what it has
-    understood: one scan of the leaf, and no subquery. Planning reads no row, in a transaction that
-    is read only; by the extended protocol, which takes one statement.
-    https://www.postgresql.org/docs/current/sql-explain.html
-    """
-    _plan(connection, of_range(leaf, columns, ALL, [condition], brackets=1))
-    nodes = list(_nodes(_plan(connection, of_range(leaf, columns, ALL, [condition]))))
-    relations = [(node["Schema"], node[_RELATION]) for node in nodes if _RELATION in node]
-    is_simple = all(node["Node Type"] in _NODES and "Subplan Name" not in node for node in nodes)
-    if relations not in ([], [tuple(leaf.name)]) or not is_simple:
-        raise TableRefusedError(
-            "the filter isn't a condition on the table's own columns: it has a subquery, or names"
-            " other tables",
-            where=f"table {leaf.name}",
-            remedy="send the signal again with a plain condition",
-        )
-
-
-def _plan(connection: psycopg.Connection, select: sql.Composed) -> Mapping[str, Any]:
-    statement = b"EXPLAIN (VERBOSE, FORMAT JSON) " + select.as_bytes()
-    with explained(connection.pgconn):
-        result = connection.pgconn.exec_params(statement, [])
-    if result.status != pq.ExecStatus.TUPLES_OK:
-        raise RefusedError.of(result).error(server_address(connection.pgconn))
-    (made,) = json.loads(result.get_value(0, 0) or b"")
-    plan: Mapping[str, Any] = made["Plan"]
-    return plan
-
-
-def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield plan
-    for below in plan.get("Plans", ()):
-        yield from _nodes(below)

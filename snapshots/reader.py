@@ -165,20 +165,14 @@ def of_range(
     columns: Sequence[str],
     tids: Range,
     conditions: Sequence[str | None],
-    brackets: int = 2,
 ) -> sql.Composed:
-    """The SELECT of a leaf's rows at these TIDs; conditions are SQL, None of them is none.
-
-    So many ``brackets`` are around each: see check_condition (chunk.py).
-    """
-    opened, closed = "(" * brackets, ")" * brackets
+    """The SELECT of a leaf's rows at these TIDs; conditions are SQL of ours, None is none."""
     first, end = tids
     where = [sql.SQL("ctid >= {}::tid").format(sql.Literal(tid(first)))]
     if end < END:
         where.append(sql.SQL("ctid < {}::tid").format(sql.Literal(tid(end))))
-    # As they are, on lines of their own: they have no parameters, and may end with a comment.
     where += [
-        sql.Composed([sql.SQL(f"{opened}{condition}\n{closed}")])
+        sql.Composed([sql.SQL(f"({condition})")])
         for condition in conditions
         if condition is not None
     ]

@@ -2,7 +2,8 @@
 
 What a signal asks for gets into these records in the same Kafka transaction as the place that the
 channel has reached: after a start it is neither forgotten nor done twice. A signal that can't be
-followed is a warning, never an error.
+followed is a warning, never an error; so it must neither take long, nor fill a record, since each
+start would come by it again.
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
@@ -13,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
+from cdc.postgres.checks.conditions import CHARACTERS_MAX
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -26,6 +28,17 @@ _ALL = (".*",)
 _TYPES: Final = ("execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log")
 _IGNORED: Final = frozenset({"snapshot-window-open", "snapshot-window-close"})
 """Watermarks: they are known by their ids."""
+
+
+_CHARACTERS_MAX: Final = 1_000
+"""Of a signal's id, and of each name or pattern in it."""
+_NAMES_MAX: Final = 1_000
+_REPEATS_MAX: Final = 3
+"""Of a pattern, none of them of its one group: what it takes to match grows with each."""
+_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
+_REPEATS: Final = re.compile(r"[*+?{]")
+_REQUESTS_BYTES_MAX: Final = 256 << 10
+"""Of a table whose requests have so many nothing more is asked for: its record has to fit."""
 
 
 class SignalError(ValueError):
@@ -86,6 +99,8 @@ def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
         (_text(condition, "data-collection"), _text(condition, "filter"))
         for condition in conditions
     )
+    if any(len(text) > CHARACTERS_MAX for _, text in pairs):
+        raise SignalError(f"filter has more than {CHARACTERS_MAX:,} characters")
     reset = members.get("reset", False)
     if not isinstance(reset, bool):
         raise SignalError("reset isn't true or false")
@@ -97,7 +112,7 @@ def _members(data: object) -> Mapping[str, Any]:
     members = data
     try:
         if data is None or isinstance(data, str):
-            members = json.loads(data) if data and data.strip() else {}
+            members = read_json(data) if data and data.strip() else {}
     except ValueError as error:
         raise SignalError(f"its data isn't JSON: {error}") from None
     except RecursionError:
@@ -105,6 +120,14 @@ def _members(data: object) -> Mapping[str, Any]:
     if not isinstance(members, Mapping):
         raise SignalError("its data isn't a JSON object")
     return members
+
+
+def read_json(text: str | bytes) -> object:
+    """Read JSON whose texts are UTF-8; raises ValueError and RecursionError."""
+    value: object = json.loads(text)
+    # A half of a surrogate pair, which an escape can give, fits into no record.
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _kind(members: Mapping[str, Any]) -> Literal["incremental", "blocking"]:
@@ -121,6 +144,8 @@ def _list(members: Mapping[str, Any], name: str, kind: type, what: str) -> list[
     given = [] if members.get(name) is None else members[name]
     if not isinstance(given, list) or not all(isinstance(each, kind) for each in given):
         raise SignalError(f"{name} isn't a list of {what}")
+    if len(given) > _NAMES_MAX:
+        raise SignalError(f"{name} has more than {_NAMES_MAX:,} {what}")
     return given
 
 
@@ -165,6 +190,7 @@ class Requests:
         Who may write to the topic may not read what the daemon may: no SELECT comes ``by_topic``.
         """
         try:
+            _check_id(signal)
             asked = parse(type_, data)
             if asked is None:
                 return []
@@ -180,7 +206,9 @@ class Requests:
                 case "log":
                     log.info("signal", signal=signal, message=asked.message)
         except SignalError as error:
-            log.warning("a signal is ignored", signal=signal, type=type_, reason=str(error))
+            reason, kind = str(error)[:_CHARACTERS_MAX], type_[:_CHARACTERS_MAX]
+            shown = signal[:_CHARACTERS_MAX]
+            log.warning("a signal is ignored", signal=shown, type=kind, reason=reason)
         return []
 
     @property
@@ -207,10 +235,12 @@ class Requests:
         incremental = asked.kind == "incremental"
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
-        conditions = [(_patterns((name,)), text) for name, text in asked.conditions]
+        conditions = [(_pattern(name), text) for name, text in asked.conditions]
         is_reset = incremental and asked.reset
         matching = self._matching(asked.collections)
         names, left_out = self._without_set_aside(matching, signal, is_reset=is_reset)
+        for name in names:
+            _check_room(name, self._states[name].requests)
         if not incremental and self._settings.lossless:
             names = [name for name in names if self._has_key(name, signal)]
         wanted = {
@@ -329,7 +359,7 @@ class Requests:
         tables: dict[TableName, None] = {}
         captured = [name for name in self._states if self._settings.captures(str(name))]
         for collection in collections:
-            pattern = _patterns((collection,))
+            pattern = _pattern(collection)
             names = sorted(name for name in captured if pattern.match(str(name)))
             if not names:
                 log.warning("a signal names no captured table", name=collection)
@@ -337,8 +367,28 @@ class Requests:
         return list(tables)
 
 
-def _patterns(patterns: tuple[str, ...]) -> Patterns:
+def _check_id(signal: str) -> None:
+    if len(signal) > _CHARACTERS_MAX:
+        raise SignalError(f"its id has more than {_CHARACTERS_MAX:,} characters")
+
+
+def _check_room(table: TableName, requests: Sequence[SnapshotRequest]) -> None:
+    if sum(len(request.model_dump_json()) for request in requests) > _REQUESTS_BYTES_MAX:
+        raise SignalError(f"{table} waits for too many reads already: stop them, or wait for them")
+
+
+def _pattern(pattern: str) -> Patterns:
+    """A pattern that takes no longer than a name's length allows."""
+    plain = _ESCAPED.sub("", pattern)
+    if len(pattern) > _CHARACTERS_MAX:
+        raise SignalError(f"a name has more than {_CHARACTERS_MAX:,} characters")
+    is_nested = plain.count("(") > 1 or any(f"){repeat}" in plain for repeat in "*+?{")
+    if is_nested or len(_REPEATS.findall(plain)) > _REPEATS_MAX:
+        raise SignalError(
+            f"{pattern!r} could take long to match: it may have one pair of (), and {_REPEATS_MAX}"
+            " of * + ? {, none of them behind a )"
+        )
     try:
-        return Patterns(patterns)
-    except re.error as error:
-        raise SignalError(f"{patterns[0]!r} is no regular expression: {error}") from None
+        return Patterns((pattern,))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise SignalError(f"{pattern!r} is no regular expression: {error}") from None

@@ -69,6 +69,7 @@ LIBRARIES: Final = {
     "pyspark": {"sinks", "compaction", "deploy"},
     "delta": {"sinks", "compaction", "deploy.local"},
     "opensearchpy": {"sinks.search", "compaction", "deploy"},
+    "sqlglot": {"cdc.postgres"},
     "pydantic": {"cdc.records", "cdc.settings", "cdc.dead_letters", "sinks", "deploy"},
 }
 """Library → the packages that may import it. cdc.wal imports the standard library only."""

@@ -150,7 +150,15 @@ def open_actions(servers: Servers, tables: Tables) -> Actions:
     settings, topics, connection = servers.settings, servers.topics, servers.sql
     rereading = Rereading(settings.source, topics.while_waiting)
     servers.stack.callback(rereading.close)
-    orders = Orders(settings, connection, topics, tables.states, tables.schemas, tables.encoders)
+    orders = Orders(
+        settings,
+        connection,
+        topics,
+        tables.states,
+        tables.schemas,
+        tables.encoders,
+        servers.refusals,
+    )
 
     def perform(effects: Effects) -> None:
         for topic in effects.topics:

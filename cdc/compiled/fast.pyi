@@ -44,7 +44,12 @@ def produce(
 ) -> int: ...
 def last_copy_data(data: bytearray, start: int, end: int) -> tuple[int, int]: ...
 def plain_messages(
-    data: bytearray, start: int, end: int, xid: int | None, after_message: bool
+    data: bytearray,
+    start: int,
+    end: int,
+    xid: int | None,
+    after_message: bool,
+    shortened: Callable[[bytes, int], bytes | None] | None,
 ) -> tuple[int, bytes, list[tuple[int, int, bool]], list[tuple[int, int]], bool]: ...
 
 class Cursor:

@@ -194,7 +194,7 @@ cdef class Cursor:
         self.end = lsn
 
 
-def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_message):
+def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_message, shortened):
     """Take the whole row, relation, type, truncate and logical messages from ``start`` on.
 
     ``xid`` is that of the last message before them that has one, if there was one. Returns where
@@ -203,9 +203,12 @@ def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_messa
     which on it holds, and whether a logical message is right in front of it; places and sizes of
     Relation messages; and whether the last one is a logical message. Of those nobody knows which
     subtransaction they are of: PostgreSQL (18 as well) gives them the xid of the whole transaction.
+    ``shortened`` is given a logical message's CopyData payload, and returns another one, of no more
+    bytes, that is taken in its place; or None.
     """
     cdef Py_buffer view
     cdef const uint8_t* p
+    cdef const uint8_t* payload
     cdef Py_ssize_t stop, length, size
     cdef uint64_t current = NO_XID if xid is None else <uint64_t>xid
     cdef uint8_t kind
@@ -231,12 +234,16 @@ def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_messa
             after_message = kind == c"M"
             if kind == c"R":
                 relations.append((out.size, length - 3))
-            size = length - 34  # behind the xid
+            payload, size = p + start + 5, length - 4
+            if kind == c"M" and shortened is not None:
+                left = shortened(PyBytes_FromStringAndSize(<const char*>payload, size), size)
+                if left is not None and 30 <= len(left) <= size:
+                    payload, size = <const uint8_t*>PyBytes_AS_STRING(left), len(left)
             out.data[out.size] = c"d"
-            put_be32(<uint8_t*>out.data + out.size + 1, length - 4)
-            memcpy(out.data + out.size + 5, p + start + 5, 26)
-            memcpy(out.data + out.size + 31, p + start + 35, size)
-            out.size += 31 + size
+            put_be32(<uint8_t*>out.data + out.size + 1, size)
+            memcpy(out.data + out.size + 5, payload, 26)
+            memcpy(out.data + out.size + 31, payload + 30, size - 30)  # behind the xid
+            out.size += 1 + size
             start = stop
         plain = PyBytes_FromStringAndSize(out.data, out.size)
         return start, plain, switches, relations, bool(after_message)

@@ -93,6 +93,8 @@ class Refusals:
         self.suspects: Suspects | None = None
         self.dead_letter_counts: Counter[str] = Counter()
         """Table → how many dead letters were made since the daemon began."""
+        self.newest_dead_letter = ""
+        """The id of the last one of these."""
         self.messages_left_out: Counter[str] = Counter()
         """Why → how many logical messages were left out since then."""
         self._searches = 0
@@ -336,6 +338,7 @@ class DeadLetters:
 
     def _warn(self, head: DeadLetter) -> None:
         self._refusals.dead_letter_counts[head.table] += 1
+        self._refusals.newest_dead_letter = head.id
         now = time.monotonic()
         if self._next_warning.get(head.table, 0.0) > now:
             return

@@ -15,6 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from cdc.convert.pipeline import Encoder
+from cdc.dead_letters.guard import Refusals
 from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import (
     ROW_ERRORS,
@@ -42,6 +43,7 @@ from cdc.settings import Settings
 
 log = structlog.get_logger()
 _ROWS: Final = {"c", "r", "u", "d"}
+_WARN_S: Final = 10.0
 
 
 class _InVainError(MillraceError):
@@ -78,7 +80,9 @@ class Orders:
         states: Mapping[TableName, TableState],
         schemas: Schemas,
         encoders: EncoderSource,
+        refusals: Refusals,
     ) -> None:
+        """``refusals`` know which dead letter was made last."""
         self._settings = settings
         self._topics = topics
         self._prefix = settings.capture.topic_prefix
@@ -88,6 +92,8 @@ class Orders:
         self._states = states
         self._schemas = schemas
         self._encoders = encoders
+        self._refusals = refusals
+        self._next_warning = 0.0
         self._reader: DeadLetterReader | None = None
         self._dead_letters: Mapping[int, DeadLetter] = {}
         self._done: set[str] = set()
@@ -96,8 +102,11 @@ class Orders:
         """The records of an order; none, with a warning, where it can't be followed."""
         try:
             order = Order.model_validate_json(content)
-        except ValidationError:
-            return _ignored("it isn't one that `millrace dead-letters` wrote")
+        except ValidationError:  # by anybody, as often as they like
+            now = time.monotonic()
+            is_due, self._next_warning = now >= self._next_warning, now + _WARN_S
+            reason = "it isn't one that `millrace dead-letters` wrote"
+            return _ignored(reason) if is_due else []
         try:
             dead_letter = self._dead_letter(order)
             if dead_letter is None:
@@ -120,15 +129,18 @@ class Orders:
     def _dead_letter(self, order: Order) -> DeadLetter | None:
         """The dead letter that the order is about, if it still waits for its outcome.
 
-        Nobody else deals with dead letters: what was read of each remains true. Any role may write
-        an order, of any number: an unknown one costs a question for the topic's end, and no more
-        where that was read up to before.
+        Nobody else makes dead letters, or deals with them: what was read of each remains true. Any
+        role may write an order, of any number: an unknown one costs nothing where all that were
+        made were read before.
         """
+        newest = self._refusals.newest_dead_letter
         if order.number not in self._dead_letters:
             if self._reader is None:
                 options = self._settings.kafka
                 self._reader = DeadLetterReader(options, self._topic, self._keep_alive)
-            self._dead_letters = self._reader.read()
+                self._dead_letters = self._reader.read()
+            elif newest and not self._reader.has_read(newest):
+                self._dead_letters = self._reader.read()
         dead_letter = self._dead_letters.get(order.number)
         if dead_letter is None or dead_letter.id != order.id:
             return None

@@ -63,6 +63,7 @@ _READER: Final[Mapping[str, str]] = {
 }
 _FOLLOWER: Final[Mapping[str, str]] = {
     "fetch.wait.max.ms": "500",  # librdkafka's own; what comes ends the wait
+    "queued.max.messages.kbytes": "8192",  # whoever writes there doesn't choose our memory
 }
 
 _RECEIVED_MAX: Final = (1 << 31) - 1

@@ -26,7 +26,9 @@ POLL_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _ANSWER_S: Final = 5.0
 _RECEIVED_MAX: Final = 1_000
-"""Records that wait to be taken."""
+"""Records that wait to be taken ..."""
+_RECEIVED_BYTES_MAX: Final = 8 << 20
+"""... and the bytes of their values at which no more are: anybody may have written them."""
 _CLOSE_S: Final = 1.0
 _CHECK_S: Final = 10.0
 """How often to check whether the topic was made again."""
@@ -52,6 +54,7 @@ class Follower:
         self._topic_id = topic_id
         self._offset = offset
         self._received: Queue[Followed] = Queue(_RECEIVED_MAX)
+        self._received_bytes = self._taken_bytes = 0  # ever; each thread adds to its own
         self._closing = threading.Event()
         self._last_error = ""
         # A client finds its way back to the brokers by itself.
@@ -68,7 +71,9 @@ class Follower:
         """What has come since; never waits."""
         with suppress(Empty):
             while True:
-                yield self._received.get_nowait()
+                record = self._received.get_nowait()
+                self._taken_bytes += len(record.value or b"")
+                yield record
 
     def close(self) -> None:
         """End it."""
@@ -138,8 +143,12 @@ class Follower:
 
     def _hand_over(self, record: Followed) -> None:
         while not self._closing.is_set():
+            if self._received_bytes - self._taken_bytes >= _RECEIVED_BYTES_MAX:
+                self._closing.wait(POLL_S)
+                continue
             with suppress(Full):
                 self._received.put(record, timeout=POLL_S)
+                self._received_bytes += len(record.value or b"")
                 return
 
     def _report(self, error: KafkaError) -> None:

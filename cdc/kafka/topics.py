@@ -122,16 +122,16 @@ class LogTopics:
         self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
         if self._notifications is not None:
             self._ensure_channel(self._notifications)
-        if self._signals is not None:
-            try:
-                self._ensure_channel(self._signals)
-            except (LogAccessError, TopicMismatchError) as error:
-                log.warning(
-                    "no signals come by the topic, as long as it can't be read",
-                    topic=self._signals,
-                    reason=error.what,
-                    remedy=f"{error.remedy}; or leave kafka out of signal.enabled.channels",
-                )
+        try:
+            self._ensure_channel(self._signals)
+        except (LogAccessError, TopicMismatchError) as error:
+            log.warning(
+                "no signals come by the topic, nor requests of `millrace snapshot`, as long as it"
+                " can't be read",
+                topic=self._signals,
+                reason=error.what,
+                remedy=error.remedy,
+            )
         beside = [WantedTopic(name, 2, "compact") for name in self._beside]
         if beside:
             self._ensure(beside, self._data_config, self._keep_ms)

@@ -117,6 +117,10 @@ class DeadLetterReader:
         self._dead_letters: dict[int, DeadLetter] = {}
         self._end = 0
 
+    def has_read(self, id_: str) -> bool:
+        """Whether a dead letter of that id was read."""
+        return id_ in self._numbers
+
     def read(self) -> dict[int, DeadLetter]:
         """The newest state of each, by the offset at which it was first written."""
         reader = _Reader(self._client, self._topic)

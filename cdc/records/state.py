@@ -24,7 +24,7 @@ GAPS_MAX: Final = 20
 def _lsn(value: object) -> Lsn:
     if isinstance(value, str):
         return Lsn.parse(value)
-    if isinstance(value, int):
+    if isinstance(value, int) and 0 <= value < 1 << 64:
         return Lsn(value)
     raise ValueError("not an LSN")
 
@@ -351,16 +351,16 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
         return kind.model_validate_json(value)
     except ValidationError as error:
         first = error.errors()[0]
-        if first["loc"] == ("format",):
+        field, found = ".".join(map(str, first["loc"])), first["input"]
+        if field == "format" and isinstance(found, int) and FORMAT < found < 1 << 31:
             raise LogFormatError(
-                f"a record of {kind.__name__} has format {first['input']}, a newer one than "
-                f"{FORMAT}",
+                f"a record of {kind.__name__} has format {found}, a newer one than {FORMAT}",
                 where=f"topic {topic}",
                 remedy="upgrade this Millrace: a newer one has written to the log",
             ) from error
-        field = ".".join(map(str, first["loc"]))
+        problem = f"{field}: {first['msg']}"[:300]  # what is there may be anybody's, and long
         raise LogFormatError(
-            f"a record of {kind.__name__} can't be read: {field}: {first['msg']}",
+            f"a record of {kind.__name__} can't be read: {problem}",
             where=f"topic {topic}",
             remedy="nobody but Millrace may write to this topic; report it if nobody else does",
         ) from error

@@ -99,8 +99,13 @@ def heartbeat_topic(prefix: str, start: str = "__debezium-heartbeat") -> str:
 
 
 def signal_topic(prefix: str) -> str:
-    """Where signals come from, by default (signal.kafka.topic)."""
+    """Where anyone's signals come from, by default (signal.kafka.topic)."""
     return f"{prefix}-signal"
+
+
+def request_topic(prefix: str) -> str:
+    """Where signals come from, of commands alone, unless they come from a topic of anyone's."""
+    return f"{OWN_TOPICS}{prefix}.requests"
 
 
 def progress_topic(prefix: str) -> str:

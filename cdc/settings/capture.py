@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cdc.records.topics import heartbeat_topic, signal_topic, transaction_topic
+from cdc.records.topics import heartbeat_topic, request_topic, signal_topic, transaction_topic
 from cdc.settings.events import ColumnSettings, EventSettings, ValueSettings
 from cdc.settings.kinds import Names, PatternList, Section, Size, split
 from cdc.settings.modes import EventModes, Patterns
@@ -63,7 +63,7 @@ class SnapshotSettings(Section):
 class SignalSettings(Section):
     """Where a running daemon takes signals from, and where its notifications go."""
 
-    signal_enabled_channels: Names = Field(("source", "kafka"), alias="signal.enabled.channels")
+    signal_enabled_channels: Names = Field(("source",), alias="signal.enabled.channels")
     signal_kafka_topic: str | None = Field(
         None, alias="signal.kafka.topic", pattern=r"^[A-Za-z0-9._-]{1,249}$"
     )
@@ -188,10 +188,13 @@ class CaptureSettings(
         return transaction_topic(self.topic_prefix, self.topic_transaction)
 
     @property
-    def signal_topic(self) -> str | None:
-        """Where signals come from, if the channel is on."""
+    def signal_topic(self) -> str:
+        """Where signals come from by a topic: unless the channel is on, those of commands alone.
+
+        That one is Millrace's own, as the state topics are: who may write there is trusted anyway.
+        """
         if "kafka" not in self.signal_enabled_channels:
-            return None
+            return request_topic(self.topic_prefix)
         return self.signal_kafka_topic or signal_topic(self.topic_prefix)
 
     @property

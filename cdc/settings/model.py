@@ -21,7 +21,6 @@ DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
         "slot.failover": False,
         "publication.name": "dbz_publication",
         "heartbeat.source.interval.ms": 0,
-        "signal.enabled.channels": "source",
         "incremental.snapshot.chunk.size": 1_024,
         "incremental.snapshot.watermarking.strategy": "insert_insert",
         "snapshot.max.threads": 1,

@@ -44,6 +44,8 @@ READ_BYTES: Final = 256 << 10
 _FILES: Final = 65_536
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _FIRST_CHOICES: Final = ("TMPDIR", "TEMP", "TMP")
+Shortened = Callable[[bytes, int], bytes | None]
+"""A logical message's CopyData payload, and its bytes → what is kept of it; None: all."""
 
 
 def spill_directory(configured: Path | None) -> Path:
@@ -102,13 +104,21 @@ class InProgress:
             self._transactions[message.xid] = open_transaction
         self._current = open_transaction
 
-    def keep(self, data: bytearray, start: int, end: int, frame: Callable[[bytes], object]) -> int:
+    def keep(
+        self,
+        data: bytearray,
+        start: int,
+        end: int,
+        frame: Callable[[bytes], object],
+        shortened: Shortened | None = None,
+    ) -> int:
         """Keep messages up to the end of the block; ``frame`` takes the payloads of all others.
 
-        Returns where the first message stands of which nothing was done.
+        Of logical messages what is left of them is kept. Returns where the first message stands of
+        which nothing was done.
         """
         while self.is_inside:
-            start = self.take(data, start, end)
+            start = self.take(data, start, end, shortened)
             stop = copy_data_end(data, start, end)
             if stop == start:
                 break
@@ -116,14 +126,16 @@ class InProgress:
             start = stop
         return start
 
-    def take(self, data: bytearray, start: int, end: int) -> int:
+    def take(
+        self, data: bytearray, start: int, end: int, shortened: Shortened | None = None
+    ) -> int:
         """Keep the block's messages from ``start`` on; returns where the first other one stands.
 
         Raises SpillError when they fit neither into memory nor onto the disk.
         """
         assert self._current is not None, "outside of a block"  # noqa: S101
         before = self._current.kept.in_memory
-        used = self._current.take(data, start, end)
+        used = self._current.take(data, start, end, shortened)
         self.in_memory += self._current.kept.in_memory - before
         if self.in_memory > self._memory_bytes:
             self._make_room()
@@ -308,9 +320,9 @@ class _OpenTransaction:
         self._after_message = self._is_unclear = False
         self._relations: dict[bytes, tuple[int, bytes]] = {}
 
-    def take(self, data: bytearray, start: int, end: int) -> int:
+    def take(self, data: bytearray, start: int, end: int, shortened: Shortened | None) -> int:
         used, messages, switches, relations, after = fast.plain_messages(
-            data, start, end, self._last_xid, self._after_message
+            data, start, end, self._last_xid, self._after_message, shortened
         )
         size = self.kept.size
         for xid, offset, after_message in switches:

@@ -30,6 +30,8 @@ OWN: Final = frozenset({SOURCE_HEARTBEAT, WATERMARK, DDL, ORDERS})
 """The prefixes of our own messages, of which no event is made."""
 LEFT_OUT: Final = "millrace.left-out"
 """The prefix of what is left of a message that isn't wanted."""
+_SMALL_BYTES: Final = 200
+"""What is left of a message isn't smaller by much."""
 _WARN_S: Final = 10.0
 
 
@@ -101,6 +103,17 @@ class LogicalMessages:
             return None
         left = prefix if prefix in OWN else LEFT_OUT
         return head + without_content(message, left, in_block=in_block)
+
+    def kept(self, payload: bytes, size: int) -> bytes | None:
+        """What is kept of a message in a block, until its transaction ends; None: all of it.
+
+        So what nobody asked for takes neither memory nor disk.
+        """
+        if size <= _SMALL_BYTES:
+            return None
+        message = payload[XLOG_HEADER_BYTES:]
+        is_own = logical_message_prefix(message, in_block=True)[0] in OWN
+        return None if is_own else self.shortened(payload, size)
 
     def _takes(self, prefix: str, size: int, lsn: Lsn) -> bool:
         """Whether a message of so many bytes is to become an event."""

@@ -137,7 +137,7 @@ class Translation:
             return start
         self._committed = None
         if self._in_progress.is_inside:
-            return self._in_progress.keep(data, start, end, self.frame)
+            return self._in_progress.keep(data, start, end, self.frame, self.messages.kept)
         return self._translate(data, start, end, limits)
 
     @property

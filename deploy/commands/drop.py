@@ -25,6 +25,7 @@ from cdc.records.topics import (
     dead_letter_topic,
     made_topic,
     progress_topic,
+    request_topic,
     schema_topic,
     signal_topic,
     table_topic,
@@ -138,14 +139,15 @@ def _topics(settings: Settings) -> list[Step]:
     made = {topic.topic for topic in read_all(settings.kafka, made_topic(prefix), MadeTopic)}
     made.add(made_topic(prefix))  # nobody else has a use for it
     data = [table.topic for table in table_states(settings) if table.is_in_log]
-    beside = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic)]
-    others = dict.fromkeys([*data, *beside, *sorted(made)])
+    others = signal_topic, request_topic, dead_letter_topic, claim_topic
+    beside = [named(prefix) for named in others]
+    names = dict.fromkeys([*data, *beside, *sorted(made)])
     delete = LogTopics(settings).delete
     return [
         (f"topic {name}", partial(delete, [name]))
         if name in made
         else (f"topic {name}: it was there before Millrace", None)
-        for name in [*(name for name in others if name not in state), *state]
+        for name in [*(name for name in names if name not in state), *state]
         if name in existing
     ]
 

@@ -18,9 +18,16 @@ from psycopg import sql
 from rich.table import Table
 
 from cdc.capture.daemon import Daemon
-from cdc.errors import ConfigError, ExitCode, SourceError, SourceUnreachableError
+from cdc.errors import (
+    ConfigError,
+    ExitCode,
+    SourceError,
+    SourceUnreachableError,
+    TableRefusedError,
+)
 from cdc.kafka.sending import send
 from cdc.postgres.captured import captured_tables, described_tables, require_captured
+from cdc.postgres.checks.conditions import rendered_for
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.records.state import Phase, SnapshotRequest
@@ -98,11 +105,15 @@ def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]
 
 
 def check_condition(settings: Settings, tables: Iterable[TableDescription], condition: str) -> None:
-    """Raise ConfigError unless PostgreSQL takes the condition for each of the tables."""
+    """Raise ConfigError unless a daemon, and PostgreSQL, take the condition for each table."""
     with connect(settings.source, purpose="snapshot command") as connection:
         for table in tables:
-            statement = sql.SQL("FROM {} WHERE ({}\n)").format(
-                sql.Identifier(*table.name), sql.SQL(condition)
+            try:
+                plain = rendered_for(settings.capture, table, condition)
+            except TableRefusedError as error:
+                raise ConfigError(error.what, where="--where", remedy=error.remedy) from None
+            statement = sql.SQL("FROM {} WHERE {}").format(
+                sql.Identifier(*table.name), sql.SQL(plain)
             )
             # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
             text = statement.as_string(None).replace("%", "%%")
@@ -168,12 +179,6 @@ def ask(
     Without names, what is under way already is shown. Raises NotDoneError for tables that the
     daemon couldn't, or wouldn't, read.
     """
-    if settings.capture.signal_topic is None:
-        raise ConfigError(
-            "a daemon captures through this slot, and takes no requests",
-            where="signal.enabled.channels",
-            remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
-        )
     sizes = {str(table.name): table.pages * table.block_bytes for table in described}
     patterns = [re.escape(name) for name in names]
     data: dict[str, Any] = {"data-collections": patterns} if names else {}

@@ -119,7 +119,7 @@ class Stand(Servers):
 
     def signal(self, kind: str, data: Mapping[str, Any]) -> bool:
         """Tell the daemons something by the signal topic; returns whether it got there."""
-        topic = self.pipelines[0].settings.capture.signal_topic or ""
+        topic = self.pipelines[0].settings.capture.signal_topic
         value = json.dumps({"id": f"{kind} {time.monotonic_ns()}", "type": kind, "data": data})
         try:
             send(self.reader, topic, [(PREFIX.encode(), value.encode())])

@@ -173,7 +173,7 @@ def complaints(made: RunningPipeline, database: Conninfo) -> list[str]:
 
 def wait_until_followed(made: RunningPipeline, daemon: Process) -> None:
     """Wait until the log has what the signals have asked for."""
-    place = TopicPartition(made.settings.capture.signal_topic or "", 0)
+    place = TopicPartition(made.settings.capture.signal_topic, 0)
     consumer = Consumer({**made.settings.kafka, "group.id": "tests"})
     _, sent = consumer.get_watermark_offsets(place, timeout=60)
     consumer.close()

@@ -7,12 +7,14 @@ import time
 
 from tests.fuzz.copied import CopiedLines
 from tests.fuzz.messages import Frames, Messages
-from tests.fuzz.streams import Streams
+from tests.fuzz.records import Conditions, SignalTexts, StateRecords
+from tests.fuzz.streams import LogicalMessages, Streams
 from tests.fuzz.target import Target, fuzz
 from tests.fuzz.texts import CopyLines, Positions, Values
 
 TARGETS: tuple[type[Target], ...] = (
-    Messages, Frames, Values, CopyLines, Positions, Streams, CopiedLines,
+    Messages, Frames, Values, CopyLines, Positions, Streams, LogicalMessages, CopiedLines,
+    StateRecords, SignalTexts, Conditions,
 )  # fmt: skip
 
 

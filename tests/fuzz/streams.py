@@ -1,16 +1,19 @@
 """CopyData streams, mutated, to the extension and to its model: the same records or error."""
 
 import json
+import random
 import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from cdc.errors import CorruptMessageError, TableRefusedError
+from cdc.records.dead_letters import Order
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
 from cdc.stream.in_progress import InProgress
+from cdc.stream.logical_messages import OWN
 from cdc.stream.translation import Limits
 from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row, Value
@@ -28,9 +31,11 @@ from tests.properties.cdc.compiled.test_stream import (
 )
 
 _COMMIT = 1_000
+_PREFIXES = (b"prefix", b"", b"\xff", b"p" * 300, *(prefix.encode() for prefix in sorted(OWN)))
+_ORDER = Order(outcome="replayed", number=1, id="x").model_dump_json().encode()
+_CONTENTS = (b"text", b"", b"\xff", b"\0", b"x" * 300, b"[" * 1_000, b"{}", _ORDER)
 _OTHERS = {
     "T": b"T" + wal.u32(1) + wal.u8(0) + wal.u32(OID),
-    "M": b"M" + wal.u8(1) + wal.u64(5) + b"prefix\0" + wal.sized(b"text"),
     "Y": b"Y" + wal.u32(7) + b"public\0mood\0",
 }
 
@@ -133,7 +138,9 @@ class Streams(OfTables):
 
     def _change(self, schema: TableSchema) -> bytes:
         kind = self.random.choice("IIIUUDTMYR")
-        if kind in "TMYR":
+        if kind == "M":
+            return logical_message(self.random)
+        if kind in "TYR":
             return _OTHERS[kind] if kind != "R" else relation(schema)
         head, new = kind.encode() + wal.u32(OID), wal.row(self._row(schema))
         if kind == "I":
@@ -144,6 +151,44 @@ class Streams(OfTables):
         if kind == "D":
             return head + old
         return head + self.random.choice((b"", old)) + b"N" + new
+
+
+def logical_message(chance: random.Random) -> bytes:
+    """One that anybody may write, with a prefix of ours or not."""
+    head = b"M" + wal.u8(chance.choice((0, 1, 1))) + wal.u64(5)
+    return head + chance.choice(_PREFIXES) + b"\0" + wal.sized(chance.choice(_CONTENTS))
+
+
+class LogicalMessages(OfTables):
+    """Messages that anybody may write: in transactions, in blocks of those, and outside."""
+
+    name = "logical"
+    share = 2
+
+    def make(self) -> Stream:
+        """Make a stream of them, of one transaction or of its blocks."""
+        chance = self.random
+        schema = chance.choice(self._schemas)
+        messages = [logical_message(chance) for _ in range(chance.randint(1, 5))]
+        ends = struct.pack(">QQq", _COMMIT, _COMMIT + 50, 5)
+        if chance.random() < 0.5:
+            begin = b"B" + struct.pack(">QqI", _COMMIT, 5, 7)
+            messages = [begin, *messages, b"C\0" + ends]
+        elif chance.random() < 0.8:
+            xid = wal.u32(7)
+            kept = [message[:1] + xid + message[1:] for message in messages]
+            messages = [b"S" + xid + b"\1", *kept, b"E", b"c" + xid + b"\0" + ends]
+        if chance.random() < 0.5:
+            number = chance.randrange(len(messages))
+            messages[number] = Mutator(messages, chance).changed(messages[number])
+        data = b"".join(frame(10 + number, message) for number, message in enumerate(messages))
+        reached = Position(1, Lsn(chance.choice((0, _COMMIT))), chance.choice((0, 1, 2)))
+        table = OneTable(schema, compacted=bool(schema.key), since=reached)
+        return Stream(table, reached, Limits(chance.choice((1, 3, 1_000)), 1 << 20), data)
+
+    def check(self, made: Stream) -> None:
+        """Translate it both ways."""
+        assert outcome(made, compiled=True) == outcome(made, compiled=False)
 
 
 def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, ...], type | None]:

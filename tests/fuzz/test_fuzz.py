@@ -1,6 +1,7 @@
 """Hostile bytes, a few of them on every run; `make fuzz` takes millions."""
 
 import contextlib
+import json
 import time
 import tracemalloc
 
@@ -104,6 +105,18 @@ def test_the_longest_numeric_is_a_decimal_in_no_time() -> None:
     number = int.from_bytes(value["value"], "big", signed=True)
     assert number % 10**50 == -int(b"3" * 50) % 10**50
     assert number // 10**147_449 == -121_213
+
+
+def test_json_of_any_depth_is_the_text_that_it_is() -> None:
+    text = b"[" * 5_000 + b"]" * 5_000
+    for kind in ("json", "jsonb"):
+        for array in (False, True):
+            column = Column(name="c", type=kind, type_oid=1, array=array, declared=kind)
+            tested = codec(column)
+            assert tested is not None
+            given = b'{"' + text + b'"}' if array else text
+            expected = [text.decode()] if array else text.decode()
+            assert json.loads(written(tested, given)) == expected
 
 
 def test_an_arrays_quotes_take_memory_by_their_size() -> None:

@@ -235,7 +235,7 @@ def test_the_command_alone_reads_what_isnt_paused_and_ends(
     signals = {"execute": {"data-collections": [r"public\.Odd.*"]}, "pause": {}}
     for number, (kind, data) in enumerate(signals.items()):
         text = json.dumps({"id": str(number), "type": f"{kind}-snapshot", "data": data})
-        send(made.settings.kafka, made.settings.capture.signal_topic or "", [(key, text.encode())])
+        send(made.settings.kafka, made.settings.capture.signal_topic, [(key, text.encode())])
     daemon = made.start()
     while (progress := made.progress()) is None or progress.signal_offset < 2:
         assert daemon.running
@@ -264,7 +264,7 @@ def test_a_broken_statement_of_ones_own_gives_a_blocking_snapshot_up(
     made.wait_until_logged(made.wal_end(), daemon)
     data = {"type": "blocking", "data-collections": ["public.a"]}
     text = json.dumps({"id": "1", "type": "execute-snapshot", "data": data})
-    topic = made.settings.capture.signal_topic or ""
+    topic = made.settings.capture.signal_topic
     send(made.settings.kafka, topic, [(topic_prefix.encode(), text.encode())])
     while "is given up" not in daemon.command.log_end():
         assert daemon.running, daemon.command.log_end()

@@ -51,7 +51,7 @@ def source(database: Conninfo) -> Conninfo:
 
 def topic(made: RunningPipeline) -> str:
     """The topic of signals."""
-    return made.settings.capture.signal_topic or ""
+    return made.settings.capture.signal_topic
 
 
 def produce(options: Mapping[str, str], name: str, records: Sequence[tuple[bytes, bytes]]) -> None:
@@ -98,6 +98,7 @@ def test_a_signal_is_followed_once_whenever_the_daemon_dies(
     sink = {
         "notification.enabled.channels": "sink",
         "notification.sink.topic.name": f"{topic_prefix}.told",
+        "signal.enabled.channels": "source,kafka",
     }
     made = pipeline(**SIGNALS, **sink)
     LogTopics(made.settings).ensure_state_topics()

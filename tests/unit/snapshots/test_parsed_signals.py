@@ -103,6 +103,18 @@ def test_a_signal_is_understood(
         ("pause-snapshot", "{", "isn't JSON"),
         ("execute-snapshot", '{"data-collections": ["a.b"], "reset": 1}', "reset isn't true or"),
         ("log", "{}", "message is missing"),
+        ("execute-snapshot", '{"data-collections": ["\\ud800"]}', "isn't JSON"),
+        ("execute-snapshot", json.dumps({"data-collections": ["a"] * 1_001}), "more than 1,000"),
+        (
+            "execute-snapshot",
+            json.dumps(
+                {
+                    "data-collections": ["a"],
+                    "additional-conditions": [{"data-collection": "a", "filter": "x" * 65_537}],
+                }
+            ),
+            "more than 65,536 characters",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(kind: str, data: str, reason: str) -> None:

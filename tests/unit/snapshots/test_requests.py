@@ -1,6 +1,7 @@
 """Signals → what tables' states ask for, and what is told of that."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,6 +157,52 @@ def test_a_select_of_ones_own_isnt_taken_from_the_topic() -> None:
     for by_topic, count in ((True, 0), (False, 1)):
         signalled.signal("execute", data, by_topic=by_topic)
         assert [len(signalled.of(table)) for table in (A, B)] == [count, count]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(.+)+x",
+        "(.|.)(.|.)x",
+        ".*.*.*.*x",
+        "((.*))x",
+        "(?=(.+))x",
+        r"public\.(.{1,9}){9}",
+        "a" * 1_001,
+        "(" * 5_000,
+        "[",
+    ],
+)
+def test_a_pattern_never_takes_long(pattern: str) -> None:
+    signalled = SignalledTables()
+    begun = time.monotonic()
+    assert signalled.signal("execute", {"data-collections": [pattern]}) == []
+    assert time.monotonic() - begun < 1
+
+
+def test_patterns_as_they_are_needed_are_taken() -> None:
+    for pattern in ("public.a", r"public\.a", "public.(a|c)", "PUBLIC[.]a", ".*[.]a", "pub.+a+"):
+        signalled = SignalledTables()
+        signalled.signal("execute", {"data-collections": [pattern]})
+        assert len(signalled.of(A)) == 1, pattern
+
+
+def test_what_is_asked_for_again_and_again_fits_into_a_record() -> None:
+    signalled = SignalledTables()
+    condition = {"data-collection": "public.a", "filter": "x" * 65_536}
+    for _ in range(50):
+        signalled.signal("execute", {**BOTH, "additional-conditions": [condition]})
+    assert 0 < len(signalled.tables.states[A].model_dump_json()) < 1 << 19
+    signalled.signal("stop")
+    signalled.signal("execute", BOTH)
+    assert len(signalled.of(A)) == 1
+
+
+def test_a_signal_with_a_long_id_is_ignored() -> None:
+    signalled = SignalledTables()
+    follow = signalled._requests.follow
+    assert follow("x" * 1_001, "execute-snapshot", BOTH, HERE) == []
+    assert follow("x" * 1_000, "execute-snapshot", BOTH, HERE) != []
 
 
 def test_two_that_no_signal_has_asked_for_are_two() -> None:

@@ -18,7 +18,14 @@ from cdc.log.state import read_all
 from cdc.records.made_topics import MadeTopic
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, table_record
-from cdc.records.topics import data_topic, made_topic, progress_topic, schema_topic, table_topic
+from cdc.records.topics import (
+    data_topic,
+    made_topic,
+    progress_topic,
+    request_topic,
+    schema_topic,
+    table_topic,
+)
 from cdc.settings import Settings
 from compaction.topics import examine
 from deploy.local.kafka import Kafka
@@ -344,7 +351,7 @@ def test_a_signal_topic_that_isnt_ours_to_make_or_read_is_only_warned_about(
 
     def refuse(admin: LogAdmin, asked: Any, *more: Any) -> Any:
         wanted = list(asked)
-        if any("-signal" in getattr(one, "topic", one) for one in wanted):
+        if any(request_topic(topic_prefix) in getattr(one, "topic", one) for one in wanted):
             raise LogAccessError("not authorized")
         return allowed(admin, wanted, *more)
 
@@ -352,4 +359,4 @@ def test_a_signal_topic_that_isnt_ours_to_make_or_read_is_only_warned_about(
     topics.ensure_state_topics()
     names = LogAdmin(kafka.client_options()).partitions()
     assert progress_topic(topic_prefix) in names
-    assert f"{topic_prefix}-signal" not in names
+    assert request_topic(topic_prefix) not in names

@@ -226,5 +226,31 @@ def test_a_block_is_taken_as_the_model_takes_it(
     end = data.draw(st.integers(start, len(made)))
     last = data.draw(st.sampled_from([None, 1, 2]))
     after = data.draw(st.booleans())
-    found = fast.plain_messages(made, start, end, last, after)
+    found = fast.plain_messages(made, start, end, last, after, None)
     assert found == plain_messages(made, start, end, last, after)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 300)), max_size=8), st.integers(0, 400))
+def test_of_a_logical_message_what_is_left_is_taken(
+    made: list[tuple[bool, int]], left_bytes: int
+) -> None:
+    """Unless it is larger, or no message at all."""
+    letters = [
+        (b"M" if is_message else b"I") + wal.u32(1) + bytes(size) for is_message, size in made
+    ]
+    given_ones = [copy_data(Lsn(4), letter) for letter in letters]
+    left = (
+        given_ones[0][COPY_DATA_BYTES : COPY_DATA_BYTES + 30] + bytes(left_bytes) if made else b""
+    )
+    expected = b""
+    for message in given_ones:
+        payload = message[COPY_DATA_BYTES:]
+        if payload[25:26] == b"M" and len(left) <= len(payload):
+            payload = left
+        payload = payload[:26] + payload[30:]
+        expected += b"d" + (len(payload) + 4).to_bytes(4) + payload
+    whole_block = bytearray(b"".join(given_ones))
+    used, messages, *_ = fast.plain_messages(
+        whole_block, 0, len(whole_block), None, False, lambda _payload, _size: left
+    )
+    assert (used, messages) == (len(whole_block), expected)

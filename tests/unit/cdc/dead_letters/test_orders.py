@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.dead_letters import replay
+from cdc.dead_letters.guard import Refusals
 from cdc.dead_letters.replay import Orders
 from cdc.errors import (
     LogAccessError,
@@ -36,19 +37,20 @@ def follow(error: MillraceError, monkeypatch: pytest.MonkeyPatch, *, broken: boo
     return made(broken=broken).follow(ORDER, POSITION, TRANSACTION)
 
 
-def made(*, broken: bool = False) -> Orders:
+def made(*, broken: bool = False, refusals: Refusals | None = None) -> Orders:
     settings = Settings(
         source={}, capture={"topic.prefix": "pre"}, kafka={"bootstrap.servers": "nowhere"}
     )
     connection, nothing = cast("Any", SimpleNamespace(broken=broken)), cast("Any", None)
     topics = cast("Any", SimpleNamespace(while_waiting=None))
-    return Orders(settings, connection, topics, {}, nothing, nothing)
+    return Orders(settings, connection, topics, {}, nothing, nothing, refusals or Refusals())
 
 
 class Reader:
     """A topic without dead letters, or one that we may not read."""
 
     made = 0
+    reads = 0
     error: MillraceError | None = None
 
     def __init__(self, *_: object) -> None:
@@ -57,7 +59,12 @@ class Reader:
     def read(self) -> dict[int, object]:
         if self.error is not None:
             raise self.error
+        Reader.reads += 1
         return {}
+
+    def has_read(self, id_: str) -> bool:
+        """All that was made before the fourth time that it is read."""
+        return not id_ or Reader.reads > 3
 
 
 class Log:
@@ -98,14 +105,32 @@ def test_dead_letters_are_read_once_and_then_what_was_written_since(
     assert [*reader.read()] == [0], "of another topic of that name nothing old is kept"
 
 
-def test_orders_that_anybody_wrote_share_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_that_anybody_wrote_cost_no_question_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But as long as the newest dead letter isn't read: the next order may be about that."""
     monkeypatch.setattr(replay, "DeadLetterReader", Reader)
     monkeypatch.setattr(Reader, "made", 0)
+    monkeypatch.setattr(Reader, "reads", 0)
+    refusals = Refusals()
+    orders = made(refusals=refusals)
+
+    def forge(count: int) -> None:
+        for number in range(count):
+            order = Order(outcome="discarded", number=number, id="forged").model_dump_json()
+            assert orders.follow(order.encode(), POSITION, TRANSACTION) == []
+
+    forge(1_000)
+    assert (Reader.made, Reader.reads) == (1, 1)
+    refusals.newest_dead_letter = "new"
+    forge(1_000)
+    assert (Reader.made, Reader.reads) == (1, 4)
+
+
+def test_what_isnt_an_order_fills_no_log() -> None:
     orders = made()
-    for number in range(5):
-        order = Order(outcome="discarded", number=number, id="forged").model_dump_json()
-        assert orders.follow(order.encode(), POSITION, TRANSACTION) == []
-    assert Reader.made == 1
+    with capture_logs() as logs:
+        for content in (b"", b"[" * 100_000, b'{"format": 2}', b"\xff") * 100:
+            assert orders.follow(content, POSITION, TRANSACTION) == []
+    assert len(logs) == 1
 
 
 def test_an_order_ends_nothing_where_dead_letters_may_not_be_read(

@@ -14,6 +14,7 @@ from cdc.kafka.options import LOGGER, follower_options, reader_options
 def test_readers_take_records_as_large_as_writers_may_send(largest: int) -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": str(largest)}
     Consumer(reader_options(options)).close()
+    Consumer(follower_options(options)).close()
 
 
 def test_a_reader_says_nothing_of_a_producers_options(capfd: pytest.CaptureFixture[str]) -> None:

@@ -233,3 +233,9 @@ def test_columns_are_not_removed_where_that_would_be_wrong_or_not_be_so(read: Re
         read(f"{lakehouse}tables = [{archive}]\n")
     with pytest.raises(ConfigError, match="isn't surely a column that was dropped"):
         read(f'{lakehouse}topics_written_by = "debezium"\ncolumn.drop.policy = "remove"\n')
+
+
+def test_signals_come_by_a_topic_of_anyones_only_where_that_is_asked_for(read: Read) -> None:
+    assert read(MINIMAL).capture.signal_topic == "__millrace.shop.requests"
+    on = MINIMAL.replace("[capture]", '[capture]\nsignal.enabled.channels = "source,kafka"')
+    assert read(on).capture.signal_topic == "shop-signal"

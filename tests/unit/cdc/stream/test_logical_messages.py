@@ -1,6 +1,7 @@
 """Logical messages that have begun to come → what takes their place, whatever their prefix."""
 
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,12 +13,14 @@ from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.events.metadata import MessageEvents
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
+from cdc.records.dead_letters import ORDERS
+from cdc.records.position import Lsn
 from cdc.settings.modes import Patterns
 from cdc.stream.in_progress import InProgress
 from cdc.stream.logical_messages import LEFT_OUT, OWN, LogicalMessages
 from cdc.wal.decoder import decode
 from cdc.wal.frames import XLOG_HEADER_BYTES
-from cdc.wal.messages import LogicalMessage
+from cdc.wal.messages import LogicalMessage, StreamCommit, StreamStart
 
 
 class Limits:
@@ -93,3 +96,21 @@ def test_other_messages_are_none_of_its_business() -> None:
     messages = LogicalMessages(events, PLAIN, None, in_progress)
     assert messages.shortened(HEADER + b"I" + bytes(4_000), 1 << 30) is None
     assert messages.shortened(b"k" + bytes(17), 18) is None
+
+
+def test_what_nobody_asked_for_is_kept_neither_in_memory_nor_on_disk() -> None:
+    """In the blocks of a transaction that goes on; what it counts for stays."""
+    rules = EventRules(message_prefix_include=Patterns(("app",)))
+    events = MessageEvents(rules, LogContext("pre", "shop", 1, compacted=False))
+    in_progress = InProgress(Path("/nowhere"), 1 << 20)
+    messages = LogicalMessages(events, PLAIN, Limits(20_000), in_progress)
+    in_progress.start(StreamStart(77, first_segment=True), Lsn(1))
+    prefixes = (b"other", b"app", ORDERS.encode())
+    for prefix in (*prefixes, *[b"other"] * 500):
+        made = payload(prefix, bytes(10_000), in_block=True)
+        data = bytearray(b"d" + (len(made) + 4).to_bytes(4) + made)
+        assert in_progress.keep(data, 0, len(data), bytes, messages.kept) == len(data)
+    assert 20_000 < in_progress.in_memory < 60_000
+    in_progress.stop()
+    kept = b"".join(in_progress.commit(StreamCommit(77, Lsn(9), Lsn(10), 0), Lsn(9)))
+    assert kept.count(LEFT_OUT.encode()) == 501

@@ -195,6 +195,12 @@ def test_a_null_payload_is_no_value() -> None:
     assert expanded(None) is None
 
 
+def test_a_payload_of_any_depth_is_text_where_it_cant_be_expanded() -> None:
+    for depth in (5_000, 50_000):
+        deep = "[" * depth + "1" + "]" * depth
+        assert expanded(deep) == json.dumps(deep)
+
+
 def test_nulls_and_empty_arrays_can_be_kept_in_debeziums_way() -> None:
     kept = expanded(
         '{"n": null, "a": []}',

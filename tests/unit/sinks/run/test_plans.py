@@ -88,6 +88,15 @@ def test_the_newest_plan_is_found_without_a_look_at_all_of_them(tmp_path: Path) 
         assert plans.last() == plan(4)
 
 
+def test_plans_are_for_nobody_elses_eyes(tmp_path: Path) -> None:
+    plans = Plans(LocalFiles(tmp_path / "runs"), "here")
+    plans.start(plan())
+    plans.finish(RunOutcome(run=4, ts_ms=0, failed={}))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "runs").iterdir()}
+    assert len(modes) >= 2
+    assert set(modes.values()) == {0o600}
+
+
 def test_a_plan_is_made_once(tmp_path: Path) -> None:
     plans = Plans(LocalFiles(tmp_path / "runs"), "here")
     assert plans.last() is None

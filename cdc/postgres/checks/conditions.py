@@ -1,0 +1,368 @@
+"""A condition as a signal, or a user, writes it → SQL that says the same and nothing else.
+
+It comes from whoever may send signals, and runs with the daemon's rights. So what PostgreSQL gets
+is never that text: sqlglot parses it, and each node is written again by what is here, with all
+brackets, types and functions by their schema. A node that this doesn't name is refused; a
+difference between the two parsers is of no use then.
+
+Values are columns, literals and what is made of them; a condition is a comparison of values, or
+conditions joined by AND, OR and NOT. sqlglot binds operators as PostgreSQL does; where a tree says
+otherwise, it is refused as well.
+https://www.postgresql.org/docs/current/sql-syntax-lexical.html (operator precedence)
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from psycopg import sql
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.tokenizer_core import TokenType
+
+from cdc.errors import TableRefusedError
+from cdc.postgres.described import TableDescription
+from cdc.records.schema import Column, TableName
+from cdc.settings import CaptureSettings
+
+CHARACTERS_MAX: Final = 1 << 16
+"""Of a condition: a list of some thousand keys, which takes a second to parse."""
+_USER_OIDS: Final = 16_384
+"""FirstNormalObjectId: OIDs from here on aren't PostgreSQL's own."""
+_POSTGRES: Final = Dialect.get_or_raise("postgres")
+_REFUSED_TOKENS: Final = {TokenType.L_BRACKET, TokenType.L_BRACE}
+"""Each one within another doubles what the parser tries."""
+_VALUE_NAMES: Final = frozenset({
+    "current_catalog", "current_role", "current_schema", "current_time", "current_user",
+    "localtime", "localtimestamp", "session_user", "system_user", "user",
+})  # fmt: skip
+"""Without quotes they aren't columns to PostgreSQL."""
+_CONNECTIVES: Final[dict[type[exp.Expr], tuple[str, int]]] = {
+    exp.Or: ("OR", 1),
+    exp.And: ("AND", 2),
+}
+_NOT_LEVEL: Final = 3
+_OPERATORS: Final[dict[type[exp.Expr], tuple[str, int]]] = {
+    exp.DPipe: ("||", 1),
+    exp.Add: ("+", 2),
+    exp.Sub: ("-", 2),
+    exp.Mul: ("*", 3),
+    exp.Div: ("/", 3),
+    exp.Mod: ("%", 3),
+}
+"""Node → the operator, and how tightly it binds; all of them from the left."""
+_NEGATION_LEVEL: Final = 4
+_EQUALITIES: Final[dict[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+}
+_INEQUALITIES: Final[dict[type[exp.Expr], str]] = {
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_FUNCTIONS: Final[dict[type[exp.Expr], str]] = {
+    exp.Abs: "pg_catalog.abs",
+    exp.Length: "pg_catalog.length",
+    exp.Lower: "pg_catalog.lower",
+    exp.Upper: "pg_catalog.upper",
+    exp.Coalesce: "COALESCE",
+    exp.Greatest: "GREATEST",
+    exp.Least: "LEAST",
+    exp.Nullif: "NULLIF",
+}
+_CLOCKS: Final[dict[type[exp.Expr], str]] = {
+    exp.CurrentTimestamp: "CURRENT_TIMESTAMP",
+    exp.CurrentDate: "CURRENT_DATE",
+}
+_TYPES: Final = {
+    exp.DType.BIGINT: "int8",
+    exp.DType.BOOLEAN: "bool",
+    exp.DType.DATE: "date",
+    exp.DType.DECIMAL: "numeric",
+    exp.DType.DOUBLE: "float8",
+    exp.DType.INT: "int4",
+    exp.DType.INTERVAL: "interval",
+    exp.DType.SMALLINT: "int2",
+    exp.DType.TEXT: "text",
+    exp.DType.TIME: "time",
+    exp.DType.TIMESTAMP: "timestamp",
+    exp.DType.TIMESTAMPTZ: "timestamptz",
+    exp.DType.UUID: "uuid",
+    exp.DType.VARCHAR: "varchar",
+}
+"""Those that a value may be cast to. Without real, which sqlglot doesn't tell from float."""
+_WITH_PARAMETERS: Final = {exp.DType.DECIMAL, exp.DType.VARCHAR}
+_ORDERED: Final = (*_INEQUALITIES, exp.Between, exp.Greatest, exp.Least)
+_NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?", re.IGNORECASE | re.ASCII)
+_HARMLESS: Final = frozenset({"big_int", "ignore_nulls", "nested", "safe", "typed"})
+"""Members of nodes that say how other dialects take them."""
+_REMEDY: Final = (
+    "ask again with a condition of columns whose types are PostgreSQL's own (or enums), literals,"
+    " comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS, CASE, + - * / % ||, casts to common types,"
+    " and abs, coalesce, current_date, greatest, least, length, lower, now, nullif, upper"
+)
+
+
+class _ConditionError(Exception):
+    """What a condition may not have."""
+
+
+def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str:
+    """Write a condition on a table's columns again.
+
+    Raises TableRefusedError for one that has anything else in it.
+    """
+    kinds = {column.name: kind for column in columns if (kind := _kind(column))}
+    try:
+        return _rendered(condition, frozenset(kinds.items()))
+    except _ConditionError as error:
+        what = str(error)
+    except Exception:  # noqa: BLE001 - nobody knows all that a parser does with foreign text
+        what = "what can't be parsed"
+    raise TableRefusedError(
+        f"the filter isn't a plain condition on the table's own columns: it has {what}",
+        where=f"table {table}",
+        remedy=_REMEDY,
+    )
+
+
+def rendered_for(settings: CaptureSettings, table: TableDescription, condition: str) -> str:
+    """The same for a table as it is captured: without columns that events lack, or have masked.
+
+    Which rows meet a condition tells of its columns' values.
+    """
+    modes, name = settings.column_modes, str(table.name)
+    shown = [
+        column
+        for column in table.columns
+        if modes.keeps(name, column.name) and modes.rule(name, column.name) is None
+    ]
+    return rendered(table.name, shown, condition)
+
+
+def _kind(column: Column) -> str:
+    """What a condition may do with a column: nothing, by most types that aren't PostgreSQL's own.
+
+    Whoever owns a type that isn't PostgreSQL's own makes its casts and operators, too.
+    """
+    if column.type_oid < _USER_OIDS:
+        return "own"
+    return "enum" if column.typtype == "e" and not (column.array or column.domain) else ""
+
+
+@lru_cache(maxsize=64)
+def _rendered(condition: str, kinds: frozenset[tuple[str, str]]) -> str:
+    if len(condition) > CHARACTERS_MAX:
+        raise _ConditionError(f"more than {CHARACTERS_MAX:,} characters")
+    if "\0" in condition or not _is_unicode(condition):
+        raise _ConditionError("characters that aren't text")
+    tokens = _POSTGRES.tokenize(condition)
+    if any(token.token_type in _REFUSED_TOKENS for token in tokens):
+        raise _ConditionError("square or curly brackets")
+    parsed = _POSTGRES.parse_into(exp.Condition, condition)
+    if len(parsed) != 1 or parsed[0] is None:
+        raise _ConditionError("no condition, or more than one")
+    return _Renderer(dict(kinds)).condition(parsed[0])
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Renderer:
+    """Nodes → SQL, each in brackets of its own."""
+
+    def __init__(self, kinds: dict[str, str]) -> None:
+        self._kinds = kinds
+
+    def condition(self, node: exp.Expr, level: int = 0) -> str:
+        """What is true or not; unless it is in brackets, it binds at least that tightly."""
+        kind = type(node)
+        if kind is exp.Paren:
+            return self.condition(_member(node, "this"))
+        if kind in _CONNECTIVES:
+            word, own = _CONNECTIVES[kind]
+            _check(node, "this", "expression", level=(own, level))
+            left, right = (self.condition(_member(node, at), own) for at in ("this", "expression"))
+            return f"({left} {word} {right})"
+        if kind is exp.Not:
+            _check(node, "this", level=(_NOT_LEVEL, level))
+            return f"(NOT {self.condition(node.this, _NOT_LEVEL)})"
+        return self._predicate(node)
+
+    def _predicate(self, node: exp.Expr) -> str:
+        kind = type(node)
+        negation = "NOT " if node.args.get("negate") else ""
+        if isinstance(node, _ORDERED):
+            self._check_order(node)
+        if operator := {**_EQUALITIES, **_INEQUALITIES}.get(kind):
+            _check(node, "this", "expression")
+            return f"({self.value(node.this)} {operator} {self.value(node.expression)})"
+        if kind in {exp.Like, exp.ILike, exp.Escape}:
+            return self._like(node)
+        if kind is exp.In:
+            _check(node, "this", "expressions")
+            return f"({self.value(node.this)} IN ({self._list(node.expressions)}))"
+        if kind is exp.Between:
+            _check(node, "this", "low", "high")
+            low, high = (self.value(_member(node, at)) for at in ("low", "high"))
+            return f"({self.value(node.this)} BETWEEN {low} AND {high})"
+        if kind is exp.Is:
+            _check(node, "this", "expression", "negate")
+            if type(node.expression) not in {exp.Null, exp.Boolean}:
+                raise _refusal(node.expression)
+            return f"({self.value(node.this)} IS {negation}{self.value(node.expression)})"
+        return self.value(node)
+
+    def _like(self, node: exp.Expr) -> str:
+        escape = ""
+        if type(node) is exp.Escape:
+            _check(node, "this", "expression")
+            if not node.expression.is_string:
+                raise _refusal(node)
+            escape = f" ESCAPE {self.value(node.expression)}"
+            node = node.this
+        if type(node) not in {exp.Like, exp.ILike}:
+            raise _refusal(node)
+        _check(node, "this", "expression", "negate")
+        word = "LIKE" if type(node) is exp.Like else "ILIKE"
+        negation = "NOT " if node.args.get("negate") else ""
+        pattern = self.value(node.expression)
+        return f"({self.value(node.this)} {negation}{word} {pattern}{escape})"
+
+    def value(self, node: exp.Expr, level: int = 0) -> str:
+        """What is compared; unless it is in brackets, it binds at least that tightly."""
+        kind = type(node)
+        if kind is exp.Paren:
+            return self.value(_member(node, "this"))
+        if kind in _OPERATORS:
+            operator, own = _OPERATORS[kind]
+            _check(node, "this", "expression", level=(own, level))
+            left, right = self.value(node.this, own), self.value(node.expression, own + 1)
+            return f"({left} {operator} {right})"
+        if kind is exp.Neg:
+            _check(node, "this", level=(_NEGATION_LEVEL, level))
+            return f"(- {self.value(node.this, _NEGATION_LEVEL)})"
+        return self._atom(node)
+
+    def _atom(self, node: exp.Expr) -> str:
+        kind = type(node)
+        if isinstance(node, exp.Column):
+            return self._column(node)
+        if kind in _FUNCTIONS:
+            if isinstance(node, _ORDERED):
+                self._check_order(node)
+            _check(node, "this", "expression", "expressions")
+            rest = [node.args["expression"]] if node.args.get("expression") else node.expressions
+            return f"{_FUNCTIONS[kind]}({self._list([node.this, *rest])})"
+        if kind is exp.Cast:
+            _check(node, "this", "to")
+            return f"CAST({self.value(node.this)} AS {_type(_member(node, 'to'))})"
+        if kind is exp.Case:
+            return self._case(node)
+        return _constant(node)
+
+    def _case(self, node: exp.Expr) -> str:
+        _check(node, "this", "ifs", "default")
+        of = node.args.get("this")
+        parts = ["CASE"] if of is None else [f"CASE {self.value(of)}"]
+        for branch in node.args["ifs"]:
+            _check(branch, "this", "true")
+            when = self.condition(branch.this) if of is None else self.value(branch.this)
+            parts.append(f"WHEN {when} THEN {self.value(_member(branch, 'true'))}")
+        if (default := node.args.get("default")) is not None:
+            parts.append(f"ELSE {self.value(default)}")
+        return f"({' '.join(parts)} END)"
+
+    def _column(self, node: exp.Column) -> str:
+        _check(node, "this")
+        if type(node.this) is not exp.Identifier:
+            raise _refusal(node.this)
+        name = _name(node.this)
+        is_value = name in _VALUE_NAMES and not node.this.args.get("quoted")
+        if is_value or name not in self._kinds:
+            what = "which is no column that events show as it is, of a type that isn't a user's own"
+            raise _ConditionError(f"{name!r}, {what}")
+        column = sql.Identifier(name).as_string(None)
+        if self._kinds[name] == "enum":  # not a cast, which may be its owner's
+            return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
+        return column
+
+    def _check_order(self, node: exp.Expr) -> None:
+        """An enum's labels have an order of their own, and their texts another."""
+        names = map(_name, node.find_all(exp.Identifier))
+        if any(self._kinds.get(name) == "enum" for name in names):
+            raise _ConditionError("an enum whose order matters")
+
+    def _list(self, nodes: Iterable[exp.Expr]) -> str:
+        values = [self.value(node) for node in nodes]
+        if not values:
+            raise _ConditionError("an empty list")
+        return ", ".join(values)
+
+
+def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> None:
+    """Refuse a node that has more than these members, or that binds less tightly than it may."""
+    more = [at for at, value in node.args.items() if value and at not in _HARMLESS.union(members)]
+    if more:
+        raise _refusal(node)
+    binds, needed = level
+    if binds < needed:
+        raise _ConditionError("operators whose order takes brackets to tell")
+
+
+def _name(identifier: exp.Identifier) -> str:
+    """As PostgreSQL takes it: without quotes, ASCII letters become small."""
+    if identifier.args.get("quoted"):
+        return identifier.name
+    return "".join(each.lower() if each.isascii() else each for each in identifier.name)
+
+
+def _member(node: exp.Expr, at: str) -> exp.Expr:
+    member = node.args.get(at)
+    if not isinstance(member, exp.Expr):
+        raise _refusal(node)
+    return member
+
+
+def _refusal(node: object) -> _ConditionError:
+    name = type(node).__name__
+    if isinstance(node, exp.Anonymous | exp.Dot):
+        name = f"the function {node.name or node.expression.name}"
+    return _ConditionError(f"{name!r}, which may not be there")
+
+
+def _constant(node: exp.Expr) -> str:
+    kind = type(node)
+    if isinstance(node, exp.Literal) and node.is_string:
+        return sql.Literal(str(node.this)).as_string(None).strip()
+    if isinstance(node, exp.Literal) and _NUMBER.fullmatch(str(node.this)):
+        return str(node.this)
+    if kind is exp.Null:
+        return "NULL"
+    if kind is exp.Boolean:
+        return "TRUE" if node.this else "FALSE"
+    if kind not in _CLOCKS:
+        raise _refusal(node)
+    _check(node)
+    return _CLOCKS[kind]
+
+
+def _type(node: exp.Expr) -> str:
+    if not isinstance(node, exp.DataType) or node.this not in _TYPES:
+        raise _ConditionError("a cast to a type that may not be there")
+    _check(node, "this", *(["expressions"] if node.this in _WITH_PARAMETERS else []))
+    numbers = [parameter.this for parameter in node.expressions]
+    if not all(type(number) is exp.Literal and str(number.this).isdecimal() for number in numbers):
+        raise _refusal(node)
+    sizes = ", ".join(str(number.this) for number in numbers)
+    return f"pg_catalog.{_TYPES[node.this]}" + (f"({sizes})" if sizes else "")
