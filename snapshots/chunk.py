@@ -16,7 +16,6 @@ from psycopg import sql
 from cdc.compiled.fast import COMMITS_MAX
 from cdc.errors import TableGoneError, TableLockedError, TableRefusedError
 from cdc.postgres.captured import described_tables
-from cdc.postgres.checks.conditions import rendered_for
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.records.position import Lsn
@@ -211,6 +210,8 @@ def read(
         columns = [*(column.name for column in described.table.columns), "ctid"]
         condition = chunk_range.condition
         if condition is not None:
+            from cdc.postgres.checks.conditions import rendered_for  # its parser is large
+
             condition = rendered_for(settings, described.table, condition)
         conditions = described.table.row_filter, condition
         select = of_range(chunk_range.leaf, columns, chunk_range.tids, conditions)

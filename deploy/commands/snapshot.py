@@ -27,7 +27,6 @@ from cdc.errors import (
 )
 from cdc.kafka.sending import send
 from cdc.postgres.captured import captured_tables, described_tables, require_captured
-from cdc.postgres.checks.conditions import rendered_for
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.records.state import Phase, SnapshotRequest
@@ -106,6 +105,8 @@ def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]
 
 def check_condition(settings: Settings, tables: Iterable[TableDescription], condition: str) -> None:
     """Raise ConfigError unless a daemon, and PostgreSQL, take the condition for each table."""
+    from cdc.postgres.checks.conditions import rendered_for
+
     with connect(settings.source, purpose="snapshot command") as connection:
         for table in tables:
             try:
