@@ -260,6 +260,8 @@ class Settings(Section):
 
 
 def _check_keywords(section: str, keywords: LibraryOptions) -> None:
+    if "://" in keywords.get("host", ""):  # errors name the host, and so a password in it
+        raise ValueError(f"[{section}] host is a URL: host, port, user and password are keys")
     if _CONNECTION_STRING.search(keywords.get("dbname", "")):
         raise ValueError(
             f"[{section}] dbname is a connection string: host, port, user, password and dbname "

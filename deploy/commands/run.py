@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib.resources
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -37,11 +38,16 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented configuration file."""
-    if path.exists() and not force:
-        raise ConfigError("the file exists", where=str(path), remedy="--force overwrites it")
     text = importlib.resources.files("deploy").joinpath("example.toml").read_text(encoding="utf-8")
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
-        path.write_text(text, encoding="utf-8")
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+            os.fchmod(file.fileno(), 0o600)  # passwords may be written into it
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(
+            "the file exists", where=str(path), remedy="--force overwrites it"
+        ) from None
     except OSError as error:
         raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
     print(f"wrote {path}: fill in its sections, then run `millrace run`")

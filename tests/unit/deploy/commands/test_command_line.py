@@ -153,7 +153,9 @@ def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
     assert CliRunner().invoke(app, ["init", str(path)]).exit_code == 0
     monkeypatch.setenv("MILLRACE_PASSWORD", "secret")
     assert load(path).capture.topic_prefix
+    assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("changed = 1\n")
+    path.chmod(0o644)
     again = CliRunner().invoke(app, ["init", str(path)])
     assert isinstance(again.exception, ConfigError)
     assert path.read_text() == "changed = 1\n"
