@@ -21,7 +21,7 @@ from cdc.capture.daemon import Daemon
 from cdc.errors import ConfigError, ExitCode, SourceError, SourceUnreachableError
 from cdc.kafka.sending import send
 from cdc.postgres.captured import captured_tables, described_tables, require_captured
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import at_one_instant, connect, query
 from cdc.postgres.described import TableDescription
 from cdc.records.state import Phase, SnapshotRequest
 from cdc.settings import DEFAULT_PATH, Settings
@@ -104,7 +104,8 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
             # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
             text = statement.as_string(None).replace("%", "%%")
             try:
-                query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
+                with at_one_instant(connection):  # planning runs code of the table's owner
+                    query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
             except SourceUnreachableError:
                 raise
             except SourceError as error:
