@@ -20,6 +20,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from cdc.errors import ConfigError
+from cdc.lines import Lines
 from cdc.settings.model import Settings
 
 DEFAULT_PATH: Final = Path("millrace.toml")
@@ -67,7 +68,7 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         raise ConfigError(f"not valid TOML: {error}", where=str(path), remedy=remedy) from None
     except ValidationError as error:
         raise ConfigError(
-            "the configuration is not valid:" + "".join(map(_explain, error.errors())),
+            Lines("the configuration is not valid:" + "".join(map(_explain, error.errors()))),
             where=f"{path} and {ENV_PREFIX}… variables",
             remedy="docs/configuration.md lists every key",
         ) from None

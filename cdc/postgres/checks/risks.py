@@ -10,9 +10,9 @@ import structlog
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.checks.powers import find_powers
-from cdc.postgres.checks.preflight import alter_identity, finish_detach
 from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.connection import query
+from cdc.postgres.failures import alter_identity, finish_detach
 from cdc.postgres.slot import has_failover
 from cdc.records.schema import UNREADABLE, TableName
 from cdc.settings import CaptureSettings, LibraryOptions
