@@ -50,7 +50,7 @@ jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/ope
 define fetch
 	@if ! cmp -s $< $(@D)/pom.xml; then \
 		echo "setup: $(1)"; rm -rf $(@D) && mkdir -p $(@D); \
-		mvn -q -B -ntp -Dstyle.color=never -f $< $(2) -DoutputDirectory=$(@D) </dev/null; \
+		mvn -q -B -ntp -C -Dstyle.color=never -f $< $(2) -DoutputDirectory=$(@D) </dev/null; \
 		cp $< $(@D)/pom.xml; \
 	fi
 	@touch $@
@@ -190,9 +190,9 @@ bench-peers: setup $(JARS)/debezium/.complete
 $(JARS)/debezium/.complete: deploy/local/jars/debezium/pom.xml | $(JARS)/opensearch/.complete
 	@echo "bench-peers: Debezium Server"
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@mvn -q -B -ntp -Dmaven.repo.local=$(@D)/.m2 install:install-file -Dpackaging=pom \
+	@mvn -q -B -ntp -C -Dmaven.repo.local=$(@D)/.m2 install:install-file -Dpackaging=pom \
 		-Dfile=$(<D)/parent.xml -DpomFile=$(<D)/parent.xml </dev/null
-	@mvn -q -B -ntp -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
+	@mvn -q -B -ntp -C -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
 		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
 	@rm -rf $(@D)/.m2
 	@touch $@
@@ -206,10 +206,14 @@ bench-pgsync: setup .cache/pgsync/.complete
 	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check --no-input install -r $<
 	@touch $@
 
-## lock                 write requirements.txt anew from pyproject.toml (needs uv)
+## lock                 write requirements.txt, and those of images, anew from pyproject.toml (needs uv)
+LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header
 lock:
-	uv pip compile -q --all-extras --universal --python-version 3.11 --generate-hashes \
-		--no-header pyproject.toml -o requirements.txt
+	$(LOCK) --all-extras pyproject.toml -o requirements.txt
+	$(LOCK) -c requirements.txt pyproject.toml -o deploy/containers/daemon.txt
+	$(LOCK) -c requirements.txt --extra spark --extra search pyproject.toml \
+		-o deploy/containers/jobs.txt
+	printf 'Cython\nsetuptools\n' | $(LOCK) -c requirements.txt - -o deploy/containers/build.txt
 
 ## clean                remove all that setup, tests and runs have made
 clean:

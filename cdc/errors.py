@@ -8,6 +8,8 @@ import errno
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from cdc.lines import Lines, on_one_line
+
 
 class ExitCode(IntEnum):
     """Exit codes of every command; docs/errors.md explains each."""
@@ -55,15 +57,13 @@ class MillraceError(Exception):
     """Whether the daemon starts over by itself, with back-off, once it has been streaming."""
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.remedy = remedy
+        self.what, self.where, self.remedy = map(on_one_line, (what, where, remedy))
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         where = f" ({self.where})" if self.where else ""
         remedy = f"\n  → {self.remedy}" if self.remedy else ""
-        return f"{self.what}{where}{remedy}"
+        return Lines(f"{self.what}{where}{remedy}")
 
 
 class ConfigError(MillraceError):

@@ -13,6 +13,7 @@ from threading import Event
 from typing import Final, NamedTuple
 
 from cdc.errors import ExitCode, MillraceError, SparkEndedError, SparkTerminatedError
+from cdc.lines import Lines
 from cdc.log.state import News
 from cdc.settings import Settings
 from sinks.job import Jobs
@@ -135,7 +136,7 @@ def _report(
 ) -> None:
     """One line for a sink that has done something, or couldn't."""
     if not isinstance(turn, RunSummary):
-        report(f"{name}: {turn}")
+        report(Lines(f"{name}: {turn}"))
     elif any(table.name not in paused for table in turn.tables):
         report(turn.line())
     elif turn.note:

@@ -13,6 +13,7 @@ from cdc.errors import (
     ExitCode,
     MillraceError,
 )
+from cdc.lines import Lines
 from cdc.settings import Settings
 from sinks.delta.target import LakehouseTables
 from sinks.log.topics import MillraceTopics
@@ -76,7 +77,7 @@ class Jobs:
         codes = []
         for name, done in self.turns(report):
             codes.append(done.exit_code)
-            report(done.line() if isinstance(done, RunSummary) else f"{name}: {done}")
+            report(done.line() if isinstance(done, RunSummary) else Lines(f"{name}: {done}"))
         failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
         return failures[0] if failures else min(codes)
 

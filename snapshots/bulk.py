@@ -117,7 +117,7 @@ class _Worker:
                 return
             else:
                 is_filled = True
-        query(self._connection, "COMMIT")
+        query(self._connection, "ROLLBACK")  # and with it what code of the table's owner has set
         table.has_read(self._chunk, self._file)
         self.table = None
         yield SnapshotBatch(table.progress)

@@ -158,7 +158,7 @@ class _InOrder:
                 own = self._statements.get(str(table.name))
                 with blaming(own.key if own else None):
                     yield from self._marked(tables[index:], encoder(table), is_first=index == 0)
-                query(self._connection, "COMMIT")
+                query(self._connection, "ROLLBACK")  # and what code of the table's owner has set
 
     def _marked(
         self, tables: Sequence[TableDescription], encoder: Encoder, *, is_first: bool

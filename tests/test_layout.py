@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-RECORDS: Final = {"cdc.errors", "cdc.records"}
+RECORDS: Final = {"cdc.errors", "cdc.lines", "cdc.records"}
 SETTINGS: Final = RECORDS | {"cdc.settings"}
 EVENTS: Final = SETTINGS | {"cdc.compiled", "cdc.events", "cdc.values", "cdc.wal"}
 CONTRACT: Final = SETTINGS | {"cdc.log"}
@@ -23,7 +23,8 @@ CONTRACT: Final = SETTINGS | {"cdc.log"}
 
 ALLOWED: Final = {
     "cdc": set[str](),
-    "cdc.errors": set[str](),
+    "cdc.lines": set[str](),
+    "cdc.errors": {"cdc.lines"},
     "cdc.faults": set[str](),
     "cdc.records": {"cdc.errors"},
     "cdc.settings": RECORDS,

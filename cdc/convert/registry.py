@@ -28,7 +28,7 @@ _WAITS: Final[Mapping[str, float]] = {
     "retries.max.wait.ms": 500,
 }
 """7 s at worst for one address: wal_sender_timeout is 10 s."""
-_USER_INFO: Final = re.compile(r"//[^/@]*@")
+_USER_INFO: Final = re.compile(r"//[^/]*@")
 _CONFLICT: Final = 409
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MESSAGE_LENGTH_MAX: Final = 600

@@ -22,6 +22,7 @@ from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
 from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
+from cdc.lines import Lines
 from cdc.records.made_topics import MadeTopic
 from cdc.records.schema import Column, TableName
 from cdc.records.state import TableState
@@ -260,7 +261,9 @@ class LogTopics:
             mismatches += self._mismatches(wanted[name], topic, keep_ms)
         if mismatches:
             raise TopicMismatchError(
-                "topics aren't what they have to be:\n  " + "\n  ".join(mismatches[:SHOWN_MAX]),
+                Lines(
+                    "\n  ".join(["topics aren't what they have to be:", *mismatches[:SHOWN_MAX]])
+                ),
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)

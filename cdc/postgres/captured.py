@@ -19,6 +19,7 @@ from cdc.errors import (
     SourcePrivilegeError,
     TablePublicationError,
 )
+from cdc.lines import Lines, on_one_line
 from cdc.postgres import catalog
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -239,8 +240,10 @@ def create_publication(
         raise SourcePrivilegeError(
             f"the role may not create publication {name}: {error.what}",
             where=error.where,
-            remedy="the role needs CREATE on the database and must own the tables; or let their"
-            f" owner run\n      {statement}\n    and set publication.autocreate.mode = disabled",
+            remedy=Lines(
+                "the role needs CREATE on the database and must own the tables; or let their owner"
+                f" run\n      {statement}\n    and set publication.autocreate.mode = disabled"
+            ),
         ) from error
 
 
@@ -248,8 +251,10 @@ def unpublished(publication: str, table: TableName) -> TablePublicationError:
     """What is wrong with a table that passes the lists, and that Millrace can't add."""
     return TablePublicationError(
         f"table {table} passes the lists, but isn't published",
-        remedy=f"let its owner run\n      {add_statement(publication, [table])}\n    or add it to"
-        " table.exclude.list",
+        remedy=Lines(
+            f"let its owner run\n      {add_statement(publication, [table])}\n    or add it to"
+            " table.exclude.list"
+        ),
     )
 
 
@@ -259,7 +264,7 @@ def publish_whole(publication: str, table: TableName) -> str:
     In two, changes in between would be nobody's.
     """
     steps = (_alter(publication, step, [table]) for step in ("DROP", "ADD"))
-    return "".join(f"\n      {step}" for step in ("BEGIN;", *steps, "COMMIT;"))
+    return Lines("".join(f"\n      {step}" for step in ("BEGIN;", *steps, "COMMIT;")))
 
 
 def add_statement(publication: str, tables: Iterable[TableName]) -> str:
@@ -326,12 +331,12 @@ def _remedy(
     else:
         if wanted - published:
             lines.append(add_statement(name, wanted - published))
-            names = " ".join(str(name) for name in sorted(wanted - published))
+            names = " ".join(on_one_line(str(name)) for name in sorted(wanted - published))
             lines.append(f"-- if captured before: millrace snapshot {names}")
         if published - wanted:
             lines.append(_alter(name, "DROP", published - wanted))
     sql_lines = "".join(f"\n      {line}" for line in lines)
-    return (
+    return Lines(
         f"let its owner run{sql_lines}\n    or change table.include.list and table.exclude.list,"
         " or use it as it is with publication.autocreate.mode = disabled"
     )

@@ -26,6 +26,7 @@ from cdc.errors import (
     TableLockedError,
     TableRefusedError,
 )
+from cdc.lines import Lines
 from cdc.records.schema import TableName
 
 _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
@@ -265,9 +266,28 @@ def quote(name: str) -> str:
     """A name as SQL wants it in a line that the user can paste."""
     if re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         return name
+    if not name.isprintable():  # a line break would end the line
+        units = (c if c.isprintable() and c != "\\" else f"\\+{ord(c):06X}" for c in name)
+        return 'U&"' + "".join(units).replace('"', '""') + '"'
     return '"' + name.replace('"', '""') + '"'
 
 
 def sql_names(names: Iterable[TableName]) -> str:
     """Tables' names as SQL wants them in such a line."""
     return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)
+
+
+def alter_identity(names: Iterable[TableName], identity: str) -> str:
+    """SQL that gives tables a replica identity, a line each."""
+    return Lines(
+        "".join(
+            f"\n      ALTER TABLE {sql_names([name])} REPLICA IDENTITY {identity};"
+            for name in names
+        )
+    )
+
+
+def finish_detach(root: TableName, partition: TableName) -> str:
+    """SQL that ends a DETACH PARTITION CONCURRENTLY, on a line of its own."""
+    names = sql_names([root]), sql_names([partition])
+    return Lines("\n      ALTER TABLE {} DETACH PARTITION {} FINALIZE;".format(*names))

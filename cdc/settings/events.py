@@ -94,7 +94,9 @@ class ColumnSettings(Section):
 
     column_include_list: PatternList = Field((), alias="column.include.list")
     column_exclude_list: PatternList = Field((), alias="column.exclude.list")
-    column_rules: dict[str, PatternList] = Field({}, alias="column.mask, column.truncate")
+    column_rules: dict[str, PatternList] = Field(
+        {}, alias="column.mask, column.truncate", repr=False
+    )
     message_key_columns: Annotated[tuple[KeyColumns, ...], BeforeValidator(_key_columns)] = Field(
         (), alias="message.key.columns"
     )

@@ -20,11 +20,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from cdc.errors import ConfigError
+from cdc.lines import Lines
 from cdc.settings.model import Settings
 
 DEFAULT_PATH: Final = Path("millrace.toml")
 ENV_PREFIX: Final = "MILLRACE_"
 _REFERENCE: Final = re.compile(r"\$\{(\w+):([^}]+)\}")
+_SALT: Final = re.compile(r"(\.with\.salt\.).+", re.DOTALL)
+"""A key that holds a secret, as Debezium has it."""
 _REMEDY: Final = "write ${env:NAME}, and set the variable, or ${file:/path} of a file to be read"
 _GATHERED: Final = {"column_rules", "snapshot_select_statements"}
 """Fields that aren't keys themselves: their members are."""
@@ -65,7 +68,7 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         raise ConfigError(f"not valid TOML: {error}", where=str(path), remedy=remedy) from None
     except ValidationError as error:
         raise ConfigError(
-            "the configuration is not valid:" + "".join(map(_explain, error.errors())),
+            Lines("the configuration is not valid:" + "".join(map(_explain, error.errors()))),
             where=f"{path} and {ENV_PREFIX}… variables",
             remedy="docs/configuration.md lists every key",
         ) from None
@@ -157,7 +160,7 @@ def _explain(error: Mapping[str, Any]) -> str:
     location = error["loc"] or ("settings",)
     section, names = location[0], location[1:]
     key = ".".join(name for name in names if isinstance(name, str) and name not in _GATHERED)
-    full_key = f"[{section}] {key}".rstrip()
+    full_key = _SALT.sub(r"\1…", f"[{section}] {key}".rstrip())
     reason = {
         "extra_forbidden": "no such key",
         "missing": "is required",

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from cdc.errors import ConfigError
 from cdc.records.topics import Cleanup
 from cdc.settings.capture import CaptureSettings
+from cdc.settings.exposure import Exposure, exposures
 from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.modes import ValueModes
@@ -129,10 +130,11 @@ class Settings(Section):
 
     ``source`` takes libpq's keywords, ``snapshot_source`` those that are others there, ``kafka``
     librdkafka's, ``spark`` Spark's configuration, ``format`` the converters' options (``value``,
-    ``value.schemas.enable``).
+    ``value.schemas.enable``). With ``tls = "required"`` plain text leaves this machine nowhere.
     """
 
     preset: Literal["millrace", "debezium"] = "millrace"
+    tls: Literal["optional", "required"] = "optional"
     source: LibraryOptions = Field(repr=False)
     snapshot_source: LibraryOptions = Field(default={}, repr=False)
     capture: CaptureSettings
@@ -172,7 +174,22 @@ class Settings(Section):
             )
         _check_keywords("source", self.source)
         _check_keywords("snapshot_source", self.snapshot_source)
+        if self.tls == "required":
+            self._refuse_plain_text()
         return self
+
+    def _refuse_plain_text(self) -> None:
+        plain = [f"\n  {each}" for each in self.exposures if each.is_plain]
+        if plain:
+            raise ValueError('tls = "required" refuses plain text over a network:' + "".join(plain))
+
+    @property
+    def exposures(self) -> list[Exposure]:
+        """Which settings let others on the network read along, or answer as the server."""
+        sources = {"[source]": self.source}
+        if self.standby is not None:
+            sources["[snapshot_source]"] = self.standby
+        return exposures(sources, self.kafka, self.format, self.search)
 
     @property
     def foreign_forms(self) -> list[str]:
@@ -242,6 +259,8 @@ class Settings(Section):
 
 
 def _check_keywords(section: str, keywords: LibraryOptions) -> None:
+    if "://" in keywords.get("host", ""):  # errors name the host, and so a password in it
+        raise ValueError(f"[{section}] host is a URL: host, port, user and password are keys")
     if _CONNECTION_STRING.search(keywords.get("dbname", "")):
         raise ValueError(
             f"[{section}] dbname is a connection string: host, port, user, password and dbname "

@@ -132,7 +132,7 @@ class SearchSettings(DropSettings):
     index loaded without its field, by default.
     """
 
-    url: str = Field(pattern=r"^https?://")
+    url: str = Field(pattern=r"^https?://", repr=False)
     index_prefix: str = Field("", alias="index.prefix", pattern=r"^[a-z0-9._-]*$")
     username: str | None = None
     password: SecretStr | None = None

@@ -14,9 +14,11 @@ from typing import Final
 import structlog
 
 from cdc.errors import MillraceError, TableRefusedError
+from cdc.lines import Lines
 from cdc.postgres.captured import unpublished
-from cdc.postgres.checks.preflight import alter_identity, shared_topic, unreadable_column
+from cdc.postgres.checks.preflight import shared_topic, unreadable_column
 from cdc.postgres.described import TableDescription
+from cdc.postgres.failures import alter_identity
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName
@@ -155,7 +157,9 @@ class Obstacles:
             raise TableRefusedError(
                 f"the replica identity of table {table} doesn't cover its key: a change doesn't"
                 " tell which row it is of",
-                remedy=f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}",
+                remedy=Lines(
+                    f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}"
+                ),
             )
 
     def set_aside(self, name: TableName, error: MillraceError) -> list[Record]:

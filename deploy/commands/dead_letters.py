@@ -20,8 +20,9 @@ from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.connection import connect, query
 from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
 from cdc.records.topics import dead_letter_topic
-from cdc.settings import DEFAULT_PATH, Settings, load
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_line, print_rich
 from deploy.commands.sink_status import all_aliases
 
@@ -58,7 +59,7 @@ def search(
     from sinks.search.client import connect as connect_search
     from sinks.search.dead_letters import DocumentDeadLetters
 
-    settings = load(config)
+    settings = load_to_connect(config)
     chosen = _aliases(settings, names or [])
     if replay and discard:
         raise ConfigError("--replay and --discard exclude each other")
@@ -103,7 +104,7 @@ def list_dead_letters(
     """List what nobody has dealt with."""
     listed = {
         number: dead_letter
-        for number, dead_letter in _dead_letters(load(config)).items()
+        for number, dead_letter in _dead_letters(load_to_connect(config)).items()
         if (handled or dead_letter.outcome is None) and table in {None, dead_letter.table}
     }
     if json:
@@ -129,7 +130,7 @@ def show(
     number: Annotated[int, typer.Argument(help="Its number.")], config: ConfigOption = DEFAULT_PATH
 ) -> None:
     """Show one with all that it holds, as JSON."""
-    settings = load(config)
+    settings = load_to_connect(config)
     dead_letter = _chosen(_dead_letters(settings), [number], table=None, every=False)[number]
     shown: dict[str, Any] = {"number": number, **dead_letter.model_dump(mode="json")}
     if dead_letter.outcome is None:
@@ -147,7 +148,7 @@ def replay(
     table: TableOption = None,
 ) -> None:
     """Send the rows again: as they are now if they have a key, otherwise as they were."""
-    _order(load(config), numbers or [], table, "replayed", every=every)
+    _order(load_to_connect(config), numbers or [], table, "replayed", every=every)
 
 
 @dead_letters.command()
@@ -159,7 +160,7 @@ def discard(
     table: TableOption = None,
 ) -> None:
     """Let them go: what they hold is removed when log.keep is over."""
-    _order(load(config), numbers or [], table, "discarded", every=every)
+    _order(load_to_connect(config), numbers or [], table, "discarded", every=every)
 
 
 def _dead_letters(settings: Settings) -> dict[int, DeadLetter]:

@@ -30,8 +30,9 @@ from cdc.records.topics import (
     signal_topic,
     table_topic,
 )
-from cdc.settings import DEFAULT_PATH, Settings, load
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
+from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_line
 from deploy.commands.sink_status import table_states
 
@@ -51,7 +52,7 @@ def drop(
 
     What Millrace hasn't made stays, and is named.
     """
-    settings = load(config)
+    settings = load_to_connect(config)
     settings.require_own_capture("drop")
     steps = _source(settings)
     if lakehouse:

@@ -5,6 +5,7 @@
 daemon waits for.
 """
 
+import io
 import json
 import math
 import socket
@@ -12,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any, Final, Self
 
+import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -30,6 +33,9 @@ from cdc.records.state import Phase
 from deploy.commands.status import log_lag_s
 from deploy.commands.table_status import TableStatus, table_status
 
+log = structlog.get_logger()
+
+_REQUEST_BYTES_MAX: Final = 16 << 10
 _QUESTIONS: Final = {"/health/live": "live", "/health/ready": "ready"}
 
 
@@ -219,10 +225,18 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Me
 
 
 class HealthServer(ThreadingTCPServer):
-    """Answers while its context lasts; ``listen`` is ``address:port``."""
+    """Answers while its context lasts; ``listen`` is ``address:port``.
+
+    Whoever reaches the port can't take more than a few threads, seconds and bytes: a client that
+    is one too many ends the oldest one's connection, so that a probe is always answered.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128
+    connections_max = 16
+    request_s_max = 10.0
+    """A request that isn't over by then never is, however steadily it trickles."""
 
     def __init__(self, listen: str, health: Health, metrics: CollectorRegistry) -> None:
         host, _, port = listen.rpartition(":")
@@ -230,6 +244,9 @@ class HealthServer(ThreadingTCPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.health = health
         self.metrics = metrics
+        self._began: dict[socket.socket, float] = {}
+        """Connections, the oldest first, and when each began."""
+        self._lock = threading.Lock()
         try:
             super().__init__((host, int(port)), _Handler)
         except OSError as error:
@@ -247,10 +264,40 @@ class HealthServer(ThreadingTCPServer):
         self.shutdown()
         self.server_close()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; the oldest connection makes room for one too many."""
+        with self._lock:
+            if len(self._began) >= self.connections_max:
+                oldest = next(iter(self._began))
+                del self._began[oldest]
+                _cut(oldest)
+            self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End what takes too long; called twice a second."""
+        before = time.monotonic() - self.request_s_max
+        with self._lock:
+            for request in [each for each, began in self._began.items() if began < before]:
+                _cut(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Say nothing of a client that went away: some probes reset each connection."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.warning("a request for the daemon's health failed", error=type(error).__name__)
+
+
+def _cut(request: socket.socket) -> None:
+    """End a connection under its thread, which closes it."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -260,17 +307,38 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "millrace"
     sys_version = ""
 
+    def setup(self) -> None:
+        """Read the whole head, which the base class would take megabytes of."""
+        super().setup()
+        head = b""
+        while b"\r\n\r\n" not in head and b"\n\n" not in head:
+            piece = self.connection.recv(_REQUEST_BYTES_MAX - len(head))
+            if not piece:
+                raise ConnectionError("it isn't a request, or too long a one")
+            head += piece
+        self.rfile = io.BytesIO(head)
+
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].rstrip("/")
         if path == "/metrics":
-            encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, kind, encode(self.server.metrics))
+            kind, body = self._metrics()
+            self._answer(HTTPStatus.OK, kind, body)
         elif (question := _QUESTIONS.get(path)) is not None:
             report = self.server.health.report()
             status = HTTPStatus.OK if report[question] else HTTPStatus.SERVICE_UNAVAILABLE
             self._answer(status, "application/json", json.dumps(report).encode() + b"\n")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _metrics(self) -> tuple[str, bytes]:
+        """In the form that is asked for; one that Prometheus' library can't make is left aside."""
+        accepted = " ".join(self.headers.get("Accept", "").split())
+        try:
+            encode, kind = choose_encoder(accepted)
+            return kind, encode(self.server.metrics)
+        except (TypeError, ValueError):  # a version that isn't one
+            encode, kind = choose_encoder("")
+            return kind, encode(self.server.metrics)
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -15,8 +15,9 @@ from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
 from cdc.records.topics import data_topic
-from cdc.settings import DEFAULT_PATH, Duration, Settings, load
+from cdc.settings import DEFAULT_PATH, Duration, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals
+from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_line
 from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
 from sinks.run.options import RunOptions
@@ -66,7 +67,7 @@ def merge(  # noqa: PLR0913 (a command's options)
     from sinks.follow import follow as run_on
     from sinks.job import Jobs
 
-    settings = load(config)
+    settings = load_to_connect(config)
     gaps = frozenset(accept_gap or ())
     options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
     options = replace(
@@ -161,7 +162,7 @@ def rebuild(
     """
     from sinks.job import Jobs
 
-    settings = load(config)
+    settings = load_to_connect(config)
     wanted = frozenset(names or all_aliases(settings))
     with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
         raise typer.Exit(jobs.run(print_line))
@@ -181,7 +182,7 @@ def compact(
 
     What lakehouse.keep promises stays: every cut of that time can be queried.
     """
-    settings = load(config)
+    settings = load_to_connect(config)
     for name, compacted in _COMPACTED.items():
         if what in {name, "all"}:
             for line in compacted(settings, dry_run):

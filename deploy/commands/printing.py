@@ -13,6 +13,8 @@ from typing import Any, Final
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 
+from cdc.lines import on_one_line
+
 _MARKS: Final = "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _CONTROLS: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}]")
 _LINES: Final = re.compile(r"[\t\n]")
@@ -41,7 +43,7 @@ def print_line(line: str) -> None:
     A report that nobody takes ends no run: it is lost, and the next one is tried anew.
     """
     try:
-        print(printable_message(line), flush=True)
+        print(printable_message(on_one_line(line)), flush=True)
     except OSError:
         _lose_output()
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_rich
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def search(
     """Search an index, and show the best documents."""
     from sinks.search.client import search as find
 
-    answer = find(load(config).require_search(), index, query, limit)
+    answer = find(load_to_connect(config).require_search(), index, query, limit)
     if json:
         for hit in answer.hits:
             print_json(json_text.dumps(hit, ensure_ascii=False))

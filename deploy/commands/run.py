@@ -3,19 +3,21 @@
 import contextlib
 import gc
 import importlib.resources
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
+import structlog
 import typer
 
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode
 from cdc.postgres.checks.standby import StandbyWatch
-from cdc.settings import DEFAULT_PATH, load
+from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.health import HealthServer, daemon_registry
@@ -23,6 +25,8 @@ from deploy.commands.printing import print_line
 from snapshots.channel import open_channel
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
+
+log = structlog.get_logger()
 
 _GC_THRESHOLD: Final = 50_000
 """Rows make no cycles, so looking for some after every 700 new objects is time lost."""
@@ -34,11 +38,16 @@ def init(
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented configuration file."""
-    if path.exists() and not force:
-        raise ConfigError("the file exists", where=str(path), remedy="--force overwrites it")
     text = importlib.resources.files("deploy").joinpath("example.toml").read_text(encoding="utf-8")
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
-        path.write_text(text, encoding="utf-8")
+        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+            os.fchmod(file.fileno(), 0o600)  # passwords may be written into it
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(
+            "the file exists", where=str(path), remedy="--force overwrites it"
+        ) from None
     except OSError as error:
         raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
     print(f"wrote {path}: fill in its sections, then run `millrace run`")
@@ -46,7 +55,7 @@ def init(
 
 def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:
     """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
-    use_daemon("run", config, json_log, Daemon.run, answers=True)
+    use_daemon(prepare_to_capture("run", config, json=json_log), Daemon.run, answers=True)
 
 
 def new_epoch(
@@ -59,10 +68,9 @@ def new_epoch(
 
     Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
     """
+    settings = prepare_to_capture("new-epoch", config, json=json_log)
     if not yes:
-        use_daemon(
-            "new-epoch", config, json_log, lambda daemon, stop: print_line(daemon.find_gap(stop))
-        )
+        use_daemon(settings, lambda daemon, stop: print_line(daemon.find_gap(stop)))
         print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
         return
 
@@ -70,14 +78,22 @@ def new_epoch(
         epoch = daemon.begin_epoch(stop)
         print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
 
-    if use_daemon("new-epoch", config, json_log, begin):
+    if use_daemon(settings, begin):
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
+def prepare_to_capture(command: str, path: Path, *, json: bool) -> Settings:
+    """Read the settings, begin the log, and say in it what others on the network can read."""
+    settings = load(path)
+    settings.require_own_capture(command)
+    console.configure_logging(json=json)
+    for exposure in settings.exposures:
+        log.warning(exposure.what, where=exposure.where, remedy=exposure.remedy)
+    return settings
+
+
 def use_daemon(
-    command: str,
-    config: Path,
-    json: bool,
+    settings: Settings,
     use: Callable[..., None],
     *arguments: object,
     answers: bool = False,
@@ -88,12 +104,9 @@ def use_daemon(
     Only one that ``answers`` for its health takes the port: others are run beside that one.
     ``threads``: in place of snapshot.max.threads.
     """
-    settings = load(config)
-    settings.require_own_capture(command)
     if threads is not None:
         capture = settings.capture.model_copy(update={"snapshot_max_threads": threads})
         settings = settings.model_copy(update={"capture": capture})
-    console.configure_logging(json=json)
     capture = settings.capture
     pace = Pace(capture.snapshot_rows_per_second_max, adaptive=capture.snapshot_adaptive)
     backfill, standby = InitialSnapshot(settings.source, capture, pace), StandbyWatch()

@@ -27,14 +27,13 @@ from cdc.errors import (
 )
 from cdc.kafka.sending import send
 from cdc.postgres.captured import captured_tables, described_tables, require_captured
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import at_one_instant, connect, query
 from cdc.postgres.described import TableDescription
 from cdc.records.state import Phase, SnapshotRequest
-from cdc.settings import DEFAULT_PATH, Settings, load
-from deploy.commands import console
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.printing import print_rich
-from deploy.commands.run import use_daemon
+from deploy.commands.run import prepare_to_capture, use_daemon
 from deploy.commands.sink_status import table_states
 from deploy.commands.snapshot_watch import SnapshotWatch, is_captured
 
@@ -58,8 +57,7 @@ def snapshot(
     json_log: JsonOption = False,
 ) -> None:
     """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
-    names, settings = tables or [], load(config)
-    settings.require_own_capture("snapshot")
+    names, settings = tables or [], prepare_to_capture("snapshot", config, json=json_log)
     if (where is not None or reset) and (not names or resume):
         raise ConfigError(
             "--where and --reset are for tables that are named, and not for --resume",
@@ -83,14 +81,13 @@ def snapshot(
         print_rich(render_plan(settings, names, described, beside=beside))
         return
     if beside:
-        console.configure_logging(json=json_log)
         with stop_on_signals() as stop:
             if ask(settings, names, described, stop, where=where, resume=resume, reset=reset):
                 return
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)
     use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
-    if use_daemon("snapshot", config, json_log, use, *arguments, threads=parallel):
+    if use_daemon(settings, use, *arguments, threads=parallel):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 
@@ -119,7 +116,8 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
             # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
             text = statement.as_string(None).replace("%", "%%")
             try:
-                query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
+                with at_one_instant(connection):  # planning runs code of the table's owner
+                    query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
             except SourceUnreachableError:
                 raise
             except SourceError as error:

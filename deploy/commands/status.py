@@ -21,8 +21,9 @@ from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
 from cdc.records.state import Phase, Progress
 from cdc.records.topics import dead_letter_topic, progress_topic
-from cdc.settings import DEFAULT_PATH, Settings, load
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_rich
 from deploy.commands.sink_status import (
     SinkStatus,
@@ -45,7 +46,7 @@ Answer = TypeVar("Answer")
 
 def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
     """Show slot, lag, snapshot progress, and how far each sink is."""
-    shown = collect(load(config))
+    shown = collect(load_to_connect(config))
     if json:
         print_json(shown.model_dump_json(indent=2))
     else:

@@ -34,6 +34,12 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_FOLDER_BYTES_MAX: Final = 255
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+_MAPPED_NAME_BYTES: Final = len("col-6f1cf55c-2d67-4a7c-9f5c-0f3d8a1d2b3c=")
+"""The name that Delta may have for a column in the place of its own."""
+_ESCAPED_IN_FOLDERS: Final = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
+"""What Spark writes as %XX."""
 FIXED_SIZE: Final = frozenset({
     "bool", "char", "cid", "date", "enum", "float4", "float8", "int2", "int4", "int8", "interval",
     "macaddr", "macaddr8", "money", "name", "oid", "pg_lsn", "point", "time", "timestamp",
@@ -149,16 +155,28 @@ def from_text(
 def partition_value(
     column: Column, value: SparkColumn, kind: str, *, unfit_is_null: bool
 ) -> SparkColumn:
-    """A value by which the table is partitioned; Delta reads the empty text back as null.
+    """A value by which the table is partitioned, and so has a folder of its own.
 
+    Delta reads some texts back as null, and a name of more than 255 bytes is none that file systems
+    take.
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
     """
     if kind != "string":
         return value
+    name_bytes = len(re.sub(_ESCAPED_IN_FOLDERS, "%00", f"{column.name}=").encode())
+    value_bytes = F.octet_length(F.regexp_replace(value, _ESCAPED_IN_FOLDERS, "%00"))
+    too_long = value_bytes > _FOLDER_BYTES_MAX - max(_MAPPED_NAME_BYTES, name_bytes)
+    is_null_there = value.isin("", _NULL_FOLDER)
     if unfit_is_null:
-        return F.when(value != "", value)
-    message = f"column {column.name} ({column.declared}) has an empty text, which can't partition"
-    return F.coalesce(refuse(value == "", F.lit(message), kind), value)
+        return F.when(~is_null_there & ~too_long, value)
+    what = (
+        F.when(value == "", "an empty text")
+        .when(is_null_there, f"the text {_NULL_FOLDER}")
+        .otherwise("a text as long as no folder's name")
+    )
+    lead = f"column {column.name} ({column.declared}) has "
+    message = F.concat(F.lit(lead), what, F.lit(", which can't partition"))
+    return F.coalesce(refuse(is_null_there | too_long, message, kind), value)
 
 
 def can_be_absent(column: Column) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc.errors import ConfigError, MillraceError
+from cdc.lines import Lines, on_one_line
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.records.state import Gap
@@ -127,7 +128,7 @@ class LakehouseTables(Target):
                     _mark_gaps(target, plan.gaps(name))  # that may be what failed
                     register(target)
                 except MillraceError as error:
-                    self._report(f"{name}: {error}")
+                    self._report(Lines(f"{on_one_line(name)}: {error}"))
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         return outcome.model_copy(update={"failed": failed, "versions": versions})
 

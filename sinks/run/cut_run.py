@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.lines import Lines, on_one_line
 from sinks.run.cuts import Cuts, Instant
 from sinks.run.options import Report
 
@@ -133,7 +134,7 @@ class CutTarget(ABC, Generic[CutGeneration]):
 
     def say(self, text: str) -> None:
         """Tell the user."""
-        self.report(f"{self.name}: {text}")
+        self.report(Lines(f"{on_one_line(self.name)}: {on_one_line(text)}"))
 
 
 class CutRun(Generic[CutGeneration]):
@@ -272,7 +273,9 @@ class CutRun(Generic[CutGeneration]):
             raise
         except MillraceError as error:
             what = self._target.what
-            self._target.say(f"what serves stays as it is until the new {what} is loaded: {error}")
+            self._target.say(
+                Lines(f"what serves stays as it is until the new {what} is loaded: {error}")
+            )
             self._write(frozen=True, to=None)
         self._write(loading=self._target.begin(newest, after), at=newest, to=None)
 

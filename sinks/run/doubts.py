@@ -8,6 +8,7 @@ it no doubt: the next run reads the same records, and finds the same.
 
 from collections.abc import Collection, Iterator, Mapping
 
+from cdc.lines import Lines, on_one_line
 from sinks.run.options import Report
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import RunOutcome, TableResult
@@ -21,7 +22,8 @@ def doubt_text(name: str, table: TablePlan, signals: str | None) -> str | None:
     doubt = table.debezium and table.debezium.doubt
     if not doubt:
         return None
-    return f"{doubt.what(table.topic)}\n    → {doubt.remedy(name, table.source, signals)}"
+    remedy = on_one_line(doubt.remedy(name, table.source, signals))
+    return Lines(f"{on_one_line(doubt.what(table.topic))}\n    → {remedy}")
 
 
 def new_doubt(table: TablePlan, result: TableResult, signals: str | None) -> str | None:
@@ -29,7 +31,7 @@ def new_doubt(table: TablePlan, result: TableResult, signals: str | None) -> str
     doubt = table.debezium and table.debezium.doubt
     if not doubt or not doubt.is_new or result.is_covered or result.error:
         return None
-    return f"{result.name}: {doubt_text(result.name, table, signals)}"
+    return Lines(f"{on_one_line(result.name)}: {doubt_text(result.name, table, signals)}")
 
 
 def doubts(tables: Mapping[str, TablePlan], signals: str | None) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
+from cdc.lines import Lines
 from cdc.log.offsets import LogState
 from sinks.run.doubts import accepted, new_doubt
 from sinks.run.drops import (
@@ -360,7 +361,7 @@ class Run:
                 self._report(str(result))
             signals = self._settings.capture.signal_data_collection
             if (doubt := new_doubt(table, result, signals)) is not None:
-                self._report(f"warning: {doubt}")
+                self._report(Lines(f"warning: {doubt}"))
             return result
 
         with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:

@@ -17,6 +17,7 @@ from sinks.changes.derived import local_path, runs_path
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import LastCheck, RunOutcome, TableVersion
 from sinks.spark.errors import machine_error
+from sinks.spark.private_files import own_folder
 from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def one_at_a_time(location: str) -> Iterator[None]:
     folder = local_path(location)
     if folder is None:
         name = hashlib.sha256(location.encode()).hexdigest()[:16]
-        path = Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}-{name}.lock"
+        path = own_folder() / f"{name}.lock"
     else:
         path = folder / "_millrace" / "lock"
     with _reachable(path):

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
+from cdc.lines import Lines, on_one_line
 
 SinkName = Literal["lakehouse", "search"]
 """What there are derived tables in, by the name of its section in the configuration."""
@@ -100,7 +101,7 @@ class TableResult:
 
     def __str__(self) -> str:
         if self.error is not None:
-            return f"{self.name}: not applied: {self.error}"
+            return Lines(f"{on_one_line(self.name)}: not applied: {self.error}")
         rebuilt = ", rebuilt: it came later than log.keep" if self.rebuilt else ""
         return (
             f"{self.name}: {self.events:,} events, {self.inserted:,} rows inserted, "

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from opensearchpy import OpenSearch, OpenSearchException
 
 from cdc.errors import SinkError, SinkUnreachableError
+from cdc.lines import Lines, on_one_line
 from sinks.search.client import (
     PATIENT,
     Backoff,
@@ -266,11 +267,20 @@ def _refusal(refused: list[dict[str, Any]], where: str) -> SinkError:
         kind, reason = _error(result)
         if is_blocked(kind, reason):
             return blocked(reason, where)
-    shown = [f"\n  {result['_id']}: {_error(result)[1]}" for result in refused[:_REFUSALS_SHOWN]]
+    shown = [
+        on_one_line(f"{result['_id']}: {_error(result)[1]}") for result in refused[:_REFUSALS_SHOWN]
+    ]
     more = len(refused) - len(shown)
     return SinkError(
-        f"the search server refused {len(refused)} document(s):{''.join(shown)}"
-        + (f"\n  and {more} more" if more else ""),
+        Lines(
+            "\n  ".join(
+                [
+                    f"the search server refused {len(refused)} document(s):",
+                    *shown,
+                    *([f"and {more} more"] if more else []),
+                ]
+            )
+        ),
         where=where,
         remedy="nothing of this run counts as applied: once the reason is mended,"
         " the next run repeats it",

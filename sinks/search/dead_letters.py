@@ -15,6 +15,7 @@ from opensearchpy import OpenSearch
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.run.summary import TableResult
 from sinks.search.client import IF_THERE, PATIENT, Backoff, create_own, fetch, insist, is_busy
+from sinks.search.documents import DEAD_LETTER_INDEX
 
 MADE_MAX: Final = 1_000
 """Of one executor: more than so many refusals are no matter of single documents."""
@@ -54,7 +55,7 @@ class DocumentDeadLetters:
     def __init__(
         self, client: OpenSearch, prefix: str, alias: str | None, index: str | None = None
     ) -> None:
-        self.index = f"{prefix}millrace-dead-letters"
+        self.index = f"{prefix}{DEAD_LETTER_INDEX}"
         self._where = f"index {self.index}"
         self._client = client
         self._alias = alias

@@ -39,6 +39,9 @@ ABSENT_FIELD: Final = "_millrace_absent"
 _ID_BYTES_MAX: Final = 512  # the server's limit
 _HASHED: Final = "sha256:"
 _INVALID: Final = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')
+PROGRESS_INDEX: Final = "millrace-progress"
+DEAD_LETTER_INDEX: Final = "millrace-dead-letters"
+"""Millrace's own indexes, behind ``index.prefix``."""
 _OWN_SUFFIX: Final = re.compile(r"-\d+(-write)?\Z")
 _TERM_CHARS_MAX: Final = 8191  # Lucene's 32,766 bytes, at four bytes a character
 
@@ -103,7 +106,7 @@ def index_name(prefix: str, table: TableName | str) -> str:
     Lower case, and ``_`` where the server takes no such character.
     """
     name = _INVALID.sub("_", f"{prefix}{table}".lower()).lstrip("_-+.")
-    if not name:
+    if not name or name in {f"{prefix}{PROGRESS_INDEX}", f"{prefix}{DEAD_LETTER_INDEX}"}:
         raise SinkError(
             "no index can be named after the table",
             where=f"table {table}",

@@ -30,6 +30,7 @@ from sinks.run.cut_run import CutRecord
 from sinks.run.plan import RunPlan
 from sinks.run.summary import LastCheck, RunOutcome
 from sinks.search.client import IF_THERE, PATIENT, Patience, create_own, fetch, insist
+from sinks.search.documents import PROGRESS_INDEX
 from sinks.search.indexes import Generation
 
 SILENCE_S_MAX: Final = 30.0
@@ -157,7 +158,7 @@ class Ledger:
     """The progress documents of one topic prefix."""
 
     def __init__(self, client: OpenSearch, index_prefix: str, topic_prefix: str) -> None:
-        self.index = f"{index_prefix}millrace-progress"
+        self.index = f"{index_prefix}{PROGRESS_INDEX}"
         self._client = client
         self._topic_prefix = topic_prefix
         self._where = f"index {self.index}"

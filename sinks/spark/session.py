@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import SparkMissingError
 from sinks.spark import driver
+from sinks.spark.private_files import own_folder, submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,8 +42,10 @@ SESSION: Final = {
     "spark.sql.variable.substitute": "false",
     # A cut's version of a table that has long been idle is old, and all of its files are there.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
+    # Kafka's secrets are options of the reader: keep them out of plans, logs and event files. So
+    # are a file system's, which may be Azure's.
+    "spark.redaction.regex": "(?i)secret|password|token|(access|account)[.]?key|[.]sas[.]|jaas"
+    "|keystore|ssl[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
     "spark.sql.shuffle.partitions": "8",
     # What Spark infers from each value's own conditions: with 30 columns it never came to an end.
@@ -59,8 +62,6 @@ OWN_DRIVER: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # Never used, since tables go by path; but it would appear in the working directory.
-    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millrace-warehouse",
     "spark.ui.showConsoleProgress": "false",
     # What pages of the UI would show: plans as text, of each of a thousand queries.
     "spark.sql.ui.explainMode": "simple",
@@ -163,6 +164,8 @@ def open_session(
             "spark.app.name": name,
             "spark.driver.extraJavaOptions": java_options(options, records),
         }
+        # Never used, since tables go by path; but it would appear in the working directory.
+        own["spark.sql.warehouse.dir"] = str(own_folder() / "warehouse")
         session = _start(own | SESSION | OWN_DRIVER | dict(options))
     else:
         builder = SparkSession.builder.appName(name)
@@ -215,7 +218,8 @@ def _start(options: dict[str, str]) -> "SparkSession":
     output = tempfile.TemporaryFile()  # noqa: SIM115 (the JVM writes to it as long as it is there)
     try:
         quiet = {"stdout": output, "stderr": output}
-        gateway: Any = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
+        with submitted(options):
+            gateway: Any = launch_gateway(None, quiet)  # type: ignore[no-untyped-call]
         driver.started(driver.Driver(gateway.proc, output, options["spark.driver.memory"]))
         return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except (PySparkException, Py4JError, OSError, ValueError) as error:

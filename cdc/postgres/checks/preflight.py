@@ -21,13 +21,14 @@ from cdc.errors import (
     TablePublicationError,
     TableRefusedError,
 )
+from cdc.lines import Lines, on_one_line
 from cdc.postgres import connection as connections
 from cdc.postgres import slot as slots
 from cdc.postgres.captured import publish_whole
 from cdc.postgres.checks.rights import leaves, unreadable
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
-from cdc.postgres.failures import server_address, sql_names
+from cdc.postgres.failures import alter_identity, server_address, sql_names
 from cdc.postgres.ownership import is_own
 from cdc.records.schema import UNREADABLE, Column, TableName
 from cdc.records.topics import data_topic, kafka_name
@@ -54,8 +55,8 @@ class PreflightError(SourceError):
     """Several requirements aren't met; behaves as the first of them."""
 
     def __init__(self, problems: Sequence[MillraceError]) -> None:
-        lines = "".join(f"\n{number}. {problem}" for number, problem in enumerate(problems, 1))
-        super().__init__(f"{len(problems)} requirements aren't met:{lines}")
+        lines = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(problems, 1))
+        super().__init__(Lines(f"{len(problems)} requirements aren't met:{lines}"))
         self.problems = tuple(problems)
         self.exit_code = problems[0].exit_code
         self.retry = all(problem.retry for problem in problems)
@@ -198,7 +199,7 @@ def unreadable_column(table: TableName, columns: Iterable[Column]) -> TableRefus
     return (
         TableRefusedError(
             f"table {table} has a column whose {what} isn't UTF-8: {', '.join(names)}",
-            remedy=f"{remedy}\n    or add the table to table.exclude.list",
+            remedy=Lines(f"{remedy}\n    or add the table to table.exclude.list"),
         )
         if names
         else None
@@ -232,7 +233,7 @@ def _identified(
             table,
             where,
             "has no replica identity: once published, its UPDATEs and DELETEs would fail",
-            f"let its owner run{alter_identity(bare, identity)}",
+            Lines(f"let its owner run{alter_identity(bare, identity)}"),
         )
         return
     if not settings.lossless:
@@ -251,7 +252,7 @@ def _identified(
             where,
             "has a replica identity without its primary key, or partitions with another one than"
             " its own: a DELETE wouldn't tell its key",
-            f"let its owner run{alter_identity(dict.fromkeys(unlike), identity)}",
+            Lines(f"let its owner run{alter_identity(dict.fromkeys(unlike), identity)}"),
         )
     published = {column.name for column in table.columns}
     if lacking := [name for name in table.primary_key if name not in published]:
@@ -287,24 +288,24 @@ def _whole(
         pattern = f"{_literally(str(table.name))}.({names})"
         remedies.insert(1, f"leave the columns out (column.exclude.list: {pattern})")
     lines = publish_whole(settings.publication_name, table.name)
-    remedies.insert(0 if is_own(connection, settings) else 3, f"let its owner run{lines}")
+    remedies.insert(0 if is_own(connection, settings) else 3, Lines(f"let its owner run{lines}"))
     yield TablePublicationError(
         f"table {table.name} is published in part: {', '.join(parts)}",
         where=where,
-        remedy="\n    or ".join(remedies),
+        remedy=Lines("\n    or ".join(map(on_one_line, remedies))),
     )
 
 
 def _literally(name: str) -> str:
     """A pattern of the lists that takes the name; a dot takes itself."""
-    return re.escape(name).replace(r"\.", ".")
+    return re.escape(name).replace(r"\.", ".").replace("\\\n", r"\n")
 
 
 def _refused(table: TableDescription, where: str, what: str, remedy: str) -> TableRefusedError:
     return TableRefusedError(
         f"table {table.name} {what}",
         where=where,
-        remedy=f"{remedy}\n    or add it to table.exclude.list",
+        remedy=Lines(f"{on_one_line(remedy)}\n    or add it to table.exclude.list"),
     )
 
 
@@ -343,9 +344,11 @@ def shared_topic(topic: str, names: Sequence[TableName]) -> TableRefusedError:
     return TableRefusedError(
         f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka takes . and _"
         " for one, and a blank becomes _)",
-        remedy=f"rename one, such as ALTER TABLE {sql_names([last])} RENAME TO …; (or its schema)"
-        f"\n    or add one to table.exclude.list, such as {_literally(str(last))}"
-        "\n    (a transform doesn't help: each table has a topic of its own, whatever is routed)",
+        remedy=Lines(
+            f"rename one, such as ALTER TABLE {sql_names([last])} RENAME TO …; (or its schema)"
+            f"\n    or add one to table.exclude.list, such as {_literally(str(last))}"
+            "\n    (a transform doesn't help: a table has a topic of its own, whatever is routed)"
+        ),
     )
 
 
@@ -385,16 +388,3 @@ def _keyed_apart(
                 " unique constraint",
             )
             yield [table.name], error
-
-
-def alter_identity(names: Iterable[TableName], identity: str) -> str:
-    """SQL that gives tables a replica identity, a line each."""
-    return "".join(
-        f"\n      ALTER TABLE {sql_names([name])} REPLICA IDENTITY {identity};" for name in names
-    )
-
-
-def finish_detach(root: TableName, partition: TableName) -> str:
-    """SQL that ends a DETACH PARTITION CONCURRENTLY, on a line of its own."""
-    names = sql_names([root]), sql_names([partition])
-    return "\n      ALTER TABLE {} DETACH PARTITION {} FINALIZE;".format(*names)

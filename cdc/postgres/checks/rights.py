@@ -6,6 +6,7 @@ from typing import Final
 import psycopg
 
 from cdc.errors import SourcePrivilegeError, TablePrivilegeError
+from cdc.lines import Lines
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import quote, server_address, sql_names
@@ -48,7 +49,7 @@ def unreadable(
         yield SourcePrivilegeError(
             what,
             where=where,
-            remedy="let their owner run" + "".join(f"\n      {grant}" for grant in grants),
+            remedy=Lines("let their owner run" + "".join(f"\n      {each}" for each in grants)),
         )
     if hidden:
         yield SourcePrivilegeError(

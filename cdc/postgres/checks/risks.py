@@ -9,9 +9,10 @@ import structlog
 
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
-from cdc.postgres.checks.preflight import alter_identity, finish_detach
+from cdc.postgres.checks.powers import find_powers
 from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.connection import query
+from cdc.postgres.failures import alter_identity, finish_detach
 from cdc.postgres.slot import has_failover
 from cdc.records.schema import UNREADABLE, TableName
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -188,9 +189,10 @@ def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Itera
 
 
 def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
-    """Captured tables whose rows can't be read, or may change while nothing can tell that."""
+    """What the role can do too much; captured tables whose rows can't be read, or change unseen."""
     naming, foreign = dict(query(connection, _NAMING)), dict(query(connection, _FOREIGN))
     captured = captured_tables(connection, settings)
+    yield from find_powers(connection, settings, captured)
     rows = query(connection, _LEAVES, [[table.oid for table in captured]])
     leaves = {oid: TableName(namespace, name) for oid, namespace, name in rows}
     for error in unreadable(connection, leaves, ""):

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from cdc.errors import (
     ConfigError,
@@ -14,6 +17,8 @@ from cdc.errors import (
 )
 from cdc.postgres.checks import preflight
 from cdc.postgres.checks.preflight import PreflightError
+from cdc.postgres.failures import alter_identity
+from cdc.records.schema import TableName
 from deploy.local.postgres import Postgres
 from tests.fixtures.source import Conninfo, capture, described, run, session
 
@@ -111,6 +116,17 @@ def test_tables_that_would_share_a_topic_are_refused(database: Conninfo) -> None
     run(database, 'CREATE TABLE "a b" (id int PRIMARY KEY)')
     run(database, 'CREATE TABLE "a_b" (id int PRIMARY KEY)')
     assert "would share the topic t.public.a_b" in str(refusal(database))
+
+
+def test_lines_to_paste_name_a_table_whatever_it_is_called(database: Conninfo) -> None:
+    odd = TableName("public", "a\nb\"\\ \x1b'é")
+    run(database, sql.SQL("CREATE TABLE {} (id int)").format(sql.Identifier(*odd)).as_string())
+    run(database, alter_identity([odd], "FULL"))
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        asked = connection.execute(
+            "SELECT relreplident FROM pg_class WHERE relname = %s", [odd.name]
+        )
+        assert asked.fetchall() == [("f",)]
 
 
 def test_missing_rights_are_listed_as_grants(database: Conninfo) -> None:

@@ -55,6 +55,40 @@ def test_an_empty_text_does_not_become_null_by_partitioning(lakehouse: Lakehouse
     assert found == [None, None, "a"]
 
 
+def test_a_value_that_partitions_is_no_path(lakehouse: Lakehouse) -> None:
+    longest = 255 - len("col-6f1cf55c-2d67-4a7c-9f5c-0f3d8a1d2b3c=")
+    hostile = ["../../../up", "/etc/x", "..", "two\nlines", "%2e%2e", "a=b", "\x01", "?" * 71]
+    hostile += ["x" * longest, "é" * (longest // 2)]
+    table = {"source": "public.t", "partition": ["p"]}
+    lakehouse.configure(tables=[table])
+    log = lakehouse.log(column("id", "int4", 1), column("p", "text"))
+    for number, text in enumerate(hostile):
+        log.row("r", at(10, 0), {"id": number, "p": text})
+    log.table(10)
+    log.reached(at(10, 0))
+    done = lakehouse.merge()
+    assert [str(each.error) for each in done.tables if each.error] == []
+    assert sorted(row["p"] for row in lakehouse.rows(log.schema)) == sorted(hostile)
+    assert [path.name for path in lakehouse.folder.parent.iterdir()] == [lakehouse.folder.name]
+    log.row("u", at(20), {"id": 0, "p": "x" * (longest + 1)})
+    log.row("u", at(20, 1), {"id": 1, "p": "?" * 72})
+    log.reached(at(20, 1))
+    (refused,) = lakehouse.merge().tables
+    assert "column p (text) has a text as long as no folder's name" in str(refused.error)
+    log.row("u", at(30), {"id": 0, "p": "__HIVE_DEFAULT_PARTITION__"})
+    log.row("u", at(30, 1), {"id": 1, "p": "y"})
+    log.reached(at(30, 1))
+    (refused,) = lakehouse.merge().tables
+    assert "column p (text) has the text __HIVE_DEFAULT_PARTITION__" in str(refused.error)
+    lakehouse.configure(tables=[{**table, "unfit": {"p": "null"}}])
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert {row["id"]: row["p"] for row in lakehouse.rows(log.schema) if row["id"] < 3} == {
+        0: None,
+        1: "y",
+        2: "..",
+    }
+
+
 @pytest.mark.proof
 def test_a_table_without_a_key_has_the_usual_kinds_that_it_can_have(lakehouse: Lakehouse) -> None:
     usual = {"kinds": ["current", "history", "changes"], "deletes": "mark"}

@@ -167,8 +167,56 @@ def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
 
 
+SECRET = """
+[source]
+host = "db"
+password = "hunter2"
+[snapshot_source]
+password = "hunter2"
+[capture]
+topic.prefix = "shop"
+column.mask.hash.SHA-256.with.salt.hunter2 = "a.b.c"
+[format]
+"value.schema.registry.url" = "https://u:hunter2@registry"
+[kafka]
+bootstrap.servers = "kafka:9092"
+sasl.password = "hunter2"
+[lakehouse]
+path = "lake"
+salt = "hunter2"
+[search]
+url = "https://u:hunter2@search"
+[spark]
+spark.hadoop.fs.s3a.secret.key = "hunter2"
+"""
+"""A secret wherever the settings may have one."""
+
+
 def test_secrets_are_not_in_the_settings_text(read: Read) -> None:
-    assert "hunter2" not in repr(read(MINIMAL))
+    for search in ("", 'username = "u"\npassword = "hunter2"\n', 'api.key = "hunter2"\n'):
+        settings = read(SECRET.replace("[spark]", f"{search}[spark]"))
+        for text in (repr(settings), str(settings), str(settings.capture), str(settings.search)):
+            assert "shop" in repr(settings)
+            assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('"a.b.c"', '"a.(b"'),
+        ('salt.hunter2 = "a.b.c"', "salt.hunter2 = 1"),
+        ('host = "db"', 'host = "postgresql://u:hunter2@db"'),
+        ('host = "db"', 'dbname = "postgresql://u:hunter2@db"'),
+        ('"https://u:hunter2@search"', '"ftp://u:hunter2@search"'),
+        ('path = "lake"', 'path = "lake"\nkeep = "never"'),
+    ],
+)
+def test_secrets_are_not_in_what_is_said_of_wrong_settings(
+    read: Read, right: str, wrong: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(SECRET.replace(right, wrong, 1))
+    assert "hunter2" not in str(refused.value)
 
 
 def test_table_lists_match_whole_names_in_any_case(read: Read) -> None:

@@ -14,7 +14,7 @@ import millrace
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode, SourceUnreachableError
-from cdc.settings import load
+from cdc.settings import Settings, load
 from deploy.commands.app import COMMANDS, app
 
 EXTRAS = ("pyspark", "delta", "opensearchpy", "fastavro", "confluent_kafka.schema_registry")
@@ -153,7 +153,9 @@ def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
     assert CliRunner().invoke(app, ["init", str(path)]).exit_code == 0
     monkeypatch.setenv("MILLRACE_PASSWORD", "secret")
     assert load(path).capture.topic_prefix
+    assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("changed = 1\n")
+    path.chmod(0o644)
     again = CliRunner().invoke(app, ["init", str(path)])
     assert isinstance(again.exception, ConfigError)
     assert path.read_text() == "changed = 1\n"
@@ -282,3 +284,42 @@ def test_a_closed_terminal_is_no_disk_that_fails() -> None:
         os.close(leader)
         _, complaints = command.communicate()
     assert (command.returncode, complaints) == (ExitCode.INTERRUPTED, b"")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run", "snapshot", "snapshot --dry-run a.b", "new-epoch", "status", "drop"),
+        *("merge lakehouse", "compact topics", "rebuild search", "search a.b c"),
+        *("dead-letters list", "dead-letters show 1", "dead-letters replay 1"),
+        *("dead-letters discard 1", "dead-letters search"),
+    ],
+)
+def test_every_command_that_connects_looks_first_at_what_others_on_the_network_can_read(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(_settings: Settings) -> None:
+        raise ConfigError("it looks")
+
+    path = tmp_path / "millrace.toml"
+    path.write_text(NOWHERE)
+    monkeypatch.setattr(Settings, "exposures", property(look))
+    ended = CliRunner().invoke(app, [*command.split(), "--config", str(path)])
+    assert str(ended.exception) == "it looks"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("command", ["run", "drop"])
+def test_plain_text_over_a_network_is_told_on_standard_error_before_anything_is_sent(
+    tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "millrace.toml"
+    path.write_text(NOWHERE + 'search = { url = "http://u:hunter2@search.invalid" }')
+    ended = python("import millrace; millrace.main()", command, "--config", str(path))
+    warning, _, error = ended.stderr.partition(" (127.0.0.1:1/d)")
+    assert "[search]" in warning
+    assert "sends the password and documents to search.invalid in plain text" in warning
+    assert "use https://" in warning
+    assert "hunter2" not in ended.stderr
+    assert "→" in error
+    assert ended.returncode == ExitCode.SOURCE_UNREACHABLE

@@ -1,13 +1,16 @@
-"""Whoever asks for the daemon's health costs it nothing, and its log no line."""
+"""Whoever asks for the daemon's health costs it little, and its log no line, however they ask."""
 
+import contextlib
 import socket
 import struct
 import threading
+import time
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from unittest.mock import Mock
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from deploy.commands.health import HealthServer
 from deploy.local.processes import reserve_port
@@ -36,3 +39,95 @@ def test_probes_that_ask_for_the_head_alone_get_it() -> None:
         answer = connection.getresponse()
         assert (answer.status, answer.read()) == (503, b"")
         connection.close()
+
+
+@pytest.fixture
+def server() -> Iterator[HealthServer]:
+    registry = CollectorRegistry()
+    Gauge("millrace_live", "Whether it is.", registry=registry).set(1)
+    health = Mock()
+    health.report.return_value = {"live": True, "ready": True}
+    with HealthServer(f"127.0.0.1:{reserve_port()}", health, registry) as started:
+        yield started
+
+
+def connected(server: HealthServer) -> socket.socket:
+    """A client's connection."""
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=60)
+
+
+def ask(server: HealthServer, request: bytes) -> bytes:
+    """Send bytes, and return all that is answered until the connection ends."""
+    with connected(server) as client:
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            client.sendall(request)
+            while piece := client.recv(65_536):
+                answer += piece
+        return answer
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        b"application/openmetrics-text; version=x",
+        b"application/openmetrics-text;version=1e5",
+        b"text/plain;version=\xb2",
+        b"text/plain;version=" + b"9" * 5_000,
+        b"application/openmetrics-text;version=1.0.0\r\n ",
+        b",;=,;",
+    ],
+    ids=range(6),
+)
+def test_metrics_are_told_whatever_form_is_asked_for(
+    server: HealthServer, accept: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = ask(server, b"GET /metrics HTTP/1.1\r\nAccept: " + accept + b"\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert all(b": " in line for line in head.split(b"\r\n")[1:])
+    assert b"millrace_live 1.0" in body
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /health/live HTTP/1.1\r\nX: " + b"x" * 20_000,
+        b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00" + bytes(20_000),
+        b"GET /health/live HTTP/9.9\r\n\r\n",
+        b"\r\n\r\n",
+        b"PUT /health/live HTTP/1.1\r\n\r\n",
+    ],
+    ids=range(6),
+)
+def test_what_is_no_request_or_a_long_one_is_neither_answered_as_one_nor_told(
+    server: HealthServer, request_: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert b"200 OK" not in ask(server, request_)
+    assert b"200 OK" in ask(server, b"GET /health/live HTTP/1.1\r\n\r\n")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_probe_is_answered_beside_a_hundred_clients_that_say_nothing(
+    server: HealthServer,
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(connected(server))
+        assert b"200 OK" in ask(server, b"GET /health/live HTTP/1.1\r\n\r\n")
+        answering = [each for each in threading.enumerate() if "process_request" in each.name]
+        assert len(answering) <= 2 * server.connections_max
+
+
+def test_a_client_that_trickles_is_left_alone_in_time(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "request_s_max", 0.5)
+    with connected(server) as client:
+        began = time.monotonic()
+        with pytest.raises(ConnectionError):  # noqa: PT012 (which send fails isn't known)
+            while time.monotonic() < began + 60:
+                client.sendall(b"G")
+                time.sleep(0.1)

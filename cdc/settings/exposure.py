@@ -1,0 +1,164 @@
+"""Sections of the settings → what of them crosses a network that others may read or answer on.
+
+Libraries connect in plain text where nobody says otherwise, and say nothing of it. A socket of the
+file system and an address of this machine itself are no network.
+"""
+
+import ipaddress
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from cdc.settings.kinds import LibraryOptions
+from cdc.settings.search import SearchSettings
+
+_LIBPQ: Final = {
+    "host": "PGHOST",
+    "hostaddr": "PGHOSTADDR",
+    "service": "PGSERVICE",
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "gssencmode": "PGGSSENCMODE",
+}
+"""Keywords that decide whether and how a connection is encrypted → the variable that sets each."""
+_MAYBE_PLAIN: Final = frozenset({"disable", "allow", "prefer"})
+"""libpq's modes that talk in plain text to a server, or to an attacker, that offers no TLS."""
+_ROOT: Final = Path("~/.postgresql/root.crt")
+_KAFKA_TLS: Final = frozenset({"ssl", "sasl_ssl"})
+_REGISTRY_URL: Final = "schema.registry.url"
+_CREDENTIALS: Final = ("basic.auth.user.info", "bearer.auth.")
+
+
+class Exposure(NamedTuple):
+    """A setting by which somebody on the network can read along, or answer as the server.
+
+    ``is_plain``: not even one who only listens is kept out.
+    """
+
+    where: str
+    what: str
+    remedy: str
+    is_plain: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.what}: {self.remedy}"
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, by its name or address alone: nothing is looked up."""
+    name = host.strip("[]").lower()
+    if name.startswith(("/", "@")):  # libpq's sockets of the file system
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
+    """What libpq's keywords, and the variables that stand in for them, let through."""
+    given = {
+        keyword: keywords.get(keyword) or os.environ.get(variable, "")
+        for keyword, variable in _LIBPQ.items()
+    }
+    hosts = (given["hostaddr"] or given["host"]).split(",")
+    remote = [host for host in hosts if host and not is_local(host)]
+    if not remote and not (given["service"] and hosts == [""]):
+        return
+    there = ", ".join(remote) or f"the hosts of the service {given['service']}"
+    mode = given["sslmode"] or "prefer"
+    if mode in _MAYBE_PLAIN:
+        if given["gssencmode"] != "require":
+            yield Exposure(
+                section,
+                f"may send the password and rows to {there} in plain text (sslmode = {mode})",
+                'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
+            )
+    elif mode == "require" and not (given["sslrootcert"] or _ROOT.expanduser().exists()):
+        yield Exposure(
+            section,
+            f"encrypts, and doesn't check that it is {there} that answers (sslmode = {mode})",
+            'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
+            is_plain=False,
+        )
+
+
+def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
+    """What librdkafka's options let through, and so Spark's reader, which is given the same."""
+    brokers = [broker.strip() for broker in options.get("bootstrap.servers", "").split(",")]
+    remote = [broker for broker in brokers if broker and not is_local(_broker_host(broker))]
+    if not remote:
+        return
+    protocol = options.get("security.protocol", "plaintext").lower()
+    if protocol not in _KAFKA_TLS:
+        sent = "the password and records" if "sasl" in protocol else "records"
+        secure = "SASL_SSL" if "sasl" in protocol else "SSL"
+        yield Exposure(
+            "[kafka]",
+            f"sends {sent} to {', '.join(remote)} in plain text (security.protocol ="
+            f" {protocol.upper()})",
+            f'set security.protocol = "{secure}", and ssl.ca.location where the system doesn\'t'
+            " know the authority",
+        )
+    elif (
+        options.get("enable.ssl.certificate.verification", "true").lower() == "false"
+        or options.get("ssl.endpoint.identification.algorithm", "https").lower() == "none"
+    ):
+        yield Exposure(
+            "[kafka]",
+            f"encrypts, and doesn't check that it is {', '.join(remote)} that answers",
+            "leave out enable.ssl.certificate.verification and"
+            " ssl.endpoint.identification.algorithm, and set ssl.ca.location",
+            is_plain=False,
+        )
+
+
+def of_registry(options: LibraryOptions) -> Iterator[Exposure]:
+    """What the converters' options let through to the schema registry; each side has its own."""
+    has_password = any(credential in name for name in options for credential in _CREDENTIALS)
+    for name in sorted(options):
+        for address in options[name].split(",") if name.endswith(_REGISTRY_URL) else ():
+            url = urlsplit(address.strip())
+            with_password = has_password or url.username is not None
+            sent = "the password and schemas" if with_password else "schemas"
+            yield from _plain_http("[format]", name, url, sent)
+
+
+def of_search(search: SearchSettings | None) -> Iterator[Exposure]:
+    """What goes to the search server over plain HTTP."""
+    if search is None:
+        return
+    url = urlsplit(search.url)
+    has_password = search.username or search.api_key or url.username is not None
+    sent = "the password and documents" if has_password else "documents"
+    yield from _plain_http("[search]", "url", url, sent)
+
+
+def _plain_http(section: str, name: str, url: SplitResult, sent: str) -> Iterator[Exposure]:
+    host = url.hostname or ""
+    if url.scheme.lower() == "http" and not is_local(host):
+        yield Exposure(
+            section, f"sends {sent} to {host} in plain text ({name} = http://…)", "use https://"
+        )
+
+
+def _broker_host(broker: str) -> str:
+    """Of ``host``, ``host:port`` and ``protocol://host:port``, as librdkafka takes them."""
+    address = broker.rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() and not address.endswith("]") else address
+
+
+def exposures(
+    sources: Mapping[str, LibraryOptions],
+    kafka: LibraryOptions,
+    registry: LibraryOptions,
+    search: SearchSettings | None,
+) -> list[Exposure]:
+    """All of them; ``sources`` by the names of their sections."""
+    found = [each for name, source in sources.items() for each in of_source(name, source)]
+    return [*found, *of_kafka(kafka), *of_registry(registry), *of_search(search)]

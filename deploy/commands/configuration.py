@@ -1,0 +1,18 @@
+"""A configuration file → the settings of a command that connects, which warns of the network.
+
+Each start warns: whoever set it up isn't always who runs it.
+"""
+
+import sys
+from pathlib import Path
+
+from cdc.settings import Settings, load
+from deploy.commands.printing import printable_line
+
+
+def load_to_connect(path: Path) -> Settings:
+    """Read the settings, and say on standard error what others on the network can read."""
+    settings = load(path)
+    for exposure in settings.exposures:
+        print(f"millrace: warning: {printable_line(str(exposure))}", file=sys.stderr)
+    return settings

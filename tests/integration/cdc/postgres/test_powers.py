@@ -1,0 +1,74 @@
+"""Roles of more or less power → what a daemon says of them, with the line that mends it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cdc.postgres.captured import captured_tables
+from cdc.postgres.checks.powers import find_powers
+from cdc.postgres.connection import connect
+from tests.fixtures.source import Conninfo, capture, run
+
+pytestmark = [pytest.mark.postgres]
+MakeRole = Callable[[str], Conninfo]
+DISABLED = {"publication_autocreate_mode": "disabled", "publication_name": "own"}
+
+
+def powers(database: Conninfo, role: Conninfo, **more: object) -> list[str]:
+    settings = capture(database, **more)
+    with connect({**database, **role}, purpose="test") as connection:
+        return list(find_powers(connection, settings, captured_tables(connection, settings)))
+
+
+@pytest.fixture(autouse=True)
+def table(database: Conninfo) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION own FOR TABLE t")
+
+
+def test_a_role_that_may_only_read_and_replicate_is_nothing_to_tell(
+    database: Conninfo, role: MakeRole
+) -> None:
+    plain = role("REPLICATION")
+    run(database, f"GRANT SELECT ON t TO {plain['user']}")
+    assert powers(database, plain, **DISABLED) == []
+
+
+def test_a_superuser_is_told_once(database: Conninfo, role: MakeRole) -> None:
+    mighty = role("SUPERUSER CREATEROLE")
+    (told,) = powers(database, mighty, **DISABLED)
+    assert told.endswith(f"ALTER ROLE {mighty['user']} NOSUPERUSER;")
+
+
+def test_a_role_that_may_become_a_superuser_is_one(database: Conninfo, role: MakeRole) -> None:
+    mighty, plain = role("SUPERUSER"), role("NOINHERIT")
+    run(database, f"GRANT {mighty['user']} TO {plain['user']}")
+    (told,) = powers(database, plain, **DISABLED)
+    assert "is a superuser, or may become one" in told
+
+
+def test_rights_over_roles_and_files_are_told_each_and_mended_by_the_lines(
+    database: Conninfo, role: MakeRole
+) -> None:
+    strong = role("CREATEROLE")
+    run(database, f"GRANT pg_read_server_files, pg_write_all_data TO {strong['user']}")
+    told = powers(database, strong, **DISABLED)
+    lines = [text.rpartition("let a superuser run ")[2] for text in told]
+    assert lines == [
+        f"ALTER ROLE {strong['user']} NOCREATEROLE;",
+        f"REVOKE pg_read_server_files, pg_write_all_data FROM {strong['user']};",
+    ]
+    run(database, *lines)
+    assert powers(database, strong, **DISABLED) == []
+
+
+def test_owning_captured_tables_is_told_where_nothing_needs_it(
+    database: Conninfo, role: MakeRole
+) -> None:
+    owner, member = role(""), role("")
+    run(database, f"ALTER TABLE t OWNER TO {owner['user']}")
+    run(database, f"GRANT {owner['user']} TO {member['user']}")
+    for each in (owner, member):
+        (told,) = powers(database, each, **DISABLED)
+        assert f"the role {each['user']} owns 1 captured tables" in told
+        assert "public.t" in told
+        assert powers(database, each) == [], "it has to own them, to publish them"
