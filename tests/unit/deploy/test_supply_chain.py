@@ -17,7 +17,7 @@ IMAGES: Final = {"daemon": (), "jobs": ("spark", "search")}
 
 
 def locked(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Package → its pin and its hashes."""
+    """Package → its pin, wherever it is needed, and its hashes."""
     text = path.read_text("utf-8").replace("\\\n", "")
     lines = [
         line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")
@@ -28,7 +28,7 @@ def locked(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
         name = canonicalize_name(Requirement(pin).name)
         assert re.search(r"==\S", pin), pin
         assert hashes, f"{name} has no hash"
-        found[name] = (pin, tuple(sorted(hashes)))
+        found[name] = (pin.partition(" ;")[0], tuple(sorted(hashes)))
     return found
 
 
