@@ -52,6 +52,7 @@ def test_all_requirements_that_arent_met_are_on_lines_of_their_own() -> None:
     ("name", "quoted"),
     [
         ("plain", "plain"),
+        ("order", '"order"'),
         ('With "quotes"', '"With ""quotes"""'),
         ("a\nb", r'U&"a\+00000Ab"'),
         ('\\"\x1b', r'U&"\+00005C""\+00001B"'),

@@ -4,6 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.postgres.captured import captured_tables, drop_publication, ensure_publication
+from cdc.postgres.failures import RESERVED_WORDS
 from cdc.postgres.ownership import is_own
 from cdc.postgres.publishing import add, addable
 from tests.fixtures.source import Conninfo, capture, run, session
@@ -53,3 +54,17 @@ def test_why_a_table_cant_be_added_is_told_once_with_the_line_that_adds_it(
         assert told == {}
     (line,) = [each for each in lines if "can't be added" in each["event"]]
     assert f"ALTER PUBLICATION {settings.publication_name} ADD TABLE" in line["remedy"]
+
+
+def test_reserved_words_are_names_as_any_other(database: Conninfo) -> None:
+    """The list is ours: each server has its own, which grows from release to release."""
+    settings = capture(database, **{"publication.name": "order"})
+    run(database, 'CREATE SCHEMA "user"', 'CREATE TABLE "user"."select" (id int PRIMARY KEY)')
+    with session(database) as opened:
+        reserved = "SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')"
+        assert {word for (word,) in opened.execute(reserved)} <= RESERVED_WORDS
+        assert ensure_publication(opened, settings, captured_tables(opened, settings))
+        run(database, 'CREATE TABLE "user"."table" (id int PRIMARY KEY)')
+        new = addable(opened, settings, captured_tables(opened, settings))
+        assert [table.name.name for table in new] == ["table"]
+        assert add(opened, settings, new, {}) == set()
