@@ -19,7 +19,6 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
 from sinks.changes.generations import keeps_rows, of_newest
-from sinks.changes.names import OWN
 from sinks.changes.newest import within
 from sinks.changes.shape import TableShape, drops_since, plain_shape
 from sinks.log.changes import MillraceChanges
@@ -36,6 +35,7 @@ from sinks.search.ended import delete_ended
 from sinks.search.executors import WrittenDocuments
 from sinks.search.indexes import Generation, TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
+from sinks.search.rows import RESERVED
 from sinks.search.steps import is_one_step
 from sinks.search.writing import marked, write_newest, write_remaining, write_snapshot_rows
 from sinks.spark.errors import explained
@@ -307,7 +307,7 @@ class TableIndexer:
         if before.schema_version == versions[-1].version:
             return before.model_copy(update={"loading": loading})
         drops = drops_since(versions, before.schema_version)
-        keeps = keeps_rows(versions, before.schema_version, OWN) and not (drops and removes)
+        keeps = keeps_rows(versions, before.schema_version, RESERVED) and not (drops and removes)
         wanted = self._mapping(versions)
 
         def fitting(into: TableGeneration) -> TableGeneration | None:
@@ -338,7 +338,7 @@ class TableIndexer:
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
     """The columns of a table's documents; raises SinkError where there can't be such."""
     unfit = search.index_of(str(versions[-1].name)).unfit
-    return plain_shape(versions, OWN, [name for name, what in unfit.items() if what == "null"])
+    return plain_shape(versions, RESERVED, [name for name, what in unfit.items() if what == "null"])
 
 
 def history_of(cut: Position) -> Position:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.records.schema import Column
-from sinks.changes.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.names import ABSENT, FILLED, OP, OWN, POSITION, UPSERT, quoted
 from sinks.changes.shape import TableShape
 from sinks.search.documents import POSITION_FIELD, field_names
 from sinks.spark.jvm import struct_of
@@ -23,6 +23,8 @@ JSON: Final = {
 }
 """How Spark writes a document."""
 _KEY: Final = "_millrace_key"
+RESERVED: Final = (*OWN, _KEY)
+"""Names that no column of the source can have in rows that become documents."""
 _HOUR_US: Final = 3_600_000_000
 _MINUTE_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000

@@ -137,6 +137,18 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     )
 
 
+def test_columns_may_have_names_that_are_millraces_own(indexes: Indexes) -> None:
+    names = ("_millrace_key", "_millrace_op", "_millrace_position", "_millrace_absent")
+    columns = [column("id", "int4", 1), *(column(name, "text") for name in names)]
+    log = HandLog(indexes.kafka, indexes.prefix, table_schema(indexes.prefix, "t", *columns))
+    log.row("r", at(100, 0), {"id": 0, **{name: name for name in names}})
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    expected = {"id": 0, **{f"x{name}": name for name in names}}
+    assert indexes.documents() == {"0": expected}
+
+
 def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexes) -> None:
     key = column("id", "int4", 1, number=1)
     versions = [
