@@ -321,12 +321,15 @@ def _changed(
         return replace(
             field, id=f"{number}:{sources[number].name}", name=name, type=kind, sources=sources
         )
+    anew = "remove the derived table"
+    if options.kind != "current":  # which has older values, too
+        anew = f'set types = {{ {field.column.name} = "string" }} there, and {anew}'
     raise SinkError(
         f"column {field.column.name} was {field.type} here, and is {field.column.declared} in the "
         f"source from schema version {number} on: {kind} doesn't hold its old values",
         where=f"table {newest.name}",
         remedy='set incompatible = "cast" or "new_column" for the table in [[lakehouse.tables]], '
-        "or remove the derived table, so that the next run rebuilds it from the log",
+        f"or {anew}, so that the next run rebuilds it from the log",
     )
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from cdc.records.schema import Column
 from sinks.changes.names import quoted
 from sinks.changes.shape import DerivedField, TableShape
-from sinks.changes.types import json_type
+from sinks.changes.types import json_type, spark_type
 from sinks.spark.jvm import texts
 
 BROKEN: Final = "_millrace_broken"
@@ -33,9 +33,15 @@ class EnvelopeSchema:
     def of(cls, shape: TableShape) -> "EnvelopeSchema":
         """The way to read the columns that a derived table has."""
         types: dict[str, set[str]] = {}
+        sources: set[tuple[int, str]] = set()
         for field in shape.fields:
-            for column in field.sources.values():
+            for number, column in field.sources.items():
                 types.setdefault(column.name, set()).add(_type(field, column))
+                sources.add((number, column.name))
+        for version in shape.versions:
+            for column in version.event_columns:  # another one had the name before, or has it now
+                if column.name in types and (version.version, column.name) not in sources:
+                    types[column.name].add(json_type(column, spark_type(column)))
         return cls(
             {name: kinds.pop() if len(kinds) == 1 else "string" for name, kinds in types.items()},
             {name: place for place, name in enumerate(types)},

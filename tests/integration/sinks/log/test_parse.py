@@ -69,6 +69,28 @@ def test_a_null_is_no_absent_value_nor_the_other_way_round(
     assert [row["other"] for row in parsed] == [row["other"] for row in rows]
 
 
+def test_a_column_that_had_the_name_before_may_have_had_any_type(spark: "SparkSession") -> None:
+    """It was dropped, and made again: of its values nothing is wanted."""
+    key = column("id", "int4", 1, number=1)
+    again = [column("c", "text", number=2), column("c", "int4", number=3)]
+    versions = [
+        table_schema("p", "t", key, each, version=number, oid=7)
+        for number, each in enumerate(again, 1)
+    ]
+    place = str(Position(1, Lsn(1), 1))
+    rows = [(1, "x"), (2, 5)]
+    records = [
+        (
+            "t", 0, number, f'{{"id":{number}}}',
+            json.dumps({"after": {"id": number, "c": value}, "op": "c"}), place, 1, number,
+            None, None, 0,
+        )
+        for number, value in rows
+    ]  # fmt: skip
+    parsed = parse(spark.createDataFrame(records, RAW), plain_shape(versions, OWN)).collect()
+    assert [(row["id"], row["c"]) for row in parsed] == [(1, None), (2, 5)]
+
+
 def test_values_come_as_what_they_are(spark: "SparkSession") -> None:
     columns = [
         column("id", "int8", 1),
