@@ -1,9 +1,9 @@
 """A condition as a signal, or a user, writes it → SQL that says the same and nothing else.
 
 It comes from whoever may send signals, and runs with the daemon's rights. So what PostgreSQL gets
-is never that text: sqlglot parses it, and each node is written again by what is here, with all
-brackets, types and functions by their schema. A node that this doesn't name is refused; a
-difference between the two parsers is of no use then.
+is never that text: sqlglot parses it, of the tokens that condition_tokens.py lets pass, and each
+node is written again by what is here, with all brackets, types and functions by their schema. A
+node that this doesn't name is refused; a difference between the two parsers is of no use then.
 
 Values are columns, literals and what is made of them; a condition is a comparison of values, or
 conditions joined by AND, OR and NOT. sqlglot binds operators as PostgreSQL does; where a tree says
@@ -18,26 +18,15 @@ from typing import Final
 
 from psycopg import sql
 from sqlglot import exp
-from sqlglot.dialects.dialect import Dialect
-from sqlglot.tokenizer_core import TokenType
 
 from cdc.errors import TableRefusedError
+from cdc.postgres.checks.condition_tokens import NOT_A_COLUMN, POSTGRES, ConditionError, tokens
 from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
 
-CHARACTERS_MAX: Final = 1 << 16
-"""Of a condition: a list of some thousand keys, which takes a second to parse."""
 _USER_OIDS: Final = 16_384
 """FirstNormalObjectId: OIDs from here on aren't PostgreSQL's own."""
-_POSTGRES: Final = Dialect.get_or_raise("postgres")
-_REFUSED_TOKENS: Final = {TokenType.L_BRACKET, TokenType.L_BRACE}
-"""Each one within another doubles what the parser tries."""
-_VALUE_NAMES: Final = frozenset({
-    "current_catalog", "current_role", "current_schema", "current_time", "current_user",
-    "localtime", "localtimestamp", "session_user", "system_user", "user",
-})  # fmt: skip
-"""Without quotes they aren't columns to PostgreSQL."""
 _CONNECTIVES: Final[dict[type[exp.Expr], tuple[str, int]]] = {
     exp.Or: ("OR", 1),
     exp.And: ("AND", 2),
@@ -108,10 +97,6 @@ _REMEDY: Final = (
 )
 
 
-class _ConditionError(Exception):
-    """What a condition may not have."""
-
-
 def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str:
     """Write a condition on a table's columns again.
 
@@ -120,7 +105,7 @@ def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str
     kinds = {column.name: kind for column in columns if (kind := _kind(column))}
     try:
         return _rendered(condition, frozenset(kinds.items()))
-    except _ConditionError as error:
+    except ConditionError as error:
         what = str(error)
     except Exception:  # noqa: BLE001 - nobody knows all that a parser does with foreign text
         what = "what can't be parsed"
@@ -157,25 +142,11 @@ def _kind(column: Column) -> str:
 
 @lru_cache(maxsize=64)
 def _rendered(condition: str, kinds: frozenset[tuple[str, str]]) -> str:
-    if len(condition) > CHARACTERS_MAX:
-        raise _ConditionError(f"more than {CHARACTERS_MAX:,} characters")
-    if "\0" in condition or not _is_unicode(condition):
-        raise _ConditionError("characters that aren't text")
-    tokens = _POSTGRES.tokenize(condition)
-    if any(token.token_type in _REFUSED_TOKENS for token in tokens):
-        raise _ConditionError("square or curly brackets")
-    parsed = _POSTGRES.parse_into(exp.Condition, condition)
+    checked = tokens(condition, dict(kinds))
+    parsed = POSTGRES.parser().parse_into(exp.Condition, checked, condition)
     if len(parsed) != 1 or parsed[0] is None:
-        raise _ConditionError("no condition, or more than one")
+        raise ConditionError("no condition, or more than one")
     return _Renderer(dict(kinds)).condition(parsed[0])
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class _Renderer:
@@ -285,13 +256,11 @@ class _Renderer:
 
     def _column(self, node: exp.Column) -> str:
         _check(node, "this")
-        if type(node.this) is not exp.Identifier:
+        if type(node.this) is not exp.Identifier or not node.this.args.get("quoted"):
             raise _refusal(node.this)
-        name = _name(node.this)
-        is_value = name in _VALUE_NAMES and not node.this.args.get("quoted")
-        if is_value or name not in self._kinds:
-            what = "which is no column that events show as it is, of a type that isn't a user's own"
-            raise _ConditionError(f"{name!r}, {what}")
+        name = node.this.name
+        if name not in self._kinds:
+            raise ConditionError(f"{name!r}, {NOT_A_COLUMN}")
         column = sql.Identifier(name).as_string(None)
         if self._kinds[name] == "enum":  # not a cast, which may be its owner's
             return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
@@ -299,14 +268,14 @@ class _Renderer:
 
     def _check_order(self, node: exp.Expr) -> None:
         """An enum's labels have an order of their own, and their texts another."""
-        names = map(_name, node.find_all(exp.Identifier))
-        if any(self._kinds.get(name) == "enum" for name in names):
-            raise _ConditionError("an enum whose order matters")
+        names = node.find_all(exp.Identifier)
+        if any(self._kinds.get(name.name) == "enum" for name in names):
+            raise ConditionError("an enum whose order matters")
 
     def _list(self, nodes: Iterable[exp.Expr]) -> str:
         values = [self.value(node) for node in nodes]
         if not values:
-            raise _ConditionError("an empty list")
+            raise ConditionError("an empty list")
         return ", ".join(values)
 
 
@@ -317,14 +286,7 @@ def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> No
         raise _refusal(node)
     binds, needed = level
     if binds < needed:
-        raise _ConditionError("operators whose order takes brackets to tell")
-
-
-def _name(identifier: exp.Identifier) -> str:
-    """As PostgreSQL takes it: without quotes, ASCII letters become small."""
-    if identifier.args.get("quoted"):
-        return identifier.name
-    return "".join(each.lower() if each.isascii() else each for each in identifier.name)
+        raise ConditionError("operators whose order takes brackets to tell")
 
 
 def _member(node: exp.Expr, at: str) -> exp.Expr:
@@ -334,11 +296,11 @@ def _member(node: exp.Expr, at: str) -> exp.Expr:
     return member
 
 
-def _refusal(node: object) -> _ConditionError:
+def _refusal(node: object) -> ConditionError:
     name = type(node).__name__
     if isinstance(node, exp.Anonymous | exp.Dot):
         name = f"the function {node.name or node.expression.name}"
-    return _ConditionError(f"{name!r}, which may not be there")
+    return ConditionError(f"{name!r}, which may not be there")
 
 
 def _constant(node: exp.Expr) -> str:
@@ -359,7 +321,7 @@ def _constant(node: exp.Expr) -> str:
 
 def _type(node: exp.Expr) -> str:
     if not isinstance(node, exp.DataType) or node.this not in _TYPES:
-        raise _ConditionError("a cast to a type that may not be there")
+        raise ConditionError("a cast to a type that may not be there")
     _check(node, "this", *(["expressions"] if node.this in _WITH_PARAMETERS else []))
     numbers = [parameter.this for parameter in node.expressions]
     if not all(type(number) is exp.Literal and str(number.this).isdecimal() for number in numbers):
