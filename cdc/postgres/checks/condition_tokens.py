@@ -175,10 +175,10 @@ class _TokenReader:
                 self._take(3, word, is_value=True)
             else:
                 self._take(2, word, is_value=False)
-        elif is_called and self._read[self._at].text.isidentifier():
-            raise ConditionError(f"'the function {word[:_SHOWN]}', which may not be there")
         elif size and self._is(TokenType.STRING, size):  # date '2026-01-01'
             self._literal_of_type(size)
+        elif is_called and self._read[self._at].text.isidentifier():
+            raise ConditionError(f"'the function {word[:_SHOWN]}', which may not be there")
         elif word == "unknown" and self._before in {"is", "not"}:
             self._take(1, word, is_value=True)
         elif self._is(TokenType.DOT) and self._is_joined(TokenType.NUMBER):  # .5

@@ -86,7 +86,8 @@ _TYPES: Final = {
 }
 """Those that a value may be cast to. Without real, which sqlglot doesn't tell from float."""
 _WITH_PARAMETERS: Final = {exp.DType.DECIMAL, exp.DType.VARCHAR}
-_ORDERED: Final = (*_INEQUALITIES, exp.Between, exp.Greatest, exp.Least)
+_SHOWN: Final = 64
+"""Characters of a label that a refusal repeats."""
 _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?", re.IGNORECASE | re.ASCII)
 _HARMLESS: Final = frozenset({"big_int", "ignore_nulls", "nested", "safe", "typed"})
 """Members of nodes that say how other dialects take them."""
@@ -102,9 +103,9 @@ def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str
 
     Raises TableRefusedError for one that has anything else in it.
     """
-    kinds = {column.name: kind for column in columns if (kind := _kind(column))}
+    shown = {column.name: column.labels for column in columns if _is_known(column)}
     try:
-        return _rendered(condition, frozenset(kinds.items()))
+        return _rendered(condition, frozenset(shown.items()))
     except ConditionError as error:
         what = str(error)
     except Exception:  # noqa: BLE001 - nobody knows all that a parser does with foreign text
@@ -130,30 +131,29 @@ def rendered_for(settings: CaptureSettings, table: TableDescription, condition: 
     return rendered(table.name, shown, condition)
 
 
-def _kind(column: Column) -> str:
-    """What a condition may do with a column: nothing, by most types that aren't PostgreSQL's own.
+def _is_known(column: Column) -> bool:
+    """Whether its type is PostgreSQL's own, or an enum.
 
-    Whoever owns a type that isn't PostgreSQL's own makes its casts and operators, too.
+    Whoever owns another one makes its casts and operators, too.
     """
-    if column.type_oid < _USER_OIDS:
-        return "own"
-    return "enum" if column.typtype == "e" and not (column.array or column.domain) else ""
+    is_enum = column.typtype == "e" and not (column.array or column.domain)
+    return column.type_oid < _USER_OIDS or (is_enum and bool(column.labels))
 
 
 @lru_cache(maxsize=64)
-def _rendered(condition: str, kinds: frozenset[tuple[str, str]]) -> str:
-    checked = tokens(condition, dict(kinds))
+def _rendered(condition: str, columns: frozenset[tuple[str, tuple[str, ...]]]) -> str:
+    checked = tokens(condition, dict(columns))
     parsed = POSTGRES.parser().parse_into(exp.Condition, checked, condition)
     if len(parsed) != 1 or parsed[0] is None:
         raise ConditionError("no condition, or more than one")
-    return _Renderer(dict(kinds)).condition(parsed[0])
+    return _Renderer(dict(columns)).condition(parsed[0])
 
 
 class _Renderer:
-    """Nodes → SQL, each in brackets of its own."""
+    """Nodes → SQL, each in brackets of its own. Of the columns, enums have labels."""
 
-    def __init__(self, kinds: dict[str, str]) -> None:
-        self._kinds = kinds
+    def __init__(self, columns: dict[str, tuple[str, ...]]) -> None:
+        self._columns = columns
 
     def condition(self, node: exp.Expr, level: int = 0) -> str:
         """What is true or not; unless it is in brackets, it binds at least that tightly."""
@@ -173,16 +173,19 @@ class _Renderer:
     def _predicate(self, node: exp.Expr) -> str:
         kind = type(node)
         negation = "NOT " if node.args.get("negate") else ""
-        if isinstance(node, _ORDERED):
-            self._check_order(node)
         if operator := {**_EQUALITIES, **_INEQUALITIES}.get(kind):
             _check(node, "this", "expression")
-            return f"({self.value(node.this)} {operator} {self.value(node.expression)})"
+            compared = self._equal if kind in _EQUALITIES else self._values
+            left, right = compared([node.this, node.expression])
+            return f"({left} {operator} {right})"
         if kind in {exp.Like, exp.ILike, exp.Escape}:
             return self._like(node)
         if kind is exp.In:
             _check(node, "this", "expressions")
-            return f"({self.value(node.this)} IN ({self._list(node.expressions)}))"
+            of, *values = self._equal([node.this, *node.expressions])
+            if not values:
+                raise ConditionError("an empty list")
+            return f"({of} IN ({', '.join(values)}))"
         if kind is exp.Between:
             _check(node, "this", "low", "high")
             low, high = (self.value(_member(node, at)) for at in ("low", "high"))
@@ -191,7 +194,7 @@ class _Renderer:
             _check(node, "this", "expression", "negate")
             if type(node.expression) not in {exp.Null, exp.Boolean}:
                 raise _refusal(node.expression)
-            return f"({self.value(node.this)} IS {negation}{self.value(node.expression)})"
+            return f"({self._text_or_value(node.this)} IS {negation}{self.value(node.expression)})"
         return self.value(node)
 
     def _like(self, node: exp.Expr) -> str:
@@ -208,7 +211,7 @@ class _Renderer:
         word = "LIKE" if type(node) is exp.Like else "ILIKE"
         negation = "NOT " if node.args.get("negate") else ""
         pattern = self.value(node.expression)
-        return f"({self.value(node.this)} {negation}{word} {pattern}{escape})"
+        return f"({self._text_or_value(node.this)} {negation}{word} {pattern}{escape})"
 
     def value(self, node: exp.Expr, level: int = 0) -> str:
         """What is compared; unless it is in brackets, it binds at least that tightly."""
@@ -230,14 +233,15 @@ class _Renderer:
         if isinstance(node, exp.Column):
             return self._column(node)
         if kind in _FUNCTIONS:
-            if isinstance(node, _ORDERED):
-                self._check_order(node)
             _check(node, "this", "expression", "expressions")
             rest = [node.args["expression"]] if node.args.get("expression") else node.expressions
-            return f"{_FUNCTIONS[kind]}({self._list([node.this, *rest])})"
+            return f"{_FUNCTIONS[kind]}({', '.join(self._values([node.this, *rest]))})"
         if kind is exp.Cast:
             _check(node, "this", "to")
-            return f"CAST({self.value(node.this)} AS {_type(_member(node, 'to'))})"
+            to = _member(node, "to")
+            is_text = to.this in {exp.DType.TEXT, exp.DType.VARCHAR}
+            cast = self._text_or_value(node.this) if is_text else self.value(node.this)
+            return f"CAST({cast} AS {_type(to)})"
         if kind is exp.Case:
             return self._case(node)
         return _constant(node)
@@ -259,24 +263,39 @@ class _Renderer:
         if type(node.this) is not exp.Identifier or not node.this.args.get("quoted"):
             raise _refusal(node.this)
         name = node.this.name
-        if name not in self._kinds:
+        if name not in self._columns:
             raise ConditionError(f"{name!r}, {NOT_A_COLUMN}")
-        column = sql.Identifier(name).as_string(None)
-        if self._kinds[name] == "enum":  # not a cast, which may be its owner's
-            return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
-        return column
+        if self._columns[name]:
+            what = "is an enum: it is compared with its labels by = <> IN, or LIKE, or cast to text"
+            raise ConditionError(f"{name!r} where it may not be, which {what}")
+        return sql.Identifier(name).as_string(None)
 
-    def _check_order(self, node: exp.Expr) -> None:
-        """An enum's labels have an order of their own, and their texts another."""
-        names = node.find_all(exp.Identifier)
-        if any(self._kinds.get(name.name) == "enum" for name in names):
-            raise ConditionError("an enum whose order matters")
+    def _values(self, nodes: Iterable[exp.Expr]) -> list[str]:
+        return [self.value(node) for node in nodes]
 
-    def _list(self, nodes: Iterable[exp.Expr]) -> str:
-        values = [self.value(node) for node in nodes]
-        if not values:
-            raise ConditionError("an empty list")
-        return ", ".join(values)
+    def _labels(self, node: exp.Expr) -> tuple[str, ...]:
+        """The labels of an enum, where it is one's column; else none."""
+        return self._columns.get(node.name, ()) if type(node) is exp.Column else ()
+
+    def _text_or_value(self, node: exp.Expr) -> str:
+        """A value; an enum's label as a text, not by a cast, which may be its owner's."""
+        bare = node.unnest()
+        if not self._labels(bare):
+            return self.value(node)
+        _check(bare, "this")
+        column = sql.Identifier(bare.name).as_string(None)
+        return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
+
+    def _equal(self, nodes: Iterable[exp.Expr]) -> list[str]:
+        """Values that are compared for equality: enums with labels of theirs, as in PostgreSQL."""
+        bare = [node.unnest() for node in nodes]
+        enums = [labels for node in bare if (labels := self._labels(node))]
+        for node in bare if enums else []:
+            is_label = node.is_string and all(str(node.this) in labels for labels in enums)
+            if not (is_label or type(node) is exp.Null or self._labels(node) == enums[0]):
+                what = f"the label {node.name[:_SHOWN]!r}" if node.is_string else "another value"
+                raise ConditionError(f"an enum compared with {what}, which it hasn't")
+        return [self._text_or_value(node) for node in bare]
 
 
 def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> None:

@@ -15,10 +15,18 @@ TABLE = TableName("public", "item")
 COLUMNS = (
     *(Column(name=name, type="int4", type_oid=23, declared="integer") for name in "abc"),
     *(Column(name=name, type="text", type_oid=25, declared="text") for name in ('A"b', "user")),
-    Column(name="state", type="enum", type_oid=20_000, declared="app.state", typtype="e"),
+    Column(
+        name="state",
+        type="enum",
+        type_oid=20_000,
+        declared="app.state",
+        typtype="e",
+        labels=("new", "done"),
+    ),
     Column(name="mail", type="text", type_oid=20_001, declared="app.mail", domain=True),
     Column(name="box", type="box", type_oid=20_002, declared="app.box", typtype="c"),
 )
+STATE = 'pg_catalog.textin(pg_catalog.enum_out("state"))'
 
 
 def refusal(condition: str) -> str:
@@ -43,7 +51,11 @@ def refusal(condition: str) -> str:
         ("lower('X') = 'x'", "(pg_catalog.lower('X') = 'x')"),
         ("b IS NOT NULL", '("b" IS NOT NULL)'),
         ("\"user\" LIKE 'a!%' ESCAPE '!'", "(\"user\" LIKE 'a!%' ESCAPE '!')"),
-        ("state = 'new'", "(pg_catalog.textin(pg_catalog.enum_out(\"state\")) = 'new')"),
+        ("state = 'new'", f"({STATE} = 'new')"),
+        ("(state) IN ('new', NULL)", f"({STATE} IN ('new', NULL))"),
+        ("state IS DISTINCT FROM 'done'", f"({STATE} IS DISTINCT FROM 'done')"),
+        ("state LIKE 'n%'", f"({STATE} LIKE 'n%')"),
+        ("state::text > 'x'", f"(CAST({STATE} AS pg_catalog.text) > 'x')"),
         ("CASE a WHEN 1 THEN true END", '(CASE "a" WHEN 1 THEN TRUE END)'),
     ],
 )
@@ -103,6 +115,21 @@ def test_a_plain_condition_is_written_again(condition: str, sql: str) -> None:
         "--",
         "a = '\0'",
         "a = '\ud800'",
+        "state = 'New'",
+        "state <> 'nothing'",
+        "state NOT IN ('new', 'nothing')",
+        "'nothing' = (state)",
+        "state IS DISTINCT FROM ('nothing')",
+        "state = 'n' || 'ew'",
+        'state = "user"',
+        "coalesce(state, 'new') = 'nothing'",
+        "CASE state WHEN 'nothing' THEN true END",
+        "CASE WHEN a = 1 THEN state END = 'nothing'",
+        "state || '' = 'nothing'",
+        "lower(state) = 'nothing'",
+        "state::int = 1",
+        "state BETWEEN 'done' AND 'new'",
+        "state IN ()",
         "like(a, '%c')",
         '"like"("user", \'%c\')',
         "like (\"user\", '%c')",
@@ -200,6 +227,9 @@ def test_a_refusal_says_what_isnt_allowed() -> None:
     said = refusal("pg_read_file('x') = ''")
     assert said.endswith("it has 'the function pg_read_file', which may not be there")
     assert refusal("lower(nothing) = ''").endswith("of a type that isn't a user's own")
+    assert refusal("state = 'News'").endswith(
+        "an enum compared with the label 'News', which it hasn't"
+    )
     assert refusal("a::regclass = 1").endswith("a cast to a type that may not be there")
 
 
