@@ -14,6 +14,8 @@ from cdc.records.schema import Column, TableName
 TABLE = TableName("public", "item")
 COLUMNS = (
     *(Column(name=name, type="int4", type_oid=23, declared="integer") for name in "abc"),
+    Column(name="due", type="timestamptz", type_oid=1184, declared="timestamp with time zone"),
+    Column(name="day", type="date", type_oid=1082, declared="date"),
     *(Column(name=name, type="text", type_oid=25, declared="text") for name in ('A"b', "user")),
     Column(
         name="state",
@@ -48,6 +50,13 @@ def refusal(condition: str) -> str:
         ("a + b * -c / 2", '("a" + (("b" * (- "c")) / 2))'),
         ("a NOT IN (1, 2)", '(NOT ("a" IN (1, 2)))'),
         ("a::int8 = 1", '(CAST("a" AS pg_catalog.int8) = 1)'),
+        (
+            "due > now() - interval '1 day'",
+            "(\"due\" > (CURRENT_TIMESTAMP - CAST('1 day' AS pg_catalog.interval)))",
+        ),
+        ("due > DATE '2026-01-01'", "(\"due\" > CAST('2026-01-01' AS pg_catalog.date))"),
+        ("b = decimal(3, 1) '1.5'", "(\"b\" = CAST('1.5' AS pg_catalog.numeric(3, 1)))"),
+        ("day = date '2026-01-01'", "(\"day\" = CAST('2026-01-01' AS pg_catalog.date))"),
         ("lower('X') = 'x'", "(pg_catalog.lower('X') = 'x')"),
         ("b IS NOT NULL", '("b" IS NOT NULL)'),
         ("\"user\" LIKE 'a!%' ESCAPE '!'", "(\"user\" LIKE 'a!%' ESCAPE '!')"),
@@ -115,6 +124,12 @@ def test_a_plain_condition_is_written_again(condition: str, sql: str) -> None:
         "--",
         "a = '\0'",
         "a = '\ud800'",
+        "due > now() - interval '1' day",
+        "due > now() - interval '1 day' day",
+        "due > now() - interval 1",
+        "due > now() - interval(2) '1 day'",
+        "due > now() - interval day",
+        "due > app.own '1'",
         "state = 'New'",
         "state <> 'nothing'",
         "state NOT IN ('new', 'nothing')",
