@@ -12,7 +12,7 @@ https://www.postgresql.org/docs/current/sql-syntax-lexical.html (operator preced
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -150,7 +150,10 @@ def _rendered(condition: str, columns: frozenset[tuple[str, tuple[str, ...]]]) -
 
 
 class _Renderer:
-    """Nodes → SQL, each in brackets of its own. Of the columns, enums have labels."""
+    """Nodes → SQL, in brackets where what is beside them binds otherwise.
+
+    Of the columns, enums have labels.
+    """
 
     def __init__(self, columns: dict[str, tuple[str, ...]]) -> None:
         self._columns = columns
@@ -161,10 +164,7 @@ class _Renderer:
         if kind is exp.Paren:
             return self.condition(_member(node, "this"))
         if kind in _CONNECTIVES:
-            word, own = _CONNECTIVES[kind]
-            _check(node, "this", "expression", level=(own, level))
-            left, right = (self.condition(_member(node, at), own) for at in ("this", "expression"))
-            return f"({left} {word} {right})"
+            return _chain(node, _CONNECTIVES, self.condition, level)
         if kind is exp.Not:
             _check(node, "this", level=(_NOT_LEVEL, level))
             return f"(NOT {self.condition(node.this, _NOT_LEVEL)})"
@@ -219,10 +219,7 @@ class _Renderer:
         if kind is exp.Paren:
             return self.value(_member(node, "this"))
         if kind in _OPERATORS:
-            operator, own = _OPERATORS[kind]
-            _check(node, "this", "expression", level=(own, level))
-            left, right = self.value(node.this, own), self.value(node.expression, own + 1)
-            return f"({left} {operator} {right})"
+            return _chain(node, _OPERATORS, self.value, level)
         if kind is exp.Neg:
             _check(node, "this", level=(_NEGATION_LEVEL, level))
             return f"(- {self.value(node.this, _NEGATION_LEVEL)})"
@@ -296,6 +293,22 @@ class _Renderer:
                 what = f"the label {node.name[:_SHOWN]!r}" if node.is_string else "another value"
                 raise ConditionError(f"an enum compared with {what}, which it hasn't")
         return [self._text_or_value(node) for node in bare]
+
+
+def _chain(
+    node: exp.Expr,
+    operators: Mapping[type[exp.Expr], tuple[str, int]],
+    render: Callable[[exp.Expr, int], str],
+    level: int,
+) -> str:
+    """Operands joined from the left by operators that bind alike, however many there are."""
+    _, own = operators[type(node)]
+    parts: list[str] = []
+    while (found := operators.get(type(node))) is not None and found[1] == own:
+        _check(node, "this", "expression", level=(own, level))
+        parts += [render(_member(node, "expression"), own + 1), found[0]]
+        node, level = _member(node, "this"), own
+    return f"({' '.join([render(node, own), *reversed(parts)])})"
 
 
 def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> None:

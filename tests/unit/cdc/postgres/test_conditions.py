@@ -1,5 +1,7 @@
 """A condition → the same in SQL of ours, or a refusal that says what it may not have."""
 
+import inspect
+import sys
 import time
 
 import pytest
@@ -28,6 +30,7 @@ COLUMNS = (
     Column(name="mail", type="text", type_oid=20_001, declared="app.mail", domain=True),
     Column(name="box", type="box", type_oid=20_002, declared="app.box", typtype="c"),
 )
+OR = '(("a" = 1) OR ("b" = 2) OR (("c" = 3) OR ("a" = 4)))'
 STATE = 'pg_catalog.textin(pg_catalog.enum_out("state"))'
 
 
@@ -47,7 +50,9 @@ def refusal(condition: str) -> str:
         ("\"A\"\"b\" = 'it''s'", "(\"A\"\"b\" = 'it''s')"),
         (r"'a\' = 'b'", r"(E'a\\' = 'b')"),
         ("a = 1 OR b = 2 AND NOT c = 3", '(("a" = 1) OR (("b" = 2) AND (NOT ("c" = 3))))'),
-        ("a + b * -c / 2", '("a" + (("b" * (- "c")) / 2))'),
+        ("a + b * -c / 2", '("a" + ("b" * (- "c") / 2))'),
+        ("a - b - (c - 1) + 2", '("a" - "b" - ("c" - 1) + 2)'),
+        ("a = 1 OR b = 2 OR (c = 3 OR a = 4)", OR),
         ("a NOT IN (1, 2)", '(NOT ("a" IN (1, 2)))'),
         ("a::int8 = 1", '(CAST("a" AS pg_catalog.int8) = 1)'),
         (
@@ -235,7 +240,31 @@ def test_each_level_is_said_to_be_one_too_many_by_a_limit_of_ours() -> None:
         rendered(TABLE, COLUMNS, opened * 12 + "a" + closed * 12 + " = 1")
         said = refusal(opened * 13 + "a" + closed * 13 + " = 1")
         assert "more than 12 brackets or CASEs within one another" in said
-    rendered(TABLE, COLUMNS, "NOT NOT (" * 12 + "a = - - 1::int8::text" + ")" * 12)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *(
+            "a" + more * ((CHARACTERS_MAX - 1) // len(more))
+            for more in (" OR a = 1", " AND b", " + 1", " || c", " - a * b")
+        ),
+        "a IN (1" + ", 1" * ((CHARACTERS_MAX - 8) // 3) + ")",
+        "NOT NOT (" * 12 + "a = - - 1::int8::text" + ")" * 12,
+        "CASE WHEN NOT NOT " * 12 + "a" + " THEN - - a::int::int END" * 12,
+        "coalesce(1, - - " * 12 + "a" + ")::int::int" * 12,
+    ],
+    ids=lambda condition: condition[:20],
+)
+def test_a_condition_may_be_as_long_and_deep_as_is_allowed(condition: str) -> None:
+    """Wherever it is called from: the command takes what the daemon takes."""
+    begun, limit = time.process_time(), sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 700)
+    try:
+        rendered(TABLE, COLUMNS, condition)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert time.process_time() - begun < 2
 
 
 def test_a_refusal_says_what_isnt_allowed() -> None:
