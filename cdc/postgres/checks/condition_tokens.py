@@ -5,6 +5,7 @@ than PostgreSQL's, it finds another meaning. So what gets there has values and o
 is nested by few levels, calls functions of the list alone, and has other words as quoted columns.
 """
 
+import logging
 from collections.abc import Collection
 from typing import Final
 
@@ -12,6 +13,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.tokenizer_core import Token, TokenType
 
 POSTGRES: Final = Dialect.get_or_raise("postgres")
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it would repeat foreign text, raw
 CHARACTERS_MAX: Final = 1 << 13
 """Of a condition: a list of a thousand keys, which takes a fifth of a second to parse."""
 NESTING_MAX: Final = 12

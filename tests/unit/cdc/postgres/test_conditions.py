@@ -3,13 +3,15 @@
 import inspect
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlglot.errors import ParseError
 
 from cdc.errors import TableRefusedError
-from cdc.postgres.checks.condition_tokens import CHARACTERS_MAX
+from cdc.postgres.checks.condition_tokens import CHARACTERS_MAX, POSTGRES
 from cdc.postgres.checks.conditions import rendered
 from cdc.records.schema import Column, TableName
 
@@ -275,6 +277,13 @@ def test_a_refusal_says_what_isnt_allowed() -> None:
         "an enum compared with the label 'News', which it hasn't"
     )
     assert refusal("a::regclass = 1").endswith("a cast to a type that may not be there")
+
+
+def test_the_parser_writes_nothing_of_it_anywhere(caplog: pytest.LogCaptureFixture) -> None:
+    refusal("if = 'x'")
+    with suppress(ParseError):
+        POSTGRES.parse("if = 'x'")
+    assert caplog.records == []
 
 
 TEXT = """
