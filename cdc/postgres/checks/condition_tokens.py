@@ -53,7 +53,12 @@ _END: Final = Token(TokenType.SEMICOLON, ";")
 _CAST: Final = POSTGRES.tokenize("CAST(")
 _AS: Final = POSTGRES.tokenize("AS")
 _CLOSE: Final = POSTGRES.tokenize(")")
-_QUOTED: Final = {TokenType.STRING, TokenType.IDENTIFIER}
+_QUOTED: Final = {
+    *(kind for kind in TokenType if kind.name.endswith("_STRING")),
+    TokenType.STRING,
+    TokenType.IDENTIFIER,
+}
+"""Of E'…', $$…$$ and the like, too, tokens have what is within as their text: no word."""
 _SHOWN: Final = 64
 """Characters of a word that a refusal repeats."""
 NOT_A_COLUMN: Final = (
@@ -123,6 +128,8 @@ class _TokenReader:
                     f"more than {NESTING_MAX} brackets or CASEs within one another, or more than"
                     f" {_IN_A_ROW_MAX} of NOT, - or :: in a row"
                 )
+        if self._open or not self._is_behind_value:
+            raise ConditionError("an end where a value, a bracket, or END is missing")
         return self._taken
 
     def _word(self, ahead: int = 0) -> str:
@@ -187,9 +194,10 @@ class _TokenReader:
             self._take(2, "", is_value=True)
         elif any(map(self._is, (TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER))):
             self._take(1, "", is_value=True)
+        elif word in _WORDS or not word.isidentifier():
+            raise self._refusal()
         elif word in _VALUE_NAMES or word not in self._columns:
-            name = word or self._read[self._at].text
-            raise ConditionError(f"{name[:_SHOWN]!r}, {NOT_A_COLUMN}")
+            raise ConditionError(f"{word[:_SHOWN]!r}, {NOT_A_COLUMN}")
         else:
             self._take(1, "", is_value=True)
             self._taken[-1] = _column(word)

@@ -99,6 +99,9 @@ def test_a_plain_condition_is_written_again(condition: str, sql: str) -> None:
         "own '1' = a",
         "E'\\'' = 'x'",
         "$$x$$ = 'x'",
+        *(f"{text} = 1" for text in ("$$a$$", "$x$a$x$", "E'a'", "N'a'", "U&'a'", "b'a'", "x'a'")),
+        "true E'or' false",
+        "lower E'(' 'x') = 'x'",
         "$1 = a",
         "U&'\\0041' = 'A'",
         'U&"\\0061" = 1',
@@ -276,6 +279,8 @@ def test_a_refusal_says_what_isnt_allowed() -> None:
     assert refusal("state = 'News'").endswith(
         "an enum compared with the label 'News', which it hasn't"
     )
+    assert refusal("(a = 1").endswith("an end where a value, a bracket, or END is missing")
+    assert refusal("a = )").endswith("')', which may not be there")
     assert refusal("a::regclass = 1").endswith("a cast to a type that may not be there")
 
 
