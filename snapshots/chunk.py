@@ -193,8 +193,13 @@ def read(
 ) -> Chunk:
     """Read rows from the range's first one on, as many as a chunk may have.
 
-    Raises AlteredError, and what a statement raises.
+    Raises AlteredError, and what a statement raises; TableRefusedError for such a condition.
     """
+    condition = chunk_range.condition
+    if condition is not None:  # before a lock, or a snapshot, waits for the parser
+        from cdc.postgres.checks.conditions import rendered_for  # its parser is large
+
+        condition = rendered_for(settings, described.table, condition)
     with at_one_instant(connection):
         _lock(connection, settings, chunk_range.leaf)
         state = _leaf_state(connection, settings, described.table, chunk_range.leaf)
@@ -208,11 +213,6 @@ def read(
                 remedy=open_remedy(),
             )
         columns = [*(column.name for column in described.table.columns), "ctid"]
-        condition = chunk_range.condition
-        if condition is not None:
-            from cdc.postgres.checks.conditions import rendered_for  # its parser is large
-
-            condition = rendered_for(settings, described.table, condition)
         conditions = described.table.row_filter, condition
         select = of_range(chunk_range.leaf, columns, chunk_range.tids, conditions)
         select += sql.SQL(" LIMIT {}").format(sql.Literal(chunk_range.rows_max))

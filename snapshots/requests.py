@@ -99,7 +99,7 @@ def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
         for condition in conditions
     )
     if pairs:
-        from cdc.postgres.checks.conditions import CHARACTERS_MAX  # its parser is large
+        from cdc.postgres.checks.condition_tokens import CHARACTERS_MAX  # its parser is large
 
         if any(len(text) > CHARACTERS_MAX for _, text in pairs):
             raise SignalError(f"filter has more than {CHARACTERS_MAX:,} characters")

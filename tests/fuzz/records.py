@@ -181,7 +181,10 @@ class Conditions(Target):
         """Make a condition."""
         chance = self.random
         text = " ".join(chance.choices(self._words, k=chance.randint(1, 30)))
-        return "(" * chance.randint(0, 20) + text if chance.random() < 0.1 else text
+        if chance.random() < 0.1:
+            level = chance.choice(["(", "decimal(", "a::varchar(", "coalesce(", "CASE ", "NOT "])
+            return level * chance.randint(0, 20) + text
+        return text
 
     def check(self, made: str) -> None:
         """Write it again, or refuse it."""

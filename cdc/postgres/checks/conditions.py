@@ -1,9 +1,9 @@
 """A condition as a signal, or a user, writes it → SQL that says the same and nothing else.
 
 It comes from whoever may send signals, and runs with the daemon's rights. So what PostgreSQL gets
-is never that text: sqlglot parses it, and each node is written again by what is here, with all
-brackets, types and functions by their schema. A node that this doesn't name is refused; a
-difference between the two parsers is of no use then.
+is never that text: sqlglot parses it, of the tokens that condition_tokens.py lets pass, and each
+node is written again by what is here, with all brackets, types and functions by their schema. A
+node that this doesn't name is refused; a difference between the two parsers is of no use then.
 
 Values are columns, literals and what is made of them; a condition is a comparison of values, or
 conditions joined by AND, OR and NOT. sqlglot binds operators as PostgreSQL does; where a tree says
@@ -12,32 +12,21 @@ https://www.postgresql.org/docs/current/sql-syntax-lexical.html (operator preced
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
 from psycopg import sql
 from sqlglot import exp
-from sqlglot.dialects.dialect import Dialect
-from sqlglot.tokenizer_core import TokenType
 
 from cdc.errors import TableRefusedError
+from cdc.postgres.checks.condition_tokens import NOT_A_COLUMN, POSTGRES, ConditionError, tokens
 from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
 
-CHARACTERS_MAX: Final = 1 << 16
-"""Of a condition: a list of some thousand keys, which takes a second to parse."""
 _USER_OIDS: Final = 16_384
 """FirstNormalObjectId: OIDs from here on aren't PostgreSQL's own."""
-_POSTGRES: Final = Dialect.get_or_raise("postgres")
-_REFUSED_TOKENS: Final = {TokenType.L_BRACKET, TokenType.L_BRACE}
-"""Each one within another doubles what the parser tries."""
-_VALUE_NAMES: Final = frozenset({
-    "current_catalog", "current_role", "current_schema", "current_time", "current_user",
-    "localtime", "localtimestamp", "session_user", "system_user", "user",
-})  # fmt: skip
-"""Without quotes they aren't columns to PostgreSQL."""
 _CONNECTIVES: Final[dict[type[exp.Expr], tuple[str, int]]] = {
     exp.Or: ("OR", 1),
     exp.And: ("AND", 2),
@@ -97,7 +86,8 @@ _TYPES: Final = {
 }
 """Those that a value may be cast to. Without real, which sqlglot doesn't tell from float."""
 _WITH_PARAMETERS: Final = {exp.DType.DECIMAL, exp.DType.VARCHAR}
-_ORDERED: Final = (*_INEQUALITIES, exp.Between, exp.Greatest, exp.Least)
+_SHOWN: Final = 64
+"""Characters of a label that a refusal repeats."""
 _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?", re.IGNORECASE | re.ASCII)
 _HARMLESS: Final = frozenset({"big_int", "ignore_nulls", "nested", "safe", "typed"})
 """Members of nodes that say how other dialects take them."""
@@ -108,19 +98,15 @@ _REMEDY: Final = (
 )
 
 
-class _ConditionError(Exception):
-    """What a condition may not have."""
-
-
 def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str:
     """Write a condition on a table's columns again.
 
     Raises TableRefusedError for one that has anything else in it.
     """
-    kinds = {column.name: kind for column in columns if (kind := _kind(column))}
+    shown = {column.name: column.labels for column in columns if _is_known(column)}
     try:
-        return _rendered(condition, frozenset(kinds.items()))
-    except _ConditionError as error:
+        return _rendered(condition, frozenset(shown.items()))
+    except ConditionError as error:
         what = str(error)
     except Exception:  # noqa: BLE001 - nobody knows all that a parser does with foreign text
         what = "what can't be parsed"
@@ -145,44 +131,32 @@ def rendered_for(settings: CaptureSettings, table: TableDescription, condition: 
     return rendered(table.name, shown, condition)
 
 
-def _kind(column: Column) -> str:
-    """What a condition may do with a column: nothing, by most types that aren't PostgreSQL's own.
+def _is_known(column: Column) -> bool:
+    """Whether its type is PostgreSQL's own, or an enum.
 
-    Whoever owns a type that isn't PostgreSQL's own makes its casts and operators, too.
+    Whoever owns another one makes its casts and operators, too.
     """
-    if column.type_oid < _USER_OIDS:
-        return "own"
-    return "enum" if column.typtype == "e" and not (column.array or column.domain) else ""
+    is_enum = column.typtype == "e" and not (column.array or column.domain)
+    return column.type_oid < _USER_OIDS or (is_enum and bool(column.labels))
 
 
 @lru_cache(maxsize=64)
-def _rendered(condition: str, kinds: frozenset[tuple[str, str]]) -> str:
-    if len(condition) > CHARACTERS_MAX:
-        raise _ConditionError(f"more than {CHARACTERS_MAX:,} characters")
-    if "\0" in condition or not _is_unicode(condition):
-        raise _ConditionError("characters that aren't text")
-    tokens = _POSTGRES.tokenize(condition)
-    if any(token.token_type in _REFUSED_TOKENS for token in tokens):
-        raise _ConditionError("square or curly brackets")
-    parsed = _POSTGRES.parse_into(exp.Condition, condition)
+def _rendered(condition: str, columns: frozenset[tuple[str, tuple[str, ...]]]) -> str:
+    checked = tokens(condition, dict(columns))
+    parsed = POSTGRES.parser().parse_into(exp.Condition, checked, condition)
     if len(parsed) != 1 or parsed[0] is None:
-        raise _ConditionError("no condition, or more than one")
-    return _Renderer(dict(kinds)).condition(parsed[0])
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        raise ConditionError("no condition, or more than one")
+    return _Renderer(dict(columns)).condition(parsed[0])
 
 
 class _Renderer:
-    """Nodes → SQL, each in brackets of its own."""
+    """Nodes → SQL, in brackets where what is beside them binds otherwise.
 
-    def __init__(self, kinds: dict[str, str]) -> None:
-        self._kinds = kinds
+    Of the columns, enums have labels.
+    """
+
+    def __init__(self, columns: dict[str, tuple[str, ...]]) -> None:
+        self._columns = columns
 
     def condition(self, node: exp.Expr, level: int = 0) -> str:
         """What is true or not; unless it is in brackets, it binds at least that tightly."""
@@ -190,10 +164,7 @@ class _Renderer:
         if kind is exp.Paren:
             return self.condition(_member(node, "this"))
         if kind in _CONNECTIVES:
-            word, own = _CONNECTIVES[kind]
-            _check(node, "this", "expression", level=(own, level))
-            left, right = (self.condition(_member(node, at), own) for at in ("this", "expression"))
-            return f"({left} {word} {right})"
+            return _chain(node, _CONNECTIVES, self.condition, level)
         if kind is exp.Not:
             _check(node, "this", level=(_NOT_LEVEL, level))
             return f"(NOT {self.condition(node.this, _NOT_LEVEL)})"
@@ -202,16 +173,19 @@ class _Renderer:
     def _predicate(self, node: exp.Expr) -> str:
         kind = type(node)
         negation = "NOT " if node.args.get("negate") else ""
-        if isinstance(node, _ORDERED):
-            self._check_order(node)
         if operator := {**_EQUALITIES, **_INEQUALITIES}.get(kind):
             _check(node, "this", "expression")
-            return f"({self.value(node.this)} {operator} {self.value(node.expression)})"
+            compared = self._equal if kind in _EQUALITIES else self._values
+            left, right = compared([node.this, node.expression])
+            return f"({left} {operator} {right})"
         if kind in {exp.Like, exp.ILike, exp.Escape}:
             return self._like(node)
         if kind is exp.In:
             _check(node, "this", "expressions")
-            return f"({self.value(node.this)} IN ({self._list(node.expressions)}))"
+            of, *values = self._equal([node.this, *node.expressions])
+            if not values:
+                raise ConditionError("an empty list")
+            return f"({of} IN ({', '.join(values)}))"
         if kind is exp.Between:
             _check(node, "this", "low", "high")
             low, high = (self.value(_member(node, at)) for at in ("low", "high"))
@@ -220,7 +194,7 @@ class _Renderer:
             _check(node, "this", "expression", "negate")
             if type(node.expression) not in {exp.Null, exp.Boolean}:
                 raise _refusal(node.expression)
-            return f"({self.value(node.this)} IS {negation}{self.value(node.expression)})"
+            return f"({self._text_or_value(node.this)} IS {negation}{self.value(node.expression)})"
         return self.value(node)
 
     def _like(self, node: exp.Expr) -> str:
@@ -237,7 +211,7 @@ class _Renderer:
         word = "LIKE" if type(node) is exp.Like else "ILIKE"
         negation = "NOT " if node.args.get("negate") else ""
         pattern = self.value(node.expression)
-        return f"({self.value(node.this)} {negation}{word} {pattern}{escape})"
+        return f"({self._text_or_value(node.this)} {negation}{word} {pattern}{escape})"
 
     def value(self, node: exp.Expr, level: int = 0) -> str:
         """What is compared; unless it is in brackets, it binds at least that tightly."""
@@ -245,10 +219,7 @@ class _Renderer:
         if kind is exp.Paren:
             return self.value(_member(node, "this"))
         if kind in _OPERATORS:
-            operator, own = _OPERATORS[kind]
-            _check(node, "this", "expression", level=(own, level))
-            left, right = self.value(node.this, own), self.value(node.expression, own + 1)
-            return f"({left} {operator} {right})"
+            return _chain(node, _OPERATORS, self.value, level)
         if kind is exp.Neg:
             _check(node, "this", level=(_NEGATION_LEVEL, level))
             return f"(- {self.value(node.this, _NEGATION_LEVEL)})"
@@ -259,14 +230,15 @@ class _Renderer:
         if isinstance(node, exp.Column):
             return self._column(node)
         if kind in _FUNCTIONS:
-            if isinstance(node, _ORDERED):
-                self._check_order(node)
             _check(node, "this", "expression", "expressions")
             rest = [node.args["expression"]] if node.args.get("expression") else node.expressions
-            return f"{_FUNCTIONS[kind]}({self._list([node.this, *rest])})"
+            return f"{_FUNCTIONS[kind]}({', '.join(self._values([node.this, *rest]))})"
         if kind is exp.Cast:
             _check(node, "this", "to")
-            return f"CAST({self.value(node.this)} AS {_type(_member(node, 'to'))})"
+            to = _member(node, "to")
+            is_text = to.this in {exp.DType.TEXT, exp.DType.VARCHAR}
+            cast = self._text_or_value(node.this) if is_text else self.value(node.this)
+            return f"CAST({cast} AS {_type(to)})"
         if kind is exp.Case:
             return self._case(node)
         return _constant(node)
@@ -285,29 +257,58 @@ class _Renderer:
 
     def _column(self, node: exp.Column) -> str:
         _check(node, "this")
-        if type(node.this) is not exp.Identifier:
+        if type(node.this) is not exp.Identifier or not node.this.args.get("quoted"):
             raise _refusal(node.this)
-        name = _name(node.this)
-        is_value = name in _VALUE_NAMES and not node.this.args.get("quoted")
-        if is_value or name not in self._kinds:
-            what = "which is no column that events show as it is, of a type that isn't a user's own"
-            raise _ConditionError(f"{name!r}, {what}")
-        column = sql.Identifier(name).as_string(None)
-        if self._kinds[name] == "enum":  # not a cast, which may be its owner's
-            return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
-        return column
+        name = node.this.name
+        if name not in self._columns:
+            raise ConditionError(f"{name!r}, {NOT_A_COLUMN}")
+        if self._columns[name]:
+            what = "is an enum: it is compared with its labels by = <> IN, or LIKE, or cast to text"
+            raise ConditionError(f"{name!r} where it may not be, which {what}")
+        return sql.Identifier(name).as_string(None)
 
-    def _check_order(self, node: exp.Expr) -> None:
-        """An enum's labels have an order of their own, and their texts another."""
-        names = map(_name, node.find_all(exp.Identifier))
-        if any(self._kinds.get(name) == "enum" for name in names):
-            raise _ConditionError("an enum whose order matters")
+    def _values(self, nodes: Iterable[exp.Expr]) -> list[str]:
+        return [self.value(node) for node in nodes]
 
-    def _list(self, nodes: Iterable[exp.Expr]) -> str:
-        values = [self.value(node) for node in nodes]
-        if not values:
-            raise _ConditionError("an empty list")
-        return ", ".join(values)
+    def _labels(self, node: exp.Expr) -> tuple[str, ...]:
+        """The labels of an enum, where it is one's column; else none."""
+        return self._columns.get(node.name, ()) if type(node) is exp.Column else ()
+
+    def _text_or_value(self, node: exp.Expr) -> str:
+        """A value; an enum's label as a text, not by a cast, which may be its owner's."""
+        bare = node.unnest()
+        if not self._labels(bare):
+            return self.value(node)
+        _check(bare, "this")
+        column = sql.Identifier(bare.name).as_string(None)
+        return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
+
+    def _equal(self, nodes: Iterable[exp.Expr]) -> list[str]:
+        """Values that are compared for equality: enums with labels of theirs, as in PostgreSQL."""
+        bare = [node.unnest() for node in nodes]
+        enums = [labels for node in bare if (labels := self._labels(node))]
+        for node in bare if enums else []:
+            is_label = node.is_string and all(str(node.this) in labels for labels in enums)
+            if not (is_label or type(node) is exp.Null or self._labels(node) == enums[0]):
+                what = f"the label {node.name[:_SHOWN]!r}" if node.is_string else "another value"
+                raise ConditionError(f"an enum compared with {what}, which it hasn't")
+        return [self._text_or_value(node) for node in bare]
+
+
+def _chain(
+    node: exp.Expr,
+    operators: Mapping[type[exp.Expr], tuple[str, int]],
+    render: Callable[[exp.Expr, int], str],
+    level: int,
+) -> str:
+    """Operands joined from the left by operators that bind alike, however many there are."""
+    _, own = operators[type(node)]
+    parts: list[str] = []
+    while (found := operators.get(type(node))) is not None and found[1] == own:
+        _check(node, "this", "expression", level=(own, level))
+        parts += [render(_member(node, "expression"), own + 1), found[0]]
+        node, level = _member(node, "this"), own
+    return f"({' '.join([render(node, own), *reversed(parts)])})"
 
 
 def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> None:
@@ -317,14 +318,7 @@ def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> No
         raise _refusal(node)
     binds, needed = level
     if binds < needed:
-        raise _ConditionError("operators whose order takes brackets to tell")
-
-
-def _name(identifier: exp.Identifier) -> str:
-    """As PostgreSQL takes it: without quotes, ASCII letters become small."""
-    if identifier.args.get("quoted"):
-        return identifier.name
-    return "".join(each.lower() if each.isascii() else each for each in identifier.name)
+        raise ConditionError("operators whose order takes brackets to tell")
 
 
 def _member(node: exp.Expr, at: str) -> exp.Expr:
@@ -334,11 +328,11 @@ def _member(node: exp.Expr, at: str) -> exp.Expr:
     return member
 
 
-def _refusal(node: object) -> _ConditionError:
+def _refusal(node: object) -> ConditionError:
     name = type(node).__name__
     if isinstance(node, exp.Anonymous | exp.Dot):
         name = f"the function {node.name or node.expression.name}"
-    return _ConditionError(f"{name!r}, which may not be there")
+    return ConditionError(f"{name!r}, which may not be there")
 
 
 def _constant(node: exp.Expr) -> str:
@@ -359,7 +353,7 @@ def _constant(node: exp.Expr) -> str:
 
 def _type(node: exp.Expr) -> str:
     if not isinstance(node, exp.DataType) or node.this not in _TYPES:
-        raise _ConditionError("a cast to a type that may not be there")
+        raise ConditionError("a cast to a type that may not be there")
     _check(node, "this", *(["expressions"] if node.this in _WITH_PARAMETERS else []))
     numbers = [parameter.this for parameter in node.expressions]
     if not all(type(number) is exp.Literal and str(number.this).isdecimal() for number in numbers):

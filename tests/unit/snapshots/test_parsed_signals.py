@@ -110,10 +110,10 @@ def test_a_signal_is_understood(
             json.dumps(
                 {
                     "data-collections": ["a"],
-                    "additional-conditions": [{"data-collection": "a", "filter": "x" * 65_537}],
+                    "additional-conditions": [{"data-collection": "a", "filter": "x" * 8_193}],
                 }
             ),
-            "more than 65,536 characters",
+            "more than 8,192 characters",
         ),
     ],
 )

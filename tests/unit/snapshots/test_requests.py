@@ -189,7 +189,7 @@ def test_patterns_as_they_are_needed_are_taken() -> None:
 
 def test_what_is_asked_for_again_and_again_fits_into_a_record() -> None:
     signalled = SignalledTables()
-    condition = {"data-collection": "public.a", "filter": "x" * 65_536}
+    condition = {"data-collection": "public.a", "filter": "x" * 8_192}
     for _ in range(50):
         signalled.signal("execute", {**BOTH, "additional-conditions": [condition]})
     assert 0 < len(signalled.tables.states[A].model_dump_json()) < 1 << 19
