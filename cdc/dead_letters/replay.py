@@ -136,9 +136,9 @@ class Orders:
         newest = self._refusals.newest_dead_letter
         if order.number not in self._dead_letters:
             if self._reader is None:
-                options = self._settings.kafka
-                self._reader = DeadLetterReader(options, self._topic, self._keep_alive)
-                self._dead_letters = self._reader.read()
+                reader = DeadLetterReader(self._settings.kafka, self._topic, self._keep_alive)
+                self._dead_letters = reader.read()
+                self._reader = reader  # not before: where it can't be read, the next order tries
             elif newest and not self._reader.has_read(newest):
                 self._dead_letters = self._reader.read()
         dead_letter = self._dead_letters.get(order.number)

@@ -146,6 +146,22 @@ def test_an_order_ends_nothing_where_dead_letters_may_not_be_read(
         made().follow(ORDER, POSITION, TRANSACTION)
 
 
+def test_an_order_is_followed_once_dead_letters_can_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "DeadLetterReader", Reader)
+    monkeypatch.setattr(Reader, "reads", 0)
+    orders = made()
+    for _ in range(2):
+        monkeypatch.setattr(Reader, "error", LogAccessError("not authorized"))
+        with capture_logs() as logs:
+            assert orders.follow(ORDER, POSITION, TRANSACTION) == []
+        assert [line["reason"] for line in logs] == ["not authorized"]
+    monkeypatch.setattr(Reader, "error", None)
+    orders.follow(ORDER, POSITION, TRANSACTION)
+    assert Reader.reads == 1
+
+
 @pytest.mark.parametrize("kind", [RecordRefusedError, SchemaRefusedError, SourceError])
 def test_what_stays_so_is_passed_over_with_a_warning(
     kind: type[MillraceError], monkeypatch: pytest.MonkeyPatch
