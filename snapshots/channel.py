@@ -1,7 +1,7 @@
 """Rows of the signal table, and of the signal topic → what is done: cdc.stream.signals.
 
 The channels are Debezium's ``source`` and ``kafka``; where the latter isn't on, a topic of our own
-takes its place, for what commands ask for. A signal asks for the same by each (requests.py).
+takes its place, for what commands ask for. A signal asks the same by each (signals/requests.py).
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
@@ -32,7 +32,8 @@ from snapshots.dropped_partitions import DroppedPartitions
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.joining import NewTables
 from snapshots.pace import Pace
-from snapshots.requests import Requests, read_json
+from snapshots.signals.parsed import read_json
+from snapshots.signals.requests import Requests
 from snapshots.watermarks import CLOSE, Watermarks
 from snapshots.windows import WindowReader
 
