@@ -7,7 +7,7 @@ start would come by it again.
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -28,7 +28,9 @@ _CHARACTERS_MAX: Final = 1_000
 _UNKNOWN_SHOWN: Final = 10
 """Names without a table that a warning lists."""
 _REQUESTS_BYTES_MAX: Final = 256 << 10
-"""Of a table whose requests have so many nothing more is asked for: its record has to fit."""
+"""Of the requests of a table: its record has to fit ..."""
+_ALL_REQUESTS_BYTES_MAX: Final = 16 << 20
+"""... and of those that signals made of all tables: one that changes them writes them in one go."""
 
 
 def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
@@ -118,17 +120,33 @@ class Requests:
                 conditions.setdefault(table, text)
         matching = _matching(signal_names, asked.collections)
         names, left_out = self._without_set_aside(matching, signal, is_reset=is_reset)
-        for table in names:
-            _check_room(table, self._states[table].requests)
         if not incremental and self._settings.lossless:
             names = [table for table in names if self._has_key(table, signal)]
         wanted = {table: conditions.get(table) for table in names}
+        self._check_room(wanted, signal)
         ask = self._tables.reads.ask
         records = ask(wanted, signal, asked.kind, paused=paused, reset=asked.reset)
         log.info("snapshot asked for", signal=signal, type=asked.kind, tables=list(map(str, names)))
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return [*left_out, *records]
+
+    def _check_room(self, wanted: Mapping[TableName, str | None], signal: str) -> None:
+        """Refuse what wouldn't fit beside all that waits; a condition is kept with each table."""
+        asked = [
+            request
+            for table in self._states.requested
+            for request in self._states[table].requests
+            if request.signal
+        ]
+        total = _bytes(asked)
+        for table, condition in wanted.items():
+            request = SnapshotRequest(kind="incremental", signal=signal, condition=condition)
+            total += _bytes([request])
+            waiting = _bytes([*self._states[table].requests, request])
+            if waiting > _REQUESTS_BYTES_MAX or total > _ALL_REQUESTS_BYTES_MAX:
+                whose = str(table) if waiting > _REQUESTS_BYTES_MAX else "one table or another"
+                raise SignalError(f"{whose} waits for too many reads: stop them, or wait for them")
 
     def _without_set_aside(
         self, names: Sequence[TableName], signal: str, *, is_reset: bool
@@ -250,14 +268,14 @@ def _matching(names: SignalNames, collections: Sequence[str]) -> list[TableName]
     return list(tables)
 
 
+def _bytes(requests: Iterable[SnapshotRequest]) -> int:
+    """What requests take in records."""
+    return sum(len(request.model_dump_json().encode()) for request in requests)
+
+
 def _check_id(signal: str) -> None:
     if len(signal) > _CHARACTERS_MAX:
         raise SignalError(f"its id has more than {_CHARACTERS_MAX:,} characters")
-
-
-def _check_room(table: TableName, requests: Sequence[SnapshotRequest]) -> None:
-    if sum(len(request.model_dump_json()) for request in requests) > _REQUESTS_BYTES_MAX:
-        raise SignalError(f"{table} waits for too many reads already: stop them, or wait for them")
 
 
 def _check_channel(signal: Signal, *, by_topic: bool) -> None:

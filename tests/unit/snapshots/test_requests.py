@@ -222,15 +222,36 @@ def test_many_names_are_one_warning_and_take_no_time() -> None:
     assert len(signalled.of(A)) == 1
 
 
-def test_what_is_asked_for_again_and_again_fits_into_a_record() -> None:
+@pytest.mark.parametrize("character", ["x", "😀", "\0"])
+def test_what_is_asked_for_again_and_again_fits_into_a_record(character: str) -> None:
+    """What is counted are the bytes of JSON."""
     signalled = SignalledTables()
-    condition = {"data-collection": "public.a", "filter": "x" * 65_536}
-    for _ in range(50):
+    condition = {"data-collection": "public.a", "filter": "x" + character * 8_000 + "x"}
+    for _ in range(200):
         signalled.signal("execute", {**BOTH, "additional-conditions": [condition]})
-    assert 0 < len(signalled.tables.states[A].model_dump_json()) < 1 << 19
+    size = len(signalled.tables.states[A].model_dump_json().encode())
+    assert 200 << 10 < size < 270 << 10
     signalled.signal("stop")
     signalled.signal("execute", BOTH)
     assert len(signalled.of(A)) == 1
+
+
+def test_what_is_asked_for_of_many_tables_fits_into_a_transaction() -> None:
+    signalled = SignalledTables()
+    for number in range(500):
+        signalled.tables.states.put(table_state(TableName("public", f"t{number}")))
+    condition = {"data-collection": ".*", "filter": "x" * 8_000}
+    everything = {"data-collections": [".*"], "additional-conditions": [condition]}
+    sizes = []
+    with capture_logs() as logs:
+        for _ in range(10):
+            records = signalled.signal("execute", everything)
+            sizes.append(sum(len(record.value or b"") for record in records))
+    assert max(sizes) < 20 << 20
+    assert sum(map(bool, sizes)) == 4
+    reasons = {line["reason"] for line in logs if "ignored" in line["event"]}
+    assert reasons == {"one table or another waits for too many reads: stop them, or wait for them"}
+    assert signalled.signal("stop")
 
 
 def test_a_signal_with_a_long_id_is_ignored() -> None:
