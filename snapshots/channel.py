@@ -17,11 +17,11 @@ from cdc.postgres.checks.standby import StandbyWatch
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
+from cdc.records.state import SignalOffset
 from cdc.settings import CaptureSettings, Settings
 from cdc.stream.signals import (
     NOTHING,
     KeyTracking,
-    SignalOffset,
     SignalOutput,
     StreamedRow,
 )
@@ -63,7 +63,7 @@ def open_channel(
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace, standby_watch)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
-    follower = Follower(settings.kafka, capture.signal_topic, *offset)
+    follower = Follower(settings.kafka, capture.signal_topic, offset.topic_id, offset.offset)
     new_tables = NewTables(reader, tables, capture)
     check = CatalogCheck(reader, tables, capture)
     dropped = DroppedPartitions(reader, tables, capture)
@@ -146,7 +146,7 @@ class Channels:
         records: list[Record] = []
         for sent in self._follower.take():
             records += self._sent(sent, cursor.reached)
-            self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
+            self.offset = SignalOffset(topic_id=sent.topic_id, offset=sent.offset + 1)
         joined = self._new_tables.turn(cursor.reached)
         checked = self._check.turn(cursor)
         dropped = self._dropped.turn(cursor)
