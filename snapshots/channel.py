@@ -5,6 +5,7 @@ takes its place, for what commands ask for. A signal asks the same by each (sign
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -41,6 +42,8 @@ log = structlog.get_logger()
 
 SOURCE: Final = "source"
 KAFKA: Final = "kafka"
+_TURN_S: Final = 0.5
+"""Beyond it no further record of the topic is followed in a turn."""
 
 
 def open_channel(
@@ -143,10 +146,7 @@ class Channels:
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
-        records: list[Record] = []
-        for sent in self._follower.take():
-            records += self._sent(sent, cursor.reached)
-            self.offset = SignalOffset(topic_id=sent.topic_id, offset=sent.offset + 1)
+        records = self._follow_topic(cursor.reached)
         joined = self._new_tables.turn(cursor.reached)
         checked = self._check.turn(cursor)
         dropped = self._dropped.turn(cursor)
@@ -175,6 +175,17 @@ class Channels:
         """End what goes on in the background."""
         self._incremental.close()
         self._follower.close()
+
+    def _follow_topic(self, position: Position) -> list[Record]:
+        """Follow what has come, for a while: what is left waits for the next turn."""
+        records: list[Record] = []
+        begun = time.monotonic()
+        for sent in self._follower.take():
+            records += self._sent(sent, position)
+            self.offset = SignalOffset(topic_id=sent.topic_id, offset=sent.offset + 1)
+            if time.monotonic() - begun > _TURN_S:
+                break
+        return records
 
     def _sent(self, sent: Followed, position: Position) -> list[Record]:
         """Follow a record of the topic; those with another key are for others."""

@@ -34,7 +34,7 @@ class SignalledTables:
     """Requests for three tables, of which one isn't captured."""
 
     def __init__(self, schemas: Sequence[TableSchema] = (), **capture: object) -> None:
-        settings = Settings(
+        self.settings = settings = Settings(
             source={},
             capture={
                 "topic.prefix": "pre",
