@@ -104,9 +104,10 @@ class Orders:
             order = Order.model_validate_json(content)
         except ValidationError:  # by anybody, as often as they like
             now = time.monotonic()
-            is_due, self._next_warning = now >= self._next_warning, now + _WARN_S
-            reason = "it isn't one that `millrace dead-letters` wrote"
-            return _ignored(reason) if is_due else []
+            if now < self._next_warning:
+                return []
+            self._next_warning = now + _WARN_S
+            return _ignored("it isn't one that `millrace dead-letters` wrote")
         try:
             dead_letter = self._dead_letter(order)
             if dead_letter is None:

@@ -133,6 +133,17 @@ def test_what_isnt_an_order_fills_no_log() -> None:
     assert len(logs) == 1
 
 
+def test_a_steady_drip_of_what_isnt_an_order_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = made()
+    with capture_logs() as logs:
+        for now_s in range(100, 191, 9):
+            monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda now=now_s: now))
+            orders.follow(b"forged", POSITION, TRANSACTION)
+    assert len(logs) == 6
+
+
 def test_an_order_ends_nothing_where_dead_letters_may_not_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
