@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, NamedTuple
 _TYPES: Final = ("execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log")
 _IGNORED: Final = frozenset({"snapshot-window-open", "snapshot-window-close"})
 """Watermarks: they are known by their ids."""
-_NAMES_MAX: Final = 1_000
+NAMES_MAX: Final = 1_000
+"""Of one signal, and so many conditions."""
 
 
 class SignalError(ValueError):
@@ -114,8 +115,8 @@ def _list(members: Mapping[str, Any], name: str, kind: type, what: str) -> list[
     given = [] if members.get(name) is None else members[name]
     if not isinstance(given, list) or not all(isinstance(each, kind) for each in given):
         raise SignalError(f"{name} isn't a list of {what}")
-    if len(given) > _NAMES_MAX:
-        raise SignalError(f"{name} has more than {_NAMES_MAX:,} {what}")
+    if len(given) > NAMES_MAX:
+        raise SignalError(f"{name} has more than {NAMES_MAX:,} {what}")
     return given
 
 
