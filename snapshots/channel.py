@@ -1,10 +1,11 @@
 """Rows of the signal table, and of the signal topic → what is done: cdc.stream.signals.
 
 The channels are Debezium's ``source`` and ``kafka``; where the latter isn't on, a topic of our own
-takes its place, for what commands ask for. A signal asks for the same by each (requests.py).
+takes its place, for what commands ask for. A signal asks the same by each (signals/requests.py).
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -17,11 +18,11 @@ from cdc.postgres.checks.standby import StandbyWatch
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
+from cdc.records.state import SignalOffset
 from cdc.settings import CaptureSettings, Settings
 from cdc.stream.signals import (
     NOTHING,
     KeyTracking,
-    SignalOffset,
     SignalOutput,
     StreamedRow,
 )
@@ -32,7 +33,8 @@ from snapshots.dropped_partitions import DroppedPartitions
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.joining import NewTables
 from snapshots.pace import Pace
-from snapshots.requests import Requests, read_json
+from snapshots.signals.parsed import read_json
+from snapshots.signals.requests import Requests
 from snapshots.watermarks import CLOSE, Watermarks
 from snapshots.windows import WindowReader
 
@@ -40,6 +42,8 @@ log = structlog.get_logger()
 
 SOURCE: Final = "source"
 KAFKA: Final = "kafka"
+_TURN_S: Final = 0.5
+"""Beyond it no further record of the topic is followed in a turn."""
 
 
 def open_channel(
@@ -62,7 +66,7 @@ def open_channel(
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace, standby_watch)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
-    follower = Follower(settings.kafka, capture.signal_topic, *offset)
+    follower = Follower(settings.kafka, capture.signal_topic, offset.topic_id, offset.offset)
     new_tables = NewTables(reader, tables, capture)
     check = CatalogCheck(reader, tables, capture)
     dropped = DroppedPartitions(reader, tables, capture)
@@ -142,10 +146,7 @@ class Channels:
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
-        records: list[Record] = []
-        for sent in self._follower.take():
-            records += self._sent(sent, cursor.reached)
-            self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
+        records = self._follow_topic(cursor.reached)
         joined = self._new_tables.turn(cursor.reached)
         checked = self._check.turn(cursor)
         dropped = self._dropped.turn(cursor)
@@ -174,6 +175,17 @@ class Channels:
         """End what goes on in the background."""
         self._incremental.close()
         self._follower.close()
+
+    def _follow_topic(self, position: Position) -> list[Record]:
+        """Follow what has come, for a while: what is left waits for the next turn."""
+        records: list[Record] = []
+        begun = time.monotonic()
+        for sent in self._follower.take():
+            records += self._sent(sent, position)
+            self.offset = SignalOffset(topic_id=sent.topic_id, offset=sent.offset + 1)
+            if time.monotonic() - begun > _TURN_S:
+                break
+        return records
 
     def _sent(self, sent: Followed, position: Position) -> list[Record]:
         """Follow a record of the topic; those with another key are for others."""

@@ -33,7 +33,7 @@ from cdc.tables.tables import Tables
 from snapshots.chunk import AlteredError
 from snapshots.copied_rows import copier
 from snapshots.joining import OpenTransactions
-from snapshots.requests import queued
+from snapshots.signals.requests import queued
 from snapshots.table_read import Changes, PendingChunk, TableRead
 from snapshots.watermarks import is_past
 from snapshots.windows import WindowReader

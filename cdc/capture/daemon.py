@@ -33,10 +33,10 @@ from cdc.errors import (
     UndecodableError,
 )
 from cdc.records.position import Lsn, Position
-from cdc.records.state import Progress
+from cdc.records.state import Progress, SignalOffset
 from cdc.settings import Settings
 from cdc.stream.in_progress import check_spill, spill_directory
-from cdc.stream.signals import SignalOffset, Signals
+from cdc.stream.signals import Signals
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
@@ -195,7 +195,8 @@ class Daemon:
         stop: threading.Event,
         until: Callable[[Position], bool] = lambda _: False,
     ) -> None:
-        signals = self._open_channel(self._settings, session.tables, SignalOffset.of(progress))
+        offset = progress.signal_offset(self._settings.capture.signal_topic)
+        signals = self._open_channel(self._settings, session.tables, offset)
         stack.callback(signals.close)
         log.info("streaming", slot=progress.slot, position=str(progress.position))
         streaming = Streaming(

@@ -159,8 +159,7 @@ def _announcement(servers: Servers, before: Progress | None, epoch: int) -> Prog
         cut=nowhere,
         flush_lsn=Lsn(0),
         events=before.events if before else 0,
-        signal_topic_id=before.signal_topic_id if before else "",
-        signal_offset=before.signal_offset if before else 0,
+        signal_offsets=before.signal_offsets if before else {},
         ts_ms=time.time_ns() // 1_000_000,
     )
 

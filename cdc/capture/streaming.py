@@ -26,7 +26,7 @@ from cdc.settings import CaptureSettings
 from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress, spill_directory
 from cdc.stream.resumed import Resumed
-from cdc.stream.signals import ReadNow, SignalOffset, Signals
+from cdc.stream.signals import ReadNow, Signals
 from cdc.stream.translation import Limits, Translation
 from cdc.tables.tables import Tables
 
@@ -208,8 +208,10 @@ class Streaming:
                 "flush_lsn": cursor.flush_lsn,
                 "last_commit_lsn": self._last_commit(),
                 "events": self._events,
-                "signal_topic_id": self._signals.offset.topic_id,
-                "signal_offset": self._signals.offset.offset,
+                "signal_offsets": {
+                    **self._progress.signal_offsets,
+                    self._settings.signal_topic: self._signals.offset,
+                },
                 "checked": self._states.checked,
                 "watched_ms": self._states.watched_ms,
                 "ts_ms": time.time_ns() // 1_000_000,
@@ -257,5 +259,5 @@ class Streaming:
         return (
             cursor.reached != progress.position
             or cursor.flush_lsn != progress.flush_lsn
-            or self._signals.offset != SignalOffset.of(progress)
+            or self._signals.offset != progress.signal_offset(self._settings.signal_topic)
         )

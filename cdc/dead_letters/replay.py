@@ -104,9 +104,10 @@ class Orders:
             order = Order.model_validate_json(content)
         except ValidationError:  # by anybody, as often as they like
             now = time.monotonic()
-            is_due, self._next_warning = now >= self._next_warning, now + _WARN_S
-            reason = "it isn't one that `millrace dead-letters` wrote"
-            return _ignored(reason) if is_due else []
+            if now < self._next_warning:
+                return []
+            self._next_warning = now + _WARN_S
+            return _ignored("it isn't one that `millrace dead-letters` wrote")
         try:
             dead_letter = self._dead_letter(order)
             if dead_letter is None:
@@ -136,9 +137,9 @@ class Orders:
         newest = self._refusals.newest_dead_letter
         if order.number not in self._dead_letters:
             if self._reader is None:
-                options = self._settings.kafka
-                self._reader = DeadLetterReader(options, self._topic, self._keep_alive)
-                self._dead_letters = self._reader.read()
+                reader = DeadLetterReader(self._settings.kafka, self._topic, self._keep_alive)
+                self._dead_letters = reader.read()
+                self._reader = reader  # not before: where it can't be read, the next order tries
             elif newest and not self._reader.has_read(newest):
                 self._dead_letters = self._reader.read()
         dead_letter = self._dead_letters.get(order.number)

@@ -28,7 +28,7 @@ _ANSWER_S: Final = 5.0
 _RECEIVED_MAX: Final = 1_000
 """Records that wait to be taken ..."""
 _RECEIVED_BYTES_MAX: Final = 8 << 20
-"""... and the bytes of their values at which no more are: anybody may have written them."""
+"""... and the bytes of their keys and values at which no more do: anybody may have written them."""
 _CLOSE_S: Final = 1.0
 _CHECK_S: Final = 10.0
 """How often to check whether the topic was made again."""
@@ -41,6 +41,11 @@ class Followed(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+
+    @property
+    def size(self) -> int:
+        """The bytes of its key and value."""
+        return len(self.key or b"") + len(self.value or b"")
 
 
 class Follower:
@@ -68,11 +73,11 @@ class Follower:
         self._thread.start()
 
     def take(self) -> Iterator[Followed]:
-        """What has come since; never waits."""
+        """What has come until now; never waits. What comes meanwhile is for the next time."""
         with suppress(Empty):
-            while True:
+            for _ in range(self._received.qsize()):
                 record = self._received.get_nowait()
-                self._taken_bytes += len(record.value or b"")
+                self._taken_bytes += record.size
                 yield record
 
     def close(self) -> None:
@@ -148,7 +153,7 @@ class Follower:
                 continue
             with suppress(Full):
                 self._received.put(record, timeout=POLL_S)
-                self._received_bytes += len(record.value or b"")
+                self._received_bytes += record.size
                 return
 
     def _report(self, error: KafkaError) -> None:

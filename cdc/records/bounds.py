@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from cdc.records.state import PositionField
+from cdc.records.fields import PositionField
 
 ENDED_KEY: Final = "__millrace_ended"
 """The one member of such an event's key; its value are the bounds."""

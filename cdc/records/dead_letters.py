@@ -17,9 +17,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cdc.records.fields import PositionField
 from cdc.records.position import HEADER
 from cdc.records.record import Record, to_json
-from cdc.records.state import PositionField
 from cdc.records.topics import claim_topic, dead_letter_topic
 
 FORMAT: Final = 1

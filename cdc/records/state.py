@@ -4,14 +4,16 @@ docs/decisions/0003-state-topics.md lists the topics, keys and who reads them. E
 format number; a reader that meets a newer one stops (LogFormatError).
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import LogFormatError
+from cdc.records.fields import LsnField, PositionField
 from cdc.records.fingerprint import DoubtfulLeaf, EndedPartition, TableFingerprint, within_limit
-from cdc.records.position import FIRST_EPOCH, Lsn, Position
+from cdc.records.position import FIRST_EPOCH, Lsn
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import Cleanup, progress_topic, schema_topic, table_topic
@@ -21,34 +23,21 @@ GAPS_MAX: Final = 20
 """So many of a table's gaps are listed, the newest ones."""
 
 
-def _lsn(value: object) -> Lsn:
-    if isinstance(value, str):
-        return Lsn.parse(value)
-    if isinstance(value, int) and 0 <= value < 1 << 64:
-        return Lsn(value)
-    raise ValueError("not an LSN")
-
-
-def _position(value: object) -> Position:
-    if isinstance(value, str):
-        return Position.parse(value)
-    if isinstance(value, Position):
-        return value
-    raise ValueError("not a position")
-
-
-LsnField = Annotated[Lsn, PlainValidator(_lsn), PlainSerializer(str, return_type=str)]
-PositionField = Annotated[
-    Position, PlainValidator(_position), PlainSerializer(str, return_type=str)
-]
-
-
 class Phase(StrEnum):
     """How far the life of a slot or of a table's snapshot has come."""
 
     CREATING = "creating"
     SNAPSHOT = "snapshot"
     STREAMING = "streaming"
+
+
+class SignalOffset(BaseModel):
+    """An offset in a topic of signals: which topic it is, and the first that isn't followed yet."""
+
+    model_config = ConfigDict(frozen=True)
+
+    topic_id: str = ""
+    offset: int = 0
 
 
 class Progress(BaseModel):
@@ -60,8 +49,8 @@ class Progress(BaseModel):
     ``cut_ts_us``: commit time of the last transaction before the cut (µs since 1970, UTC; 0: none
     yet). ``flush_lsn``: what may be acknowledged to PostgreSQL. ``events`` counts data records
     ever written, tombstones too. ``last_commit_lsn``: the last whole transaction that the slot sent
-    (or what was before the slot; 0: not known). ``signal_offset`` is that of the signal topic's
-    first signal that wasn't followed yet, ``signal_topic_id`` tells whether it is that topic.
+    (or what was before the slot; 0: not known). ``signal_offsets`` are of each topic, by its name,
+    that signals came from: which one is followed is a setting, that may change, and change back.
     ``checked``: up to there the log is right, by the catalog check, but for what states say.
     ``watched_ms`` is for how long checks have watched the catalog, all in all: a clock that stands
     still while none is made, or none can tell of all tables.
@@ -82,11 +71,14 @@ class Progress(BaseModel):
     flush_lsn: LsnField
     last_commit_lsn: LsnField = Lsn(0)
     events: int = 0
-    signal_topic_id: str = ""
-    signal_offset: int = 0
+    signal_offsets: Mapping[str, SignalOffset] = {}
     checked: PositionField | None = None
     watched_ms: int = 0
     ts_ms: int = 0
+
+    def signal_offset(self, topic: str) -> SignalOffset:
+        """Up to where a topic of signals was followed."""
+        return self.signal_offsets.get(topic, SignalOffset())
 
     @property
     def is_first_start(self) -> bool:

@@ -28,6 +28,8 @@ from cdc.wal.messages import LogicalMessage
 log = structlog.get_logger()
 OWN: Final = frozenset({SOURCE_HEARTBEAT, WATERMARK, DDL, ORDERS})
 """The prefixes of our own messages, of which no event is made."""
+_OWN_BYTES_MAX: Final = 1_024
+"""None of ours is larger: of one that is, but for its prefix, nothing is kept."""
 LEFT_OUT: Final = "millrace.left-out"
 """The prefix of what is left of a message that isn't wanted."""
 _SMALL_BYTES: Final = 200
@@ -113,7 +115,9 @@ class LogicalMessages:
             return None
         message = payload[XLOG_HEADER_BYTES:]
         is_own = logical_message_prefix(message, in_block=True)[0] in OWN
-        return None if is_own else self.shortened(payload, size)
+        if is_own and size <= _OWN_BYTES_MAX:
+            return None
+        return self.shortened(payload, size)
 
     def _takes(self, prefix: str, size: int, lsn: Lsn) -> bool:
         """Whether a message of so many bytes is to become an event."""

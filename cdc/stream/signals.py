@@ -5,14 +5,14 @@ to be read is kept in the tables' state records (SnapshotRequest), so that a sta
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol
 
 from cdc.compiled import fast
 from cdc.events.changes import Row
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
-from cdc.records.state import Progress
+from cdc.records.state import SignalOffset
 from cdc.tables.tables import NO_EFFECTS, Effects
 from cdc.wal.messages import Relation
 
@@ -63,21 +63,6 @@ class KeyTracking(NamedTuple):
     of: Callable[[int], list[bytes | None]]
 
 
-class SignalOffset(NamedTuple):
-    """An offset in the signal topic: which topic it is, and the first signal not followed yet.
-
-    The Kafka transaction with the results of earlier signals records it.
-    """
-
-    topic_id: str = ""
-    offset: int = 0
-
-    @classmethod
-    def of(cls, progress: Progress) -> Self:
-        """The offset that the log has."""
-        return cls(progress.signal_topic_id, progress.signal_offset)
-
-
 class Signals(Protocol):
     """Reads signals as they pass by in the stream, and acts on them; one for a stay on it."""
 
@@ -111,7 +96,10 @@ class Signals(Protocol):
 
     @property
     def offset(self) -> SignalOffset:
-        """Up to where the signal topic was followed, by all that was returned so far."""
+        """Up to where the signal topic was followed, by all that was returned so far.
+
+        The Kafka transaction with the results of these signals records it.
+        """
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:

@@ -36,6 +36,7 @@ from deploy.commands.printing import print_rich
 from deploy.commands.run import prepare_to_capture, use_daemon
 from deploy.commands.sink_status import table_states
 from deploy.commands.snapshot_watch import SnapshotWatch, is_captured
+from snapshots.signals.parsed import NAMES_MAX
 
 
 def snapshot(
@@ -69,6 +70,11 @@ def snapshot(
             remedy="name tables with one of them",
         )
     beside = is_captured(settings)
+    if beside and len(names) > NAMES_MAX:
+        raise ConfigError(
+            f"a daemon runs, and takes {NAMES_MAX:,} tables at once, not {len(names):,}",
+            remedy="name fewer of them, and the others in a further call",
+        )
     if beside and parallel is not None:
         raise ConfigError(
             "a daemon runs, and reads by as many threads as its configuration says",

@@ -179,7 +179,8 @@ class SnapshotWatch:
                 f"the daemon has passed the request over: {', '.join(self._untaken)}",
                 remedy="its log has a warning that says why",
             )
-        if progress is not None and progress.signal_offset > self.signal_offset:
+        followed = progress.signal_offset(capture.signal_topic).offset if progress else 0
+        if followed > self.signal_offset:
             self._is_passed = True  # what it wrote with that may still be on its way to us
         elif waited_s > _PATIENCE_S:
             raise NotDoneError(

@@ -4,8 +4,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import LogFormatError
 from cdc.records.bounds import Bound, EndedRows
+from cdc.records.fields import PositionField
 from cdc.records.position import Position
-from cdc.records.state import PositionField
 
 
 class RowsEnd(BaseModel):

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import ConfigError, SinkError
 from cdc.log.offsets import LogState
+from cdc.records.fields import PositionField
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import PositionField
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables
 from sinks.changes.names import quoted, sql_name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from cdc.records.state import PositionField
+from cdc.records.fields import PositionField
 from sinks.run.summary import TableVersion
 
 if TYPE_CHECKING:

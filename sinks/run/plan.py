@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
+from cdc.records.fields import PositionField
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
+from cdc.records.state import GAPS_MAX, Gap, TableState
 from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
@@ -49,8 +50,7 @@ class TablePlan(BaseModel):
     next: dict[int, int]
     """By partition, the first offset above the cut, where the next plan goes on."""
     read_end: dict[int, int] = {}
-    """By partition, how far any plan before has read: of the records before it, all up to ``after``
-    are applied."""
+    """By partition, how far any plan has read: of that, all up to ``after`` is applied."""
     base: int
     """The run whose commit must be the table's last; 0: there is no table yet."""
     after: PositionField | None

@@ -178,7 +178,9 @@ def wait_until_followed(made: RunningPipeline, daemon: Process) -> None:
     _, sent = consumer.get_watermark_offsets(place, timeout=60)
     consumer.close()
     deadline = time.monotonic() + 60
-    while (progress := made.progress()) is None or (progress.signal_offset or 0) < sent:
+    while (progress := made.progress()) is None or progress.signal_offset(
+        place.topic
+    ).offset < sent:
         assert daemon.running, daemon.command.log_end()
         assert time.monotonic() < deadline, progress
         time.sleep(0.1)

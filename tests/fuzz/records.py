@@ -16,12 +16,12 @@ from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import (
+    SignalOffset,
     SnapshotOutcome,
     SnapshotRequest,
     TableState,
     parse_state,
 )
-from cdc.stream.signals import SignalOffset
 from snapshots.channel import Background, Channels
 from tests.fixtures.made_states import streaming, table_state
 from tests.fuzz.mutation import Mutator
@@ -31,7 +31,7 @@ from tests.unit.snapshots.test_requests import BOTH, SignalledTables
 
 _HERE: Final = Position(1, Lsn(5), 0)
 _RECORDS: Final[tuple[BaseModel, ...]] = (
-    streaming(_HERE, checked=_HERE),
+    streaming(_HERE, checked=_HERE, signal_offsets={"t": SignalOffset(topic_id="x", offset=1)}),
     table_state(
         TableName("public", "a\nb"),
         requests=(SnapshotRequest(kind="incremental", signal="s", condition="id > 5"),),

@@ -237,7 +237,8 @@ def test_the_command_alone_reads_what_isnt_paused_and_ends(
         text = json.dumps({"id": str(number), "type": f"{kind}-snapshot", "data": data})
         send(made.settings.kafka, made.settings.capture.signal_topic, [(key, text.encode())])
     daemon = made.start()
-    while (progress := made.progress()) is None or progress.signal_offset < 2:
+    topic = made.settings.capture.signal_topic
+    while (progress := made.progress()) is None or progress.signal_offset(topic).offset < 2:
         assert daemon.running
         time.sleep(0.1)
     assert made.stop(daemon) == 0

@@ -92,6 +92,16 @@ def told(made: RunningPipeline) -> list[dict[str, Any]]:
     return [one.value for one in read_log(made.settings.kafka, {name: 1}) if one.value]
 
 
+def wait_until_followed(made: RunningPipeline, signals: int) -> None:
+    """Wait until the log says that so many records of the topic were followed."""
+
+    def is_followed() -> bool:
+        progress = made.progress()
+        return progress is not None and progress.signal_offset(topic(made)).offset == signals
+
+    wait_for(is_followed)
+
+
 def test_a_signal_is_followed_once_whenever_the_daemon_dies(
     pipeline: MakePipeline, source: Conninfo, topic_prefix: str
 ) -> None:
@@ -128,7 +138,24 @@ def test_a_signal_is_followed_once_whenever_the_daemon_dies(
     }
     progress = made.progress()
     assert progress is not None
-    assert progress.signal_offset == 4
+    assert progress.signal_offset(topic(made)).offset == 4
+
+
+def test_a_channel_that_is_switched_on_and_off_again_follows_nothing_twice(
+    pipeline: MakePipeline, source: Conninfo
+) -> None:
+    """Each topic of signals has its own offset, which the log keeps while it isn't followed."""
+    counts = []
+    for followed, channels in ((1, "source"), (1, "source,kafka"), (2, "source")):
+        made = pipeline(**SIGNALS, **{"signal.enabled.channels": channels})
+        LogTopics(made.settings).ensure_state_topics()
+        tell(made, ("execute-snapshot", ITEM) if followed == 1 else ("log", {"message": "x"}))
+        daemon = begin(made)
+        wait_until_followed(made, followed)
+        wait_until_read(made, daemon)
+        assert made.stop(daemon) == 0
+        counts.append(len(of(made, "item")))
+    assert counts == [1_000, 2_000, 2_000]
 
 
 @pytest.mark.proof

@@ -17,7 +17,7 @@ from cdc.records.state import SnapshotRequest, TableState
 from cdc.settings import CaptureSettings
 from snapshots.catalog_check import CatalogCheck
 from snapshots.inspection import Inspection
-from snapshots.requests import Requests
+from snapshots.signals.requests import Requests
 from snapshots.windows import Job, WindowReader
 from tests.fixtures.made_tables import COLUMNS, STATE, tables
 from tests.unit.cdc.tables.test_tables import described

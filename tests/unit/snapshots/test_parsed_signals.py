@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.requests import Signal, SignalError, parse
+from snapshots.signals.parsed import Signal, SignalError, parse
 
 CONDITION = '{"data-collection": "public.a", "filter": "id > 5"}'
 

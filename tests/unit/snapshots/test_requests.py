@@ -15,7 +15,7 @@ from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
 from cdc.tables.tables import Tables
-from snapshots.requests import Requests, queued
+from snapshots.signals.requests import Requests, queued
 from tests.fixtures.made_changes import NATIVE, table
 from tests.fixtures.made_states import table_state
 from tests.fixtures.made_tables import NO_LOOKUPS
@@ -34,7 +34,7 @@ class SignalledTables:
     """Requests for three tables, of which one isn't captured."""
 
     def __init__(self, schemas: Sequence[TableSchema] = (), **capture: object) -> None:
-        settings = Settings(
+        self.settings = settings = Settings(
             source={},
             capture={
                 "topic.prefix": "pre",
@@ -171,6 +171,10 @@ def test_a_select_of_ones_own_isnt_taken_from_the_topic() -> None:
         "a" * 1_001,
         "(" * 5_000,
         "[",
+        ".*.*.*(" + "|".join("." * count for count in range(39)) + ")!",
+        r"(.*.*.*)\1!",
+        "(?:.*.*.*)!",
+        "a{.*.*.*.*}!",
     ],
 )
 def test_a_pattern_never_takes_long(pattern: str) -> None:
@@ -181,21 +185,73 @@ def test_a_pattern_never_takes_long(pattern: str) -> None:
 
 
 def test_patterns_as_they_are_needed_are_taken() -> None:
-    for pattern in ("public.a", r"public\.a", "public.(a|c)", "PUBLIC[.]a", ".*[.]a", "pub.+a+"):
+    for pattern in (
+        *("public.a", r"public\.a", "public.(a|c)", "PUBLIC[.]a", ".*[.]a", "pub.+a+", "PUBLIC.A"),
+        *("pub.*?a+?", r"p\w{5}\.a{1,2}"),
+    ):
         signalled = SignalledTables()
         signalled.signal("execute", {"data-collections": [pattern]})
         assert len(signalled.of(A)) == 1, pattern
 
 
-def test_what_is_asked_for_again_and_again_fits_into_a_record() -> None:
+@pytest.mark.parametrize("member", ["data-collections", "additional-conditions"])
+def test_many_patterns_for_many_tables_never_take_long(member: str) -> None:
     signalled = SignalledTables()
-    condition = {"data-collection": "public.a", "filter": "x" * 8_192}
-    for _ in range(50):
+    for number in range(200):
+        name = TableName("public" + "a" * 57, f"{number:03}" + "a" * 60)
+        signalled.tables.states.put(table_state(name))
+    patterns = ["[^" + "😀-😃" * count + "]*.*.*!" for count in range(1, 200)] * 5
+    data: dict[str, Any] = {"data-collections": patterns}
+    if member == "additional-conditions":
+        conditions = [{"data-collection": pattern, "filter": "true"} for pattern in patterns]
+        data = {**ONLY_B, member: conditions}
+    begun = time.thread_time()
+    with capture_logs() as logs:
+        assert signalled.signal("execute", data) == []
+    assert time.thread_time() - begun < 2
+    assert "take too long to match: name the tables instead" in logs[0]["reason"]
+
+
+def test_many_names_are_one_warning_and_take_no_time() -> None:
+    signalled = SignalledTables()
+    begun = time.thread_time()
+    with capture_logs() as logs:
+        signalled.signal("execute", {"data-collections": ["public.a", *["public.none"] * 999]})
+    assert time.thread_time() - begun < 1
+    assert [line["count"] for line in logs if line["log_level"] == "warning"] == [999]
+    assert len(signalled.of(A)) == 1
+
+
+@pytest.mark.parametrize("character", ["x", "😀", "\0"])
+def test_what_is_asked_for_again_and_again_fits_into_a_record(character: str) -> None:
+    """What is counted are the bytes of JSON."""
+    signalled = SignalledTables()
+    condition = {"data-collection": "public.a", "filter": "x" + character * 8_000 + "x"}
+    for _ in range(200):
         signalled.signal("execute", {**BOTH, "additional-conditions": [condition]})
-    assert 0 < len(signalled.tables.states[A].model_dump_json()) < 1 << 19
+    size = len(signalled.tables.states[A].model_dump_json().encode())
+    assert 200 << 10 < size < 270 << 10
     signalled.signal("stop")
     signalled.signal("execute", BOTH)
     assert len(signalled.of(A)) == 1
+
+
+def test_what_is_asked_for_of_many_tables_fits_into_a_transaction() -> None:
+    signalled = SignalledTables()
+    for number in range(500):
+        signalled.tables.states.put(table_state(TableName("public", f"t{number}")))
+    condition = {"data-collection": ".*", "filter": "x" * 8_000}
+    everything = {"data-collections": [".*"], "additional-conditions": [condition]}
+    sizes = []
+    with capture_logs() as logs:
+        for _ in range(10):
+            records = signalled.signal("execute", everything)
+            sizes.append(sum(len(record.value or b"") for record in records))
+    assert max(sizes) < 20 << 20
+    assert sum(map(bool, sizes)) == 4
+    reasons = {line["reason"] for line in logs if "ignored" in line["event"]}
+    assert reasons == {"one table or another waits for too many reads: stop them, or wait for them"}
+    assert signalled.signal("stop")
 
 
 def test_a_signal_with_a_long_id_is_ignored() -> None:

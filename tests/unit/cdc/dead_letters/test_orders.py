@@ -133,6 +133,17 @@ def test_what_isnt_an_order_fills_no_log() -> None:
     assert len(logs) == 1
 
 
+def test_a_steady_drip_of_what_isnt_an_order_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = made()
+    with capture_logs() as logs:
+        for now_s in range(100, 191, 9):
+            monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda now=now_s: now))
+            orders.follow(b"forged", POSITION, TRANSACTION)
+    assert len(logs) == 6
+
+
 def test_an_order_ends_nothing_where_dead_letters_may_not_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -144,6 +155,22 @@ def test_an_order_ends_nothing_where_dead_letters_may_not_be_read(
     monkeypatch.setattr(Reader, "error", LogUnreachableError("no answer"))
     with pytest.raises(LogUnreachableError):  # the next start follows it
         made().follow(ORDER, POSITION, TRANSACTION)
+
+
+def test_an_order_is_followed_once_dead_letters_can_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "DeadLetterReader", Reader)
+    monkeypatch.setattr(Reader, "reads", 0)
+    orders = made()
+    for _ in range(2):
+        monkeypatch.setattr(Reader, "error", LogAccessError("not authorized"))
+        with capture_logs() as logs:
+            assert orders.follow(ORDER, POSITION, TRANSACTION) == []
+        assert [line["reason"] for line in logs] == ["not authorized"]
+    monkeypatch.setattr(Reader, "error", None)
+    orders.follow(ORDER, POSITION, TRANSACTION)
+    assert Reader.reads == 1
 
 
 @pytest.mark.parametrize("kind", [RecordRefusedError, SchemaRefusedError, SourceError])

@@ -17,8 +17,9 @@ VALUE = bytes(1 << 20)
 class Topic:
     """A topic with large records, as the clients show it."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes = b"p", value: bytes | None = VALUE) -> None:
         self.polled = 0
+        self.key, self.value = key, value
 
     def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
         return 0, RECORDS
@@ -33,7 +34,10 @@ class Topic:
         self.polled += 1
         number = self.polled - 1
         return SimpleNamespace(
-            error=lambda: None, offset=lambda: number, key=lambda: b"p", value=lambda: VALUE
+            error=lambda: None,
+            offset=lambda: number,
+            key=lambda: self.key,
+            value=lambda: self.value,
         )
 
     def describe_topics(self, *_: object, **__: object) -> dict[str, Future[Any]]:
@@ -42,8 +46,11 @@ class Topic:
         return {"signals": described}
 
 
-def test_few_of_many_large_records_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = Topic()
+@pytest.mark.parametrize(("key", "value"), [(b"p", VALUE), (VALUE, None)], ids=["value", "key"])
+def test_few_of_many_large_records_are_in_memory(
+    key: bytes, value: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Topic(key, value)
     monkeypatch.setattr(options, "client", lambda *_: topic)
     monkeypatch.setattr(signal_topic, "POLL_S", 0.01)
     follower = Follower({"bootstrap.servers": "nowhere"}, "signals")
@@ -57,3 +64,18 @@ def test_few_of_many_large_records_are_in_memory(monkeypatch: pytest.MonkeyPatch
         time.sleep(0.005)
     follower.close()
     assert offsets == list(range(RECORDS))
+
+
+def test_what_comes_meanwhile_is_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many records somebody writes, and however long it takes to follow each."""
+    topic = Topic()
+    monkeypatch.setattr(options, "client", lambda *_: topic)
+    monkeypatch.setattr(signal_topic, "POLL_S", 0.01)
+    follower = Follower({"bootstrap.servers": "nowhere"}, "signals")
+    time.sleep(0.2)
+    taken = 0
+    for _ in follower.take():
+        taken += 1
+        time.sleep(0.03)
+    follower.close()
+    assert 0 < taken <= 8 + 2

@@ -105,12 +105,15 @@ def test_what_nobody_asked_for_is_kept_neither_in_memory_nor_on_disk() -> None:
     in_progress = InProgress(Path("/nowhere"), 1 << 20)
     messages = LogicalMessages(events, PLAIN, Limits(20_000), in_progress)
     in_progress.start(StreamStart(77, first_segment=True), Lsn(1))
-    prefixes = (b"other", b"app", ORDERS.encode())
-    for prefix in (*prefixes, *[b"other"] * 500):
-        made = payload(prefix, bytes(10_000), in_block=True)
+    order = ORDERS.encode()
+    sizes = [(b"other", 10_000), (b"app", 20_000), (order, 900), *[(b"other", 10_000)] * 500]
+    for prefix, size in (*sizes, *[(own.encode(), 10_000) for own in OWN] * 100):
+        made = payload(prefix, bytes(size - 200), in_block=True)
         data = bytearray(b"d" + (len(made) + 4).to_bytes(4) + made)
         assert in_progress.keep(data, 0, len(data), bytes, messages.kept) == len(data)
-    assert 20_000 < in_progress.in_memory < 60_000
+    assert 20_000 < in_progress.in_memory < 90_000
     in_progress.stop()
     kept = b"".join(in_progress.commit(StreamCommit(77, Lsn(9), Lsn(10), 0), Lsn(9)))
     assert kept.count(LEFT_OUT.encode()) == 501
+    assert order + b"\0" + (900 - 200).to_bytes(4) + bytes(700) in kept
+    assert all(kept.count(own.encode() + b"\0" + bytes(4)) == 100 for own in OWN)

@@ -176,6 +176,19 @@ def test_snapshot_options_that_contradict_each_other_are_refused(
 
 
 @pytest.mark.usefixtures("here")
+def test_more_tables_than_a_daemon_takes_at_once_are_refused_before_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "millrace.toml"
+    path.write_text(NOWHERE)
+    monkeypatch.setattr("deploy.commands.snapshot.is_captured", lambda _: True)
+    names = [f"public.t{number}" for number in range(1_001)]
+    ended = CliRunner().invoke(app, ["snapshot", *names, "--config", str(path)])
+    assert isinstance(ended.exception, ConfigError)
+    assert "takes 1,000 tables at once, not 1,001" in str(ended.exception)
+
+
+@pytest.mark.usefixtures("here")
 def test_only_the_daemon_takes_the_port_where_it_answers_for_its_health(tmp_path: Path) -> None:
     path = tmp_path / "millrace.toml"
     with socket.create_server(("127.0.0.1", 0)) as taken:

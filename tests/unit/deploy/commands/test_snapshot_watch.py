@@ -10,13 +10,21 @@ from rich.console import Console
 from structlog.testing import capture_logs
 
 from cdc.errors import NotDoneError
+from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState
+from cdc.records.state import (
+    Phase,
+    Progress,
+    SignalOffset,
+    SnapshotOutcome,
+    SnapshotRequest,
+    TableState,
+)
 from cdc.settings import Settings
 from deploy.commands import snapshot_watch
 from deploy.commands.console import TableBars
 from deploy.commands.snapshot_watch import SnapshotWatch
-from tests.fixtures.made_states import table_state
+from tests.fixtures.made_states import streaming, table_state
 
 STATE = table_state(TableName("public", "t"))
 FIRST = SnapshotRequest(kind="initial")
@@ -83,7 +91,13 @@ def test_a_paused_read_is_told_once_and_again_when_it_is_paused_once_more() -> N
 
 
 def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress = Mock(signal_offset=5)
+    topic = Watching(OWN)._settings.capture.signal_topic
+
+    def followed(offset: int) -> Progress:
+        offsets = {topic: SignalOffset(offset=offset), "another": SignalOffset(offset=9)}
+        return streaming(Position(1, Lsn(5), 0), signal_offsets=offsets)
+
+    progress = followed(5)
     monkeypatch.setattr(snapshot_watch, "last_progress", lambda *_: progress)
     watching = Watching(OWN)
     watching._learn(STATE.model_copy(update={"requests": (OWN,)}))
@@ -91,7 +105,7 @@ def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -
     watching._check_taken(29)
     with pytest.raises(NotDoneError, match="within 30 s"):
         watching._check_taken(31)
-    progress.signal_offset = 6
+    progress = followed(6)
     watching._check_taken(31)
     watching._check_taken(32)
 

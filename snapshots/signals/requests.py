@@ -7,10 +7,8 @@ start would come by it again.
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import structlog
 
@@ -19,143 +17,20 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.settings import CaptureSettings
-from cdc.settings.modes import Patterns
 from cdc.tables.tables import Tables
+from snapshots.signals.names import SignalNames
+from snapshots.signals.parsed import Signal, SignalError, parse
 
 log = structlog.get_logger()
 _ALL = (".*",)
-_TYPES: Final = ("execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log")
-_IGNORED: Final = frozenset({"snapshot-window-open", "snapshot-window-close"})
-"""Watermarks: they are known by their ids."""
-
-
 _CHARACTERS_MAX: Final = 1_000
-"""Of a signal's id, and of each name or pattern in it."""
-_NAMES_MAX: Final = 1_000
-_REPEATS_MAX: Final = 3
-"""Of a pattern, none of them of its one group: what it takes to match grows with each."""
-_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
-_REPEATS: Final = re.compile(r"[*+?{]")
+"""Of a signal's id, and of what is logged of it."""
+_UNKNOWN_SHOWN: Final = 10
+"""Names without a table that a warning lists."""
 _REQUESTS_BYTES_MAX: Final = 256 << 10
-"""Of a table whose requests have so many nothing more is asked for: its record has to fit."""
-
-
-class SignalError(ValueError):
-    """A signal that can't be followed; the text says why."""
-
-
-class Signal(NamedTuple):
-    """What a signal of a type asks for: of the tables whose names match, or else of all.
-
-    Only execute-snapshot has the others: ``kind`` of read; ``conditions``, SQL for some of the
-    tables, by their patterns; and ``reset``, a member of our own: rows that are gone are to
-    disappear. A log signal's ``message`` is a line for our log.
-    """
-
-    type: str
-    collections: tuple[str, ...] = ()
-    kind: Literal["incremental", "blocking"] = "incremental"
-    conditions: tuple[tuple[str, str], ...] = ()
-    reset: bool = False
-    message: str = ""
-
-
-def parse(type_: str, data: object) -> Signal | None:
-    """Read a signal of that type; None where there is nothing to do; raises SignalError.
-
-    ``data`` is the JSON's text, or what it says.
-    """
-    if type_ in _IGNORED:
-        return None
-    if type_ not in _TYPES:
-        raise SignalError(f"there is no signal of type {type_!r}")
-    members = _members(data)
-    if type_ == "log":
-        return Signal(type_, message=_text(members, "message"))
-    names = _list(members, "data-collections", str, "names")
-    signal = Signal(type_, tuple(name.strip() for name in names))
-    if type_ == "execute-snapshot":
-        return _execute(signal, members)
-    if type_ == "stop-snapshot" and _kind(members) != "incremental":
-        raise SignalError('only a snapshot of type "incremental" can be stopped')
-    return signal
-
-
-def _check_channel(signal: Signal, *, by_topic: bool) -> None:
-    if by_topic and signal.kind == "blocking" and signal.conditions:
-        raise SignalError("a SELECT of one's own is taken from the signal table alone")
-
-
-def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
-    if not signal.collections:
-        raise SignalError("data-collections names no table")
-    if members.get("additional-condition") is not None:
-        raise SignalError("additional-condition isn't supported (additional-conditions is)")
-    if members.get("surrogate-key") is not None:
-        _text(members, "surrogate-key")  # no key is needed to tell chunks apart: pages do
-    conditions = _list(members, "additional-conditions", dict, "objects")
-    pairs = tuple(
-        (_text(condition, "data-collection"), _text(condition, "filter"))
-        for condition in conditions
-    )
-    if pairs:
-        from cdc.postgres.checks.condition_tokens import CHARACTERS_MAX  # its parser is large
-
-        if any(len(text) > CHARACTERS_MAX for _, text in pairs):
-            raise SignalError(f"filter has more than {CHARACTERS_MAX:,} characters")
-    reset = members.get("reset", False)
-    if not isinstance(reset, bool):
-        raise SignalError("reset isn't true or false")
-    return signal._replace(kind=_kind(members), conditions=pairs, reset=reset)
-
-
-def _members(data: object) -> Mapping[str, Any]:
-    """A signal's data are an object; a text is one within, as it is in the table."""
-    members = data
-    try:
-        if data is None or isinstance(data, str):
-            members = read_json(data) if data and data.strip() else {}
-    except ValueError as error:
-        raise SignalError(f"its data isn't JSON: {error}") from None
-    except RecursionError:
-        raise SignalError("its data is nested too deeply") from None
-    if not isinstance(members, Mapping):
-        raise SignalError("its data isn't a JSON object")
-    return members
-
-
-def read_json(text: str | bytes) -> object:
-    """Read JSON whose texts are UTF-8; raises ValueError and RecursionError."""
-    value: object = json.loads(text)
-    # A half of a surrogate pair, which an escape can give, fits into no record.
-    json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
-def _kind(members: Mapping[str, Any]) -> Literal["incremental", "blocking"]:
-    kind = str(members.get("type") or "incremental").lower()
-    if kind == "incremental":
-        return "incremental"
-    if kind == "blocking":
-        return "blocking"
-    raise SignalError(f"there is no snapshot of type {kind!r}")
-
-
-def _list(members: Mapping[str, Any], name: str, kind: type, what: str) -> list[Any]:
-    """A list of such things, empty where there is none."""
-    given = [] if members.get(name) is None else members[name]
-    if not isinstance(given, list) or not all(isinstance(each, kind) for each in given):
-        raise SignalError(f"{name} isn't a list of {what}")
-    if len(given) > _NAMES_MAX:
-        raise SignalError(f"{name} has more than {_NAMES_MAX:,} {what}")
-    return given
-
-
-def _text(members: Mapping[str, Any], name: str) -> str:
-    text = members.get(name)
-    if not isinstance(text, str) or not text.strip():
-        raise SignalError(f"{name} is missing, or isn't text")
-    return text.strip()
+"""Of the requests of a table: its record has to fit ..."""
+_ALL_REQUESTS_BYTES_MAX: Final = 16 << 20
+"""... and of those that signals made of all tables: one that changes them writes them in one go."""
 
 
 def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
@@ -237,18 +112,18 @@ class Requests:
         incremental = asked.kind == "incremental"
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
-        conditions = [(_pattern(name), text) for name, text in asked.conditions]
         is_reset = incremental and asked.reset
-        matching = self._matching(asked.collections)
+        signal_names = self._signal_names()
+        conditions = dict[TableName, str]()
+        for name, text in asked.conditions:
+            for table in signal_names.tables(name):
+                conditions.setdefault(table, text)
+        matching = _matching(signal_names, asked.collections)
         names, left_out = self._without_set_aside(matching, signal, is_reset=is_reset)
-        for name in names:
-            _check_room(name, self._states[name].requests)
         if not incremental and self._settings.lossless:
-            names = [name for name in names if self._has_key(name, signal)]
-        wanted = {
-            name: next((text for pattern, text in conditions if pattern.match(str(name))), None)
-            for name in names
-        }
+            names = [table for table in names if self._has_key(table, signal)]
+        wanted = {table: conditions.get(table) for table in names}
+        self._check_room(wanted, signal)
         ask = self._tables.reads.ask
         records = ask(wanted, signal, asked.kind, paused=paused, reset=asked.reset)
         log.info("snapshot asked for", signal=signal, type=asked.kind, tables=list(map(str, names)))
@@ -256,13 +131,30 @@ class Requests:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return [*left_out, *records]
 
+    def _check_room(self, wanted: Mapping[TableName, str | None], signal: str) -> None:
+        """Refuse what wouldn't fit beside all that waits; a condition is kept with each table."""
+        asked = [
+            request
+            for table in self._states.requested
+            for request in self._states[table].requests
+            if request.signal
+        ]
+        total = _bytes(asked)
+        for table, condition in wanted.items():
+            request = SnapshotRequest(kind="incremental", signal=signal, condition=condition)
+            total += _bytes([request])
+            waiting = _bytes([*self._states[table].requests, request])
+            if waiting > _REQUESTS_BYTES_MAX or total > _ALL_REQUESTS_BYTES_MAX:
+                whose = str(table) if waiting > _REQUESTS_BYTES_MAX else "one table or another"
+                raise SignalError(f"{whose} waits for too many reads: stop them, or wait for them")
+
     def _without_set_aside(
         self, names: Sequence[TableName], signal: str, *, is_reset: bool
     ) -> tuple[list[TableName], list[Record]]:
         """Those of the tables that can be read; of the others, what tells whoever has asked.
 
         Changes of a table that is set aside are taken again with a reset alone. One that could
-        never be captured has no topic: that is made as soon as it can be (joining.py).
+        never be captured has no topic: that is made as soon as it can be (snapshots/joining.py).
         """
         possible, records = list[TableName](), list[Record]()
         for name in names:
@@ -348,7 +240,7 @@ class Requests:
         self, collections: tuple[str, ...], is_meant: Callable[[SnapshotRequest], bool]
     ) -> list[TableName]:
         """Those of the tables that match, or of all, with such a request; in the reads' order."""
-        named = self._matching(collections or _ALL)
+        named = _matching(self._signal_names(), collections or _ALL)
         orders = {
             name: min(request.order for request in self._states[name].requests)
             for name in self._states.requested & set(named)
@@ -356,17 +248,29 @@ class Requests:
         }
         return sorted(orders, key=lambda name: (orders[name], name))
 
-    def _matching(self, collections: Sequence[str]) -> list[TableName]:
-        """The captured tables whose names match, by the first pattern that does."""
-        tables: dict[TableName, None] = {}
-        captured = [name for name in self._states if self._settings.captures(str(name))]
-        for collection in collections:
-            pattern = _pattern(collection)
-            names = sorted(name for name in captured if pattern.match(str(name)))
-            if not names:
-                log.warning("a signal names no captured table", name=collection)
-            tables.update(dict.fromkeys(names))
-        return list(tables)
+    def _signal_names(self) -> SignalNames:
+        captured = (table for table in self._states if self._settings.captures(str(table)))
+        return SignalNames(captured)
+
+
+def _matching(names: SignalNames, collections: Sequence[str]) -> list[TableName]:
+    """The captured tables whose names match, by the first pattern that does."""
+    tables: dict[TableName, None] = {}
+    unknown = []
+    for collection in collections:
+        matching = names.tables(collection)
+        tables.update(dict.fromkeys(matching))
+        if not matching:
+            unknown.append(collection)
+    if unknown:
+        shown = unknown[:_UNKNOWN_SHOWN]
+        log.warning("a signal names no captured table", names=shown, count=len(unknown))
+    return list(tables)
+
+
+def _bytes(requests: Iterable[SnapshotRequest]) -> int:
+    """What requests take in records."""
+    return sum(len(request.model_dump_json().encode()) for request in requests)
 
 
 def _check_id(signal: str) -> None:
@@ -374,23 +278,6 @@ def _check_id(signal: str) -> None:
         raise SignalError(f"its id has more than {_CHARACTERS_MAX:,} characters")
 
 
-def _check_room(table: TableName, requests: Sequence[SnapshotRequest]) -> None:
-    if sum(len(request.model_dump_json()) for request in requests) > _REQUESTS_BYTES_MAX:
-        raise SignalError(f"{table} waits for too many reads already: stop them, or wait for them")
-
-
-def _pattern(pattern: str) -> Patterns:
-    """A pattern that takes no longer than a name's length allows."""
-    plain = _ESCAPED.sub("", pattern)
-    if len(pattern) > _CHARACTERS_MAX:
-        raise SignalError(f"a name has more than {_CHARACTERS_MAX:,} characters")
-    is_nested = plain.count("(") > 1 or any(f"){repeat}" in plain for repeat in "*+?{")
-    if is_nested or len(_REPEATS.findall(plain)) > _REPEATS_MAX:
-        raise SignalError(
-            f"{pattern!r} could take long to match: it may have one pair of (), and {_REPEATS_MAX}"
-            " of * + ? {, none of them behind a )"
-        )
-    try:
-        return Patterns((pattern,))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise SignalError(f"{pattern!r} is no regular expression: {error}") from None
+def _check_channel(signal: Signal, *, by_topic: bool) -> None:
+    if by_topic and signal.kind == "blocking" and signal.conditions:
+        raise SignalError("a SELECT of one's own is taken from the signal table alone")

@@ -1,0 +1,1 @@
+"""Signals, which anybody may have written → the reads that they ask for."""

@@ -1,0 +1,69 @@
+"""Names and patterns of one signal → the captured tables that they mean.
+
+Patterns are foreign: each is held against each table, on the stream's thread. So what makes one
+slow is refused, and the time for all of a signal's is limited.
+"""
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from cdc.records.schema import TableName
+from cdc.settings.modes import Patterns
+from snapshots.signals.parsed import SignalError
+
+_CHARACTERS_MAX: Final = 1_000
+_REPEATS_MAX: Final = 3
+"""Of a pattern, none of them of its one group: what it takes to match grows with each."""
+_SECONDS_MAX: Final = 0.5
+"""Of one signal, for patterns; a pattern that is taken needs up to 0.2 s for a long name."""
+_PLAIN: Final = re.compile(r"(?:[^\\\[\](){}*+?|^$]|\\[^a-zA-Z0-9])*", re.DOTALL)
+"""A name; its dots mean themselves."""
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_REPEATS: Final = re.compile(r"(?:[*+?]|\{[\d,]*\})[?+]?")
+
+
+class SignalNames:
+    """Finds the tables that a signal names, in any case, as patterns of settings do."""
+
+    def __init__(self, captured: Iterable[TableName]) -> None:
+        """``captured`` are the tables that may be named."""
+        self._captured = sorted(captured)
+        self._by_text = defaultdict[str, list[TableName]](list)
+        for table in self._captured:
+            self._by_text[str(table).lower()].append(table)
+        self._begun = time.thread_time()
+
+    def tables(self, name: str) -> list[TableName]:
+        """The tables of that name, or pattern, in order; raises SignalError."""
+        if len(name) > _CHARACTERS_MAX:
+            raise SignalError(f"a name has more than {_CHARACTERS_MAX:,} characters")
+        if _PLAIN.fullmatch(name):
+            return self._by_text.get(_ESCAPE.sub(r"\1", name).lower(), [])
+        pattern = _pattern(name)
+        return [table for table in self._captured if self._matches(pattern, table)]
+
+    def _matches(self, pattern: Patterns, table: TableName) -> bool:
+        if time.thread_time() - self._begun > _SECONDS_MAX:
+            raise SignalError("its patterns take too long to match: name the tables instead")
+        return pattern.match(str(table))
+
+
+def _pattern(pattern: str) -> Patterns:
+    """A pattern that takes no longer than a name's length allows."""
+    plain = _ESCAPE.sub("", pattern)
+    repeats = len(_REPEATS.findall(plain)) + ("|" in plain)
+    is_nested = plain.count("(") > 1 or "(?" in plain or any(f"){each}" in plain for each in "*+?{")
+    has_reference = any(escaped.isdecimal() for escaped in _ESCAPE.findall(pattern))
+    if is_nested or has_reference or repeats > _REPEATS_MAX:
+        raise SignalError(
+            f"{pattern!r} could take long to match: it may have one pair of (), no (? or \\1, and"
+            f" {_REPEATS_MAX} of * + ? {{}}, none of them behind a ); all its | count as one of"
+            " these. Name the tables instead"
+        )
+    try:
+        return Patterns((pattern,))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise SignalError(f"{pattern!r} is no regular expression: {error}") from None
