@@ -78,13 +78,21 @@ def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
                 f"may send the password and rows to {there} in plain text (sslmode = {mode})",
                 'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
             )
-    elif mode == "require" and not (given["sslrootcert"] or _ROOT.expanduser().exists()):
+    elif mode == "require" and not (given["sslrootcert"] or _has_own_authority()):
         yield Exposure(
             section,
             f"encrypts, and doesn't check that it is {there} that answers (sslmode = {mode})",
             'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
             is_plain=False,
         )
+
+
+def _has_own_authority() -> bool:
+    """Whether libpq finds a file of authorities in the user's home; one it can't reach is none."""
+    try:
+        return _ROOT.expanduser().exists()
+    except (OSError, RuntimeError):  # no right to look there, or no home at all
+        return False
 
 
 def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:

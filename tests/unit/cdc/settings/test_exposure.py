@@ -1,6 +1,7 @@
 """Settings → what of them others on the network can read, and what ``tls = "required"`` refuses."""
 
 from pathlib import Path
+from typing import Never
 
 import pytest
 
@@ -107,6 +108,21 @@ def test_require_verifies_where_libpq_finds_an_authority_of_the_users_own(tmp_pa
     root.parent.mkdir()
     root.touch()
     assert not list(of_source("[source]", REMOTE | {"sslmode": "require"}))
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("exists", PermissionError(13, "Permission denied")), ("expanduser", RuntimeError("no home"))],
+)
+def test_require_verifies_nothing_where_the_home_cant_be_reached(
+    method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> Never:
+        raise error
+
+    monkeypatch.setattr(Path, method, fail)
+    (found,) = of_source("[source]", REMOTE | {"sslmode": "require"})
+    assert not found.is_plain
 
 
 @pytest.mark.parametrize(
