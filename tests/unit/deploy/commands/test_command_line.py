@@ -307,6 +307,31 @@ millrace.main()
     assert bool(told) == bool(complaint)
 
 
+@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-", "2>&1 >&-", "<&- 2>&- >&-"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("cuts --json", ExitCode.OK),
+        ("drop", ExitCode.SOURCE_UNREACHABLE),
+        ("run", ExitCode.SOURCE_UNREACHABLE),
+        ("dorp", ExitCode.CONFIG),
+    ],
+)
+def test_warnings_and_errors_that_cant_be_written_change_nothing(
+    words: str, code: int, stream: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "millrace.toml"
+    warned = 'search = { url = "http://search.invalid" }'
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}\n{warned}')
+    program = f"{sys.executable} -m millrace {words} --config {path} {stream}"
+    root = Path(__file__).resolve().parents[4]
+    ended = subprocess.run(["/bin/sh", "-c", program], cwd=root, capture_output=True, check=False)
+    assert ended.returncode == code
+    is_result = words == "cuts --json" and ">&-" not in stream.replace("2>&-", "")
+    if "2>&1" not in stream:
+        assert (ended.stdout, ended.stderr) == (b"[]\n" if is_result else b"", b"")
+
+
 def test_a_closed_terminal_is_no_disk_that_fails() -> None:
     leader, terminal = os.openpty()
     words = [sys.executable, "-c", "import sys; sys.stdin.read(); import millrace; millrace.main()"]
