@@ -54,7 +54,7 @@ def main() -> None:
             sys.exit(ExitCode.INTERRUPTED)
 
 
-class _StandardError(io.FileIO):
+class _LossyStream(io.FileIO):
     """Standard error, which loses what can't be written: a full disk there ends no command."""
 
     def write(self, data: "ReadableBuffer") -> int:
@@ -79,7 +79,7 @@ def _open_streams() -> None:
             os.set_inheritable(number, True)
             mode = "w" if number else "r"
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    raw = io.BufferedWriter(_StandardError(sys.stderr.fileno(), "w", closefd=False))
+    raw = io.BufferedWriter(_LossyStream(sys.stderr.fileno(), "w", closefd=False))
     sys.stderr = io.TextIOWrapper(
         raw, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True
     )

@@ -23,7 +23,8 @@ from cdc.postgres.checks.standby import StandbyWatch
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
-from deploy.commands.health import HealthServer, daemon_registry
+from deploy.commands.health import HealthServer
+from deploy.commands.metrics import daemon_registry
 from deploy.commands.printing import print_line
 from snapshots.channel import open_channel
 from snapshots.initial import InitialSnapshot
