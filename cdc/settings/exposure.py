@@ -135,11 +135,16 @@ def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
         )
 
 
+def registry_urls(options: LibraryOptions) -> list[str]:
+    """Names of the options that say where schema registries are; each side has its own."""
+    return sorted(name for name in options if name.endswith(_REGISTRY_URL))
+
+
 def of_registry(options: LibraryOptions) -> Iterator[Exposure]:
-    """What the converters' options let through to the schema registry; each side has its own."""
+    """What the converters' options let through to the schema registry."""
     has_password = any(credential in name for name in options for credential in _CREDENTIALS)
-    for name in sorted(options):
-        for address in options[name].split(",") if name.endswith(_REGISTRY_URL) else ():
+    for name in registry_urls(options):
+        for address in options[name].split(","):
             url = urlsplit(address.strip())
             with_password = has_password or url.username is not None
             sent = "the password and schemas" if with_password else "schemas"

@@ -314,3 +314,19 @@ def test_a_file_that_isnt_one_or_isnt_text_is_told(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="isn't UTF-8"):
         load(path)
+
+
+@pytest.mark.parametrize("url", ["http://[oops", "http://u:hunter2", "https://", "http://h:99999"])
+@pytest.mark.parametrize("section", ["search", "format"])
+def test_a_url_that_is_none_is_told_and_not_shown(tmp_path: Path, url: str, section: str) -> None:
+    key = {"search": "url", "format": "value.schema.registry.url"}[section]
+    path = tmp_path / "millrace.toml"
+    path.write_text(
+        'source = { host = "localhost" }\ncapture = { "topic.prefix" = "t" }\n'
+        'kafka = { "bootstrap.servers" = "localhost:1" }\n'
+        f'{section} = {{ "{key}" = "{url}" }}\n'
+    )
+    with pytest.raises(ConfigError, match="should be a URL") as refused:
+        load(path)
+    assert f"[{section}] {key}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
