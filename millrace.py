@@ -5,6 +5,7 @@ Importing it costs nothing: ``main`` loads the commands when it is called.
 
 import contextlib
 import errno
+import io
 import logging
 import os
 import signal
@@ -12,9 +13,12 @@ import stat
 import sys
 import traceback
 import warnings
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cdc.errors import DiskError, ExitCode, MillraceError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 EXTRAS = {"pyspark": "spark", "delta": "spark", "opensearchpy": "search", "fastavro": "avro"}
@@ -34,6 +38,8 @@ def main() -> None:
     """Run the command line, which signals end in time, also while it tells an error."""
     from deploy.commands.ending import ending_in_time
 
+    _open_streams()
+    _open_streams()
     _silence_libraries()
     with ending_in_time():
         try:
@@ -46,6 +52,37 @@ def main() -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             _drop_output()
             sys.exit(ExitCode.INTERRUPTED)
+
+
+class _LossyStream(io.FileIO):
+    """Standard error, which loses what can't be written: a full disk there ends no command."""
+
+    def write(self, data: "ReadableBuffer") -> int:
+        """Write it, or take it as written."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _open_streams() -> None:
+    """Have three standard streams, of which the one for errors never fails.
+
+    The number of a closed one would be the next file's or connection's, into which libraries then
+    write their messages; and ``print`` takes standard output for it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.set_inheritable(number, True)
+            mode = "w" if number else "r"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    raw = io.BufferedWriter(_LossyStream(sys.stderr.fileno(), "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(
+        raw, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True
+    )
 
 
 def _command() -> None:
@@ -129,8 +166,7 @@ def _drop_output() -> None:
 def _fail(error: MillraceError) -> NoReturn:
     from deploy.commands.printing import printable_message
 
-    with contextlib.suppress(OSError):  # its exit code tells the kind
-        print(f"millrace: {printable_message(str(error))}", file=sys.stderr)
+    print(f"millrace: {printable_message(str(error))}", file=sys.stderr)
     sys.exit(error.exit_code)
 
 

@@ -7,6 +7,7 @@ file system and an address of this machine itself are no network.
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -17,7 +18,6 @@ from cdc.settings.search import SearchSettings
 _LIBPQ: Final = {
     "host": "PGHOST",
     "hostaddr": "PGHOSTADDR",
-    "service": "PGSERVICE",
     "sslmode": "PGSSLMODE",
     "sslrootcert": "PGSSLROOTCERT",
     "gssencmode": "PGGSSENCMODE",
@@ -27,6 +27,7 @@ _MAYBE_PLAIN: Final = frozenset({"disable", "allow", "prefer"})
 """libpq's modes that talk in plain text to a server, or to an attacker, that offers no TLS."""
 _ROOT: Final = Path("~/.postgresql/root.crt")
 _KAFKA_TLS: Final = frozenset({"ssl", "sasl_ssl"})
+_FALSE: Final = frozenset({"false", "f", "0"})
 _REGISTRY_URL: Final = "schema.registry.url"
 _CREDENTIALS: Final = ("basic.auth.user.info", "bearer.auth.")
 
@@ -60,16 +61,25 @@ def is_local(host: str) -> bool:
 
 
 def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
-    """What libpq's keywords, and the variables that stand in for them, let through."""
+    """What libpq's keywords, and the variables that stand in for them, let through.
+
+    A service's file counts more than variables, and isn't read here: what it may say is unknown,
+    so that only keywords count beside one.
+    """
+    service = keywords.get("service", os.environ.get("PGSERVICE", ""))
+    variables = {} if service else os.environ
     given = {
-        keyword: keywords.get(keyword) or os.environ.get(variable, "")
+        keyword: keywords.get(keyword, variables.get(variable, ""))
         for keyword, variable in _LIBPQ.items()
     }
-    hosts = (given["hostaddr"] or given["host"]).split(",")
-    remote = [host for host in hosts if host and not is_local(host)]
-    if not remote and not (given["service"] and hosts == [""]):
+    hosts, addresses = given["host"].split(","), given["hostaddr"].split(",")
+    paired = [address or host for host, address in zip_longest(hosts, addresses, fillvalue="")]
+    remote = [host for host in paired if host and not is_local(host)]
+    if service and not all(addresses):
+        remote.append(f"the hosts of the service {service}")
+    if not remote:
         return
-    there = ", ".join(remote) or f"the hosts of the service {given['service']}"
+    there = ", ".join(remote)
     mode = given["sslmode"] or "prefer"
     if mode in _MAYBE_PLAIN:
         if given["gssencmode"] != "require":
@@ -78,13 +88,21 @@ def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
                 f"may send the password and rows to {there} in plain text (sslmode = {mode})",
                 'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
             )
-    elif mode == "require" and not (given["sslrootcert"] or _ROOT.expanduser().exists()):
+    elif mode == "require" and not (given["sslrootcert"] or _has_own_authority()):
         yield Exposure(
             section,
             f"encrypts, and doesn't check that it is {there} that answers (sslmode = {mode})",
             'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
             is_plain=False,
         )
+
+
+def _has_own_authority() -> bool:
+    """Whether libpq finds a file of authorities in the user's home; one it can't reach is none."""
+    try:
+        return _ROOT.expanduser().exists()
+    except (OSError, RuntimeError):  # no right to look there, or no home at all
+        return False
 
 
 def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
@@ -105,7 +123,7 @@ def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
             " know the authority",
         )
     elif (
-        options.get("enable.ssl.certificate.verification", "true").lower() == "false"
+        options.get("enable.ssl.certificate.verification", "true").lower() in _FALSE
         or options.get("ssl.endpoint.identification.algorithm", "https").lower() == "none"
     ):
         yield Exposure(
@@ -117,11 +135,16 @@ def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
         )
 
 
+def registry_urls(options: LibraryOptions) -> list[str]:
+    """Names of the options that say where schema registries are; each side has its own."""
+    return sorted(name for name in options if name.endswith(_REGISTRY_URL))
+
+
 def of_registry(options: LibraryOptions) -> Iterator[Exposure]:
-    """What the converters' options let through to the schema registry; each side has its own."""
+    """What the converters' options let through to the schema registry."""
     has_password = any(credential in name for name in options for credential in _CREDENTIALS)
-    for name in sorted(options):
-        for address in options[name].split(",") if name.endswith(_REGISTRY_URL) else ():
+    for name in registry_urls(options):
+        for address in options[name].split(","):
             url = urlsplit(address.strip())
             with_password = has_password or url.username is not None
             sent = "the password and schemas" if with_password else "schemas"

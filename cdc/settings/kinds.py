@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, field_validator
 
@@ -72,6 +73,18 @@ def _option(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
+
+
+def web_address(value: str) -> str:
+    """The URL itself, if it is one; its error doesn't show it, which may hold a password."""
+    try:
+        url = urlsplit(value)
+        is_one = bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError("should be a URL, such as https://host:9200; a password in it, %-encoded")
+    return value
 
 
 def regex(value: str) -> str:

@@ -11,7 +11,9 @@ the file; no secret is echoed.
 
 import json
 import os
+import pwd
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,11 +45,23 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
             where=str(path),
             remedy="write one with `millrace init`, or name yours with --config",
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except PermissionError:
+        file = shlex.quote(str(path))
         raise ConfigError(
-            f"the configuration file can't be read: {error}",
+            f"the user {_user()} may not read the configuration file",
             where=str(path),
-            remedy="let this user read it; it has to be UTF-8",
+            remedy="let this user's group read it, and nobody else, since it may hold passwords:"
+            f" chgrp {os.getegid()} {file} && chmod 640 {file}; its folder has to let the user in",
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration file can't be read: {error.strerror}", where=str(path)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the configuration file isn't UTF-8: {error}",
+            where=str(path),
+            remedy="save it as such",
         ) from None
     try:
         sections = _flattened(tomllib.loads(text))
@@ -72,6 +86,14 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
             where=f"{path} and {ENV_PREFIX}… variables",
             remedy="docs/configuration.md lists every key",
         ) from None
+
+
+def _user() -> str:
+    """The name of who runs this, or the number of one that this machine has no name for."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _environment() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from cdc.errors import ConfigError
 from cdc.records.topics import Cleanup
 from cdc.settings.capture import CaptureSettings
-from cdc.settings.exposure import Exposure, exposures
-from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
+from cdc.settings.exposure import Exposure, exposures, registry_urls
+from cdc.settings.kinds import Address, Duration, LibraryOptions, Section, web_address
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.modes import ValueModes
 from cdc.settings.search import SearchSettings
@@ -174,6 +174,12 @@ class Settings(Section):
             )
         _check_keywords("source", self.source)
         _check_keywords("snapshot_source", self.snapshot_source)
+        for name in registry_urls(self.format):
+            for address in self.format[name].split(","):
+                try:
+                    web_address(address.strip())
+                except ValueError as error:
+                    raise ValueError(f"[format] {name} {error}") from None
         if self.tls == "required":
             self._refuse_plain_text()
         return self

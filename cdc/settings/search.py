@@ -15,9 +15,13 @@ from cdc.settings.drops import (
     OwnColumnDropSettings,
     OwnDropSettings,
 )
-from cdc.settings.kinds import Section, repeated
+from cdc.settings.kinds import Section, repeated, web_address
 from cdc.settings.lakehouse import TableText, Unfit
 
+PROGRESS_INDEX: Final = "millrace-progress"
+DEAD_LETTER_INDEX: Final = "millrace-dead-letters"
+OWN_INDEXES: Final = frozenset({PROGRESS_INDEX, DEAD_LETTER_INDEX})
+"""Millrace's own indexes, behind ``index.prefix``."""
 _FIELD: Final = re.compile(r"[^_.\s][^.]*")
 _INDEX: Final = r"^[a-z0-9][a-z0-9._-]*$"
 
@@ -28,6 +32,13 @@ def _field(text: str) -> str:
     return text
 
 
+def _index(text: str) -> str:
+    if text in OWN_INDEXES:
+        raise ValueError(f"{text} is an index of Millrace's own: choose another name")
+    return text
+
+
+IndexText = Annotated[str, Field(pattern=_INDEX), AfterValidator(_index)]
 FieldText = Annotated[str, AfterValidator(_field)]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
 
@@ -109,7 +120,7 @@ class Indexed(Section):
 class Document(JoinedRows, Indexed, OwnColumnDropSettings):
     """A joined document for each row of ``table``, in the index ``<index.prefix><name>``."""
 
-    name: str = Field(pattern=_INDEX)
+    name: IndexText
 
 
 class IndexOfTable(Indexed, OwnDropSettings):
@@ -120,7 +131,7 @@ class IndexOfTable(Indexed, OwnDropSettings):
     """
 
     table: TableText
-    name: str | None = Field(None, pattern=_INDEX)
+    name: IndexText | None = None
     unfit: dict[str, Unfit] = Field({})
 
 
@@ -132,7 +143,7 @@ class SearchSettings(DropSettings):
     index loaded without its field, by default.
     """
 
-    url: str = Field(pattern=r"^https?://", repr=False)
+    url: Annotated[str, AfterValidator(web_address)] = Field(pattern=r"^https?://", repr=False)
     index_prefix: str = Field("", alias="index.prefix", pattern=r"^[a-z0-9._-]*$")
     username: str | None = None
     password: SecretStr | None = None

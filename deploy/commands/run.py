@@ -1,9 +1,12 @@
 """``millrace init``, ``run`` and ``new-epoch``: a configuration file → a daemon, until it ends."""
 
 import contextlib
+import errno
 import gc
 import importlib.resources
 import os
+import stat
+import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +23,8 @@ from cdc.postgres.checks.standby import StandbyWatch
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
-from deploy.commands.health import HealthServer, daemon_registry
+from deploy.commands.health import HealthServer
+from deploy.commands.metrics import daemon_registry
 from deploy.commands.printing import print_line
 from snapshots.channel import open_channel
 from snapshots.initial import InitialSnapshot
@@ -39,11 +43,8 @@ def init(
 ) -> None:
     """Write a commented configuration file."""
     text = importlib.resources.files("deploy").joinpath("example.toml").read_text(encoding="utf-8")
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
-        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            os.fchmod(file.fileno(), 0o600)  # passwords may be written into it
-            file.write(text)
+        _write(path, text, replace=force)
     except FileExistsError:
         raise ConfigError(
             "the file exists", where=str(path), remedy="--force overwrites it"
@@ -51,6 +52,31 @@ def init(
     except OSError as error:
         raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
     print(f"wrote {path}: fill in its sections, then run `millrace run`")
+
+
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Write a file for its owner alone: whole, or not at all.
+
+    One that it replaces keeps its owner, group and mode. Raises OSError.
+    """
+    before = path.lstat() if os.path.lexists(path) else None
+    if before is not None:
+        if not replace:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if not stat.S_ISREG(before.st_mode):
+            raise OSError(errno.EINVAL, "it is a link, a folder or a device: name the file itself")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            if before is not None:
+                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(handle, before.st_uid, before.st_gid)
+                os.fchmod(handle, stat.S_IMODE(before.st_mode))
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:

@@ -28,7 +28,7 @@ from opensearchpy import (
 
 from cdc.errors import ConfigError, SinkError, SinkUnreachableError
 from cdc.settings import SearchSettings
-from sinks.search.documents import index_name
+from sinks.search.documents import clean_name
 
 REQUEST_TIMEOUT_S: Final = 60
 """A bulk of the configured size takes a busy server a few seconds; beyond this it is lost."""
@@ -289,7 +289,9 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
     A query that isn't valid syntax is searched for as plain words.
     """
     client = connect(settings)
-    name = index_name("", f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
+    name = clean_name(f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
+    if not name:  # which the server takes for all of them
+        raise ConfigError(f"no index is called {index!r}", remedy="`millrace status` lists them")
     words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
     plain = {"simple_query_string": {"query": query, "lenient": True}}
     try:

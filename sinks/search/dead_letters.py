@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from opensearchpy import OpenSearch
 
 from cdc.errors import SinkError, SinkUnreachableError
+from cdc.settings.search import DEAD_LETTER_INDEX
 from sinks.run.summary import TableResult
 from sinks.search.client import IF_THERE, PATIENT, Backoff, create_own, fetch, insist, is_busy
-from sinks.search.documents import DEAD_LETTER_INDEX
 
 MADE_MAX: Final = 1_000
 """Of one executor: more than so many refusals are no matter of single documents."""

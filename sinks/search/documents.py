@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import SearchSettings
+from cdc.settings.search import OWN_INDEXES
 
 POSITION_FIELD: Final = "_millrace_position"
 """Position of the change that a document is the result of, as fixed-width text."""
@@ -39,9 +40,6 @@ ABSENT_FIELD: Final = "_millrace_absent"
 _ID_BYTES_MAX: Final = 512  # the server's limit
 _HASHED: Final = "sha256:"
 _INVALID: Final = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')
-PROGRESS_INDEX: Final = "millrace-progress"
-DEAD_LETTER_INDEX: Final = "millrace-dead-letters"
-"""Millrace's own indexes, behind ``index.prefix``."""
 _OWN_SUFFIX: Final = re.compile(r"-\d+(-write)?\Z")
 _TERM_CHARS_MAX: Final = 8191  # Lucene's 32,766 bytes, at four bytes a character
 
@@ -103,16 +101,21 @@ _POSTGRES: Final = {
 def index_name(prefix: str, table: TableName | str) -> str:
     """The alias that a table's documents are found under: ``<index.prefix><schema>.<table>``.
 
-    Lower case, and ``_`` where the server takes no such character.
+    Raises SinkError where that is none, or one of Millrace's own.
     """
-    name = _INVALID.sub("_", f"{prefix}{table}".lower()).lstrip("_-+.")
-    if not name or name in {f"{prefix}{PROGRESS_INDEX}", f"{prefix}{DEAD_LETTER_INDEX}"}:
+    name = clean_name(f"{prefix}{table}")
+    if not name or name in {f"{prefix}{own}" for own in OWN_INDEXES}:
         raise SinkError(
             "no index can be named after the table",
             where=f"table {table}",
             remedy=f'give it one: [[search.indexes]] table = "{table}", name = "…"',
         )
     return name
+
+
+def clean_name(text: str) -> str:
+    """Lower case, and ``_`` where the server takes no such character; may be empty."""
+    return _INVALID.sub("_", text.lower()).lstrip("_-+.")
 
 
 def document_index(prefix: str, name: str) -> str:

@@ -24,13 +24,12 @@ from opensearchpy import ConflictError, NotFoundError, OpenSearch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
-from cdc.settings.search import Document
+from cdc.settings.search import PROGRESS_INDEX, Document
 from sinks.changes.ends import RowsEnd
 from sinks.run.cut_run import CutRecord
 from sinks.run.plan import RunPlan
 from sinks.run.summary import LastCheck, RunOutcome
 from sinks.search.client import IF_THERE, PATIENT, Patience, create_own, fetch, insist
-from sinks.search.documents import PROGRESS_INDEX
 from sinks.search.indexes import Generation
 
 SILENCE_S_MAX: Final = 30.0

@@ -45,7 +45,7 @@ SESSION: Final = {
     # Kafka's secrets are options of the reader: keep them out of plans, logs and event files. So
     # are a file system's, which may be Azure's.
     "spark.redaction.regex": "(?i)secret|password|token|(access|account)[.]?key|[.]sas[.]|jaas"
-    "|keystore|ssl[.]key",
+    "|keystore|ssl[.]key|(private|encryption)[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
     "spark.sql.shuffle.partitions": "8",
     # What Spark infers from each value's own conditions: with 30 columns it never came to an end.

@@ -14,11 +14,17 @@ from cdc.postgres.described import CapturedTable
 from cdc.postgres.failures import quote, sql_names
 from cdc.settings import CaptureSettings
 
-# A superuser is a member of all roles, and has all that they have.
-_ATTRIBUTES: Final = """
-SELECT coalesce(bool_or(rolsuper), false), coalesce(bool_or(rolcreaterole), false),
-       coalesce(array_agg(rolname::text ORDER BY rolname) FILTER (WHERE rolname = ANY (%s)), '{}')
-FROM pg_roles WHERE pg_has_role(current_user, oid, 'MEMBER')
+NAMED_MAX: Final = 3
+"""So many of a kind are named in a line, and the others counted."""
+_OWN: Final = "SELECT rolsuper, rolcreaterole FROM pg_roles WHERE rolname = current_user"
+# By membership in one of these it can become, or has, what that one is or has by further ones.
+_CARRIERS: Final = """
+SELECT carrier.rolname::text, bool_or(power.rolsuper), bool_or(power.rolcreaterole),
+       bool_or(power.rolname = ANY (%s))
+FROM pg_auth_members JOIN pg_roles AS carrier ON carrier.oid = roleid
+     JOIN pg_roles AS power ON pg_has_role(carrier.oid, power.oid, 'MEMBER')
+WHERE member = (SELECT oid FROM pg_roles WHERE rolname = current_user)
+GROUP BY 1 ORDER BY 1
 """
 _POWERFUL: Final = [
     "pg_execute_server_program",
@@ -37,11 +43,14 @@ def find_powers(
 ) -> Iterator[str]:
     """What the role may do without need, each with the line that takes it away."""
     role = quote(connection.info.user)
-    ((is_super, makes_roles, memberships),) = query(connection, _ATTRIBUTES, [_POWERFUL])
-    if is_super:
+    ((is_super, makes_roles),) = query(connection, _OWN)
+    carriers = list(query(connection, _CARRIERS, [_POWERFUL]))
+    supers, makers, powerful = ([row[0] for row in carriers if row[i]] for i in (1, 2, 3))
+    if is_super or supers:
+        line = f"ALTER ROLE {role} NOSUPERUSER;" if is_super else _revoke(supers, role)
         yield (
             f"the role {role} is a superuser, or may become one, which capturing doesn't need:"
-            f" {_PAGE}; or let a superuser run ALTER ROLE {role} NOSUPERUSER;"
+            f" {_PAGE}; or let a superuser run {line}"
         )
         return
     if makes_roles:
@@ -49,16 +58,27 @@ def find_powers(
             f"the role {role} may make and change roles, which capturing doesn't need: let a"
             f" superuser run ALTER ROLE {role} NOCREATEROLE;"
         )
-    if memberships:
+    if makers:
+        yield (
+            f"the role {role} may become one that makes and changes roles, which capturing doesn't"
+            f" need: let a superuser run {_revoke(makers, role)}"
+        )
+    if powerful:
         yield (
             f"the role {role} has rights over the whole server that capturing doesn't need: let a"
-            f" superuser run REVOKE {', '.join(memberships)} FROM {role};"
+            f" superuser run {_revoke(powerful, role)}"
         )
     if settings.publication_autocreate_mode == "filtered":
         return  # only owners may publish
     owned = {oid for (oid,) in query(connection, _OWNED, [[table.oid for table in captured]])}
     if names := sorted(table.name for table in captured if table.oid in owned):
+        more = f", and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         yield (
-            f"the role {role} owns {len(names)} captured tables, which it need only read: let"
-            f" somebody else own {sql_names(names)}, and GRANT SELECT on them TO {role}"
+            f"the role {role}, or one that it is a member of, owns captured tables, which it need"
+            f" only read: let somebody else own {sql_names(names[:NAMED_MAX])}{more}, and GRANT"
+            f" SELECT on them TO {role}"
         )
+
+
+def _revoke(carriers: list[str], role: str) -> str:
+    return f"REVOKE {', '.join(map(quote, carriers))} FROM {role};"

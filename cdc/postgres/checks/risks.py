@@ -9,7 +9,7 @@ import structlog
 
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
-from cdc.postgres.checks.powers import find_powers
+from cdc.postgres.checks.powers import NAMED_MAX, find_powers
 from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.connection import query
 from cdc.postgres.failures import alter_identity, finish_detach
@@ -99,7 +99,6 @@ JOIN pg_class p ON p.oid = i.inhparent
 JOIN pg_namespace a ON a.oid = p.relnamespace
 WHERE i.inhdetachpending
 """
-_NAMED_MAX: Final = 3
 
 
 def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
@@ -228,8 +227,8 @@ def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Ite
         matching = {name: kind for name, kind in sorted(kinds.items()) if pattern.match(name)}
         if "" in matching.values():
             continue
-        named = [f"{name} is {kind}" for name, kind in matching.items()][:_NAMED_MAX]
-        more = f", and {len(matching) - _NAMED_MAX} others" if len(matching) > _NAMED_MAX else ""
+        named = [f"{name} is {kind}" for name, kind in matching.items()][:NAMED_MAX]
+        more = f", and {len(matching) - NAMED_MAX} others" if len(matching) > NAMED_MAX else ""
         yield (
             f"the entry {entry} of table.include.list captures nothing:"
             f" {', '.join(named) or 'no table has such a name'}{more}; {reason}"

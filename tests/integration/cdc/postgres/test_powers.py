@@ -44,6 +44,8 @@ def test_a_role_that_may_become_a_superuser_is_one(database: Conninfo, role: Mak
     run(database, f"GRANT {mighty['user']} TO {plain['user']}")
     (told,) = powers(database, plain, **DISABLED)
     assert "is a superuser, or may become one" in told
+    run(database, told.rpartition("let a superuser run ")[2])
+    assert powers(database, plain, **DISABLED) == []
 
 
 def test_rights_over_roles_and_files_are_told_each_and_mended_by_the_lines(
@@ -61,6 +63,22 @@ def test_rights_over_roles_and_files_are_told_each_and_mended_by_the_lines(
     assert powers(database, strong, **DISABLED) == []
 
 
+def test_power_by_a_group_is_told_with_the_group_that_carries_it(
+    database: Conninfo, role: MakeRole
+) -> None:
+    plain, group, maker = role("REPLICATION"), role(""), role("CREATEROLE")
+    run(database, f"GRANT pg_read_server_files TO {group['user']}")
+    run(database, f"GRANT {group['user']}, {maker['user']} TO {plain['user']}")
+    told = powers(database, plain, **DISABLED)
+    lines = [text.rpartition("let a superuser run ")[2] for text in told]
+    assert lines == [
+        f"REVOKE {maker['user']} FROM {plain['user']};",
+        f"REVOKE {group['user']} FROM {plain['user']};",
+    ]
+    run(database, *lines)
+    assert powers(database, plain, **DISABLED) == []
+
+
 def test_owning_captured_tables_is_told_where_nothing_needs_it(
     database: Conninfo, role: MakeRole
 ) -> None:
@@ -69,6 +87,16 @@ def test_owning_captured_tables_is_told_where_nothing_needs_it(
     run(database, f"GRANT {owner['user']} TO {member['user']}")
     for each in (owner, member):
         (told,) = powers(database, each, **DISABLED)
-        assert f"the role {each['user']} owns 1 captured tables" in told
+        assert f"the role {each['user']}, or one that it is a member of, owns captured" in told
         assert "public.t" in told
         assert powers(database, each) == [], "it has to own them, to publish them"
+
+
+def test_of_many_owned_tables_a_few_are_named(database: Conninfo, role: MakeRole) -> None:
+    owner = role("")
+    names = ["t", *(f"t{i}" for i in range(5))]
+    run(database, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in names[1:]))
+    run(database, f"ALTER PUBLICATION own SET TABLE {', '.join(names)}")
+    run(database, *(f"ALTER TABLE {name} OWNER TO {owner['user']}" for name in names))
+    (told,) = powers(database, owner, **DISABLED)
+    assert "public.t1, and 3 more" in told

@@ -1,6 +1,7 @@
 """Settings → what of them others on the network can read, and what ``tls = "required"`` refuses."""
 
 from pathlib import Path
+from typing import Never
 
 import pytest
 
@@ -84,7 +85,14 @@ def test_any_other_host_is_reached_by_a_network(host: str) -> None:
         ({"host": "localhost,db.example"}, 1, 0),
         ({"host": "", "service": "shop"}, 1, 0),
         ({"host": "", "service": "shop", "sslmode": "verify-full"}, 0, 0),
+        ({"host": "", "service": "shop", "hostaddr": "127.0.0.1"}, 0, 0),
+        ({"host": "localhost", "service": "shop"}, 1, 0),
+        ({"host": "localhost", "service": "shop", "sslmode": "require"}, 0, 1),
         ({"host": ""}, 0, 0),
+        ({"host": "a,db.example", "hostaddr": "127.0.0.1,"}, 1, 0),
+        ({"host": "a,db.example", "hostaddr": "127.0.0.1,::1"}, 0, 0),
+        ({"host": "a,localhost", "hostaddr": "127.0.0.1,"}, 0, 0),
+        ({"hostaddr": "", "host": "localhost"}, 0, 0),
     ],
 )
 def test_a_source_is_as_open_as_libpq_would_be(
@@ -102,11 +110,53 @@ def test_libpqs_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(of_source("[source]", {}))
 
 
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_what_a_services_file_may_say_counts_more_than_variables(
+    by_variable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "HOST": "localhost",
+        "HOSTADDR": "127.0.0.1",
+        "SSLMODE": "verify-full",
+    }.items():
+        monkeypatch.setenv(f"PG{name}", value)
+    if by_variable:
+        monkeypatch.setenv("PGSERVICE", "shop")
+    keywords = {} if by_variable else {"service": "shop"}
+    (found,) = of_source("[source]", keywords)
+    assert found.is_plain
+    assert "the hosts of the service shop" in found.what
+    assert not list(of_source("[source]", {**keywords, "sslmode": "verify-full"}))
+
+
+def test_a_keyword_counts_more_than_its_variable_also_where_it_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
+    assert not list(of_source("[source]", REMOTE))
+    assert list(of_source("[source]", REMOTE | {"hostaddr": ""}))
+
+
 def test_require_verifies_where_libpq_finds_an_authority_of_the_users_own(tmp_path: Path) -> None:
     root = tmp_path / ".postgresql" / "root.crt"
     root.parent.mkdir()
     root.touch()
     assert not list(of_source("[source]", REMOTE | {"sslmode": "require"}))
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("exists", PermissionError(13, "Permission denied")), ("expanduser", RuntimeError("no home"))],
+)
+def test_require_verifies_nothing_where_the_home_cant_be_reached(
+    method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> Never:
+        raise error
+
+    monkeypatch.setattr(Path, method, fail)
+    (found,) = of_source("[source]", REMOTE | {"sslmode": "require"})
+    assert not found.is_plain
 
 
 @pytest.mark.parametrize(
@@ -118,6 +168,10 @@ def test_require_verifies_where_libpq_finds_an_authority_of_the_users_own(tmp_pa
         ({"security.protocol": "SASL_SSL"}, ""),
         (
             {"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"},
+            "doesn't check that it is kafka.example:9092 that answers",
+        ),
+        (
+            {"security.protocol": "ssl", "enable.ssl.certificate.verification": "0"},
             "doesn't check that it is kafka.example:9092 that answers",
         ),
         (

@@ -1,8 +1,10 @@
 """millrace.toml and the environment: typed, overridable, and silent about secrets."""
 
 import importlib.resources
+import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Never
 
 import pytest
 
@@ -287,3 +289,44 @@ def test_signals_come_by_a_topic_of_anyones_only_where_that_is_asked_for(read: R
     assert read(MINIMAL).capture.signal_topic == "__millrace.shop.requests"
     on = MINIMAL.replace("[capture]", '[capture]\nsignal.enabled.channels = "source,kafka"')
     assert read(on).capture.signal_topic == "shop-signal"
+
+
+def test_a_file_that_this_user_may_not_read_is_told_with_the_lines_that_let_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, **_options: object) -> Never:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    monkeypatch.setattr(os, "getegid", lambda: 12_345)
+    path = tmp_path / "millrace.toml"
+    with pytest.raises(ConfigError, match="the user 54321 may not read") as refused:
+        load(path)
+    assert refused.value.where == str(path)
+    assert f"chgrp 12345 {path} && chmod 640 {path}" in refused.value.remedy
+
+
+def test_a_file_that_isnt_one_or_isnt_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load(tmp_path)
+    path = tmp_path / "millrace.toml"
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="isn't UTF-8"):
+        load(path)
+
+
+@pytest.mark.parametrize("url", ["http://[oops", "http://u:hunter2", "https://", "http://h:99999"])
+@pytest.mark.parametrize("section", ["search", "format"])
+def test_a_url_that_is_none_is_told_and_not_shown(tmp_path: Path, url: str, section: str) -> None:
+    key = {"search": "url", "format": "value.schema.registry.url"}[section]
+    path = tmp_path / "millrace.toml"
+    path.write_text(
+        'source = { host = "localhost" }\ncapture = { "topic.prefix" = "t" }\n'
+        'kafka = { "bootstrap.servers" = "localhost:1" }\n'
+        f'{section} = {{ "{key}" = "{url}" }}\n'
+    )
+    with pytest.raises(ConfigError, match="should be a URL") as refused:
+        load(path)
+    assert f"[{section}] {key}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)

@@ -1,11 +1,13 @@
 """Arguments → what the command line prints and writes before it needs any server."""
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Never
 
 import pytest
 from typer.testing import CliRunner
@@ -161,6 +163,37 @@ def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
     assert path.read_text() == "changed = 1\n"
 
 
+def test_init_replaces_a_file_whole_or_not_at_all_and_keeps_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Never:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "millrace.toml"
+    path.write_text("changed = 1\n")
+    path.chmod(0o640)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fchmod", fail)
+        ended = CliRunner().invoke(app, ["init", "--force", str(path)])
+        assert "No space left on device" in str(ended.exception)
+    assert path.read_text() == "changed = 1\n"
+    assert list(tmp_path.iterdir()) == [path]
+    assert CliRunner().invoke(app, ["init", "--force", str(path)]).exit_code == 0
+    assert "changed" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_init_follows_no_link_and_takes_no_devices_place(tmp_path: Path) -> None:
+    path, link = tmp_path / "other.toml", tmp_path / "millrace.toml"
+    path.write_text("changed = 1\n")
+    link.symlink_to(path)
+    ended = CliRunner().invoke(app, ["init", "--force", str(link)])
+    assert isinstance(ended.exception, ConfigError)
+    assert "name the file itself" in str(ended.exception)
+    assert path.read_text() == "changed = 1\n"
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     "words", ["--reset", "--where x", "t --reset --resume", "public.t --where x --reset"]
@@ -285,6 +318,31 @@ millrace.main()
     assert ended.returncode == code, told
     assert complaint in told
     assert bool(told) == bool(complaint)
+
+
+@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-", "2>&1 >&-", "<&- 2>&- >&-"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("cuts --json", ExitCode.OK),
+        ("drop", ExitCode.SOURCE_UNREACHABLE),
+        ("run", ExitCode.SOURCE_UNREACHABLE),
+        ("dorp", ExitCode.CONFIG),
+    ],
+)
+def test_warnings_and_errors_that_cant_be_written_change_nothing(
+    words: str, code: int, stream: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "millrace.toml"
+    warned = 'search = { url = "http://search.invalid" }'
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}\n{warned}')
+    program = f"{sys.executable} -m millrace {words} --config {path} {stream}"
+    root = Path(__file__).resolve().parents[4]
+    ended = subprocess.run(["/bin/sh", "-c", program], cwd=root, capture_output=True, check=False)
+    assert ended.returncode == code
+    is_result = words == "cuts --json" and ">&-" not in stream.replace("2>&-", "")
+    if "2>&1" not in stream:
+        assert (ended.stdout, ended.stderr) == (b"[]\n" if is_result else b"", b"")
 
 
 def test_a_closed_terminal_is_no_disk_that_fails() -> None:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics_core import Metric
 
 from deploy.commands.health import HealthServer
 from deploy.local.processes import reserve_port
@@ -51,9 +52,15 @@ def server() -> Iterator[HealthServer]:
         yield started
 
 
-def connected(server: HealthServer) -> socket.socket:
-    """A client's connection."""
-    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=60)
+def connected(server: HealthServer, own: str = "127.0.0.1") -> socket.socket:
+    """A client's connection, from an address of its own."""
+    address = ("127.0.0.1", server.server_address[1])
+    return socket.create_connection(address, timeout=60, source_address=(own, 0))
+
+
+def in_threads() -> list[threading.Thread]:
+    """What the server does by now."""
+    return [each for each in threading.enumerate() if "process_request" in each.name]
 
 
 def ask(server: HealthServer, request: bytes) -> bytes:
@@ -110,15 +117,51 @@ def test_what_is_no_request_or_a_long_one_is_neither_answered_as_one_nor_told(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_probe_is_answered_beside_a_hundred_clients_that_say_nothing(
+def test_a_probe_is_answered_beside_hundreds_of_clients_that_say_nothing(
     server: HealthServer,
 ) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(100):
+        for _ in range(300):
             stack.enter_context(connected(server))
         assert b"200 OK" in ask(server, b"GET /health/live HTTP/1.1\r\n\r\n")
-        answering = [each for each in threading.enumerate() if "process_request" in each.name]
-        assert len(answering) <= 2 * server.connections_max
+        assert len(in_threads()) <= server.threads_max
+
+
+def test_a_request_that_takes_its_time_outlasts_clients_of_another_address(
+    server: HealthServer,
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(connected(server))
+        probe = stack.enter_context(connected(server, "127.0.0.2"))
+        for _ in range(300):
+            stack.enter_context(connected(server))
+        probe.sendall(b"GET /health/live HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in probe.recv(65_536)
+
+
+def test_metrics_that_take_long_are_made_for_a_few_at_once_and_hold_up_no_probe(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def collect() -> Iterator[Metric]:
+        go_on.wait(60)
+        return iter(())
+
+    monkeypatch.setattr(server.metrics, "collect", collect)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connected(server)) for _ in range(300)]
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in ask(server, b"GET /health/live HTTP/1.1\r\n\r\n")
+        until = time.monotonic() + 60
+        while len(in_threads()) != server.metrics_max and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(in_threads()) == server.metrics_max
+        assert b" 503 " in ask(server, b"GET /metrics HTTP/1.1\r\n\r\n")
+        go_on.set()
 
 
 def test_a_client_that_trickles_is_left_alone_in_time(

@@ -1,14 +1,17 @@
 """Table schemas -> index names, fields, mappings and document ids."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from cdc.errors import SinkError
+from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import SearchSettings
+from sinks.search.client import search
 from sinks.search.documents import (
     aliases,
     document_id,
@@ -52,6 +55,38 @@ def test_index_is_named_after_its_table(prefix: str, table: TableName, name: str
 
 def searched(**more: object) -> SearchSettings:
     return SearchSettings.model_validate({"url": "http://search", **more})
+
+
+@pytest.mark.parametrize("name", ["millrace-progress", "millrace-dead-letters"])
+@pytest.mark.parametrize("kind", ["indexes", "documents"])
+def test_no_index_takes_the_name_of_one_of_millraces_own(name: str, kind: str) -> None:
+    with pytest.raises(ValidationError, match="of Millrace's own"):
+        searched(**{"index.prefix": "shop-", kind: [{"table": "public.t", "name": name}]})
+
+
+@pytest.mark.parametrize(
+    ("prefix", "index", "searches"),
+    [
+        ("", "millrace-dead-letters", "millrace-dead-letters"),
+        ("shop-", "millrace-dead-letters", "shop-millrace-dead-letters"),
+        ("shop-", "shop-public.t", "shop-public.t"),
+        ("", "public.T,other*", "public.t_other_"),
+    ],
+)
+def test_any_index_is_searched_by_its_name(
+    prefix: str, index: str, searches: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Mock()
+    server.search.return_value = {"hits": {"hits": [], "total": {"value": 0}}}
+    monkeypatch.setattr("sinks.search.client.connect", lambda _: server)
+    search(searched(**{"index.prefix": prefix}), index, "words")
+    assert server.search.call_args.kwargs["index"] == searches
+
+
+def test_no_name_is_all_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinks.search.client.connect", lambda _: Mock())
+    with pytest.raises(ConfigError, match="no index is called"):
+        search(searched(), "_", "words")
 
 
 def tables_of(*names: str) -> list[TableName]:

@@ -1,0 +1,201 @@
+"""The daemon's health, tables and slot → metrics, in Prometheus' own classes."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from cdc.capture.health import Health, Stage
+from cdc.dead_letters.guard import Refusals
+from cdc.records.state import Phase
+from deploy.commands.status import log_lag_s
+from deploy.commands.table_status import TableStatus, table_status
+
+
+def daemon_registry(
+    health: Health, refusals: Refusals, rate_max: Callable[[], float]
+) -> CollectorRegistry:
+    """All metrics of a daemon.
+
+    ``refusals``: what it couldn't write; ``rate_max``: rows a second that snapshots may read now.
+    """
+    registry = CollectorRegistry()
+    registry.register(_DaemonCollector(health, refusals, rate_max))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _DaemonCollector(Collector):
+    def __init__(self, health: Health, refusals: Refusals, rate_max: Callable[[], float]) -> None:
+        self._health = health
+        self._refusals = refusals
+        self._rate_max = rate_max
+
+    def collect(self) -> Iterator[Metric]:
+        now_ms = time.time_ns() // 1_000_000
+        states = list(self._health.states.values())
+        tables = [table_status(state, now_ms) for state in states]
+        yield from self._daemon()
+        yield from self._log()
+        yield from self._slot()
+        yield self._dead_letters(tables)
+        yield self._messages()
+        yield from _tables(tables)
+        yield from self._snapshots(tables)
+
+    def _daemon(self) -> Iterator[Metric]:
+        health, now = self._health, self._health.stage
+        phases = {stage.value: stage is now for stage in Stage}
+        yield _gauges("phase", "1 for what the daemon is at.", "phase", phases)
+        yield _gauge("live", "Whether the main loop turns.", health.is_live)
+        yield _gauge(
+            "ready", "Whether it streams, and what was written came round.", health.unready is None
+        )
+        yield CounterMetricFamily(
+            "millrace_faults", "Faults that it has started over after.", value=health.faults
+        )
+        if health.round_trip_s is not None:
+            yield _gauge(
+                "heartbeat_round_trip_seconds",
+                "From the source through Kafka: the last heartbeat's time.",
+                health.round_trip_s,
+            )
+
+    def _dead_letters(self, tables: list[TableStatus]) -> Metric:
+        """A table without any has 0: otherwise nobody sees the first one as an increase."""
+        family = CounterMetricFamily(
+            "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
+        )
+        made = {**{table.table: 0 for table in tables}, **self._refusals.dead_letter_counts}
+        for table, count in made.items():
+            family.add_metric([table], count)
+        return family
+
+    def _messages(self) -> Metric:
+        family = CounterMetricFamily(
+            "millrace_logical_messages_left_out",
+            "Logical messages that made no event: nobody asked for them, or they can't be written.",
+            labels=["reason"],
+        )
+        left_out = self._refusals.messages_left_out
+        for reason in ("unwanted", "refused"):
+            family.add_metric([reason], left_out[reason])
+        return family
+
+    def _log(self) -> Iterator[Metric]:
+        progress, slot = self._health.progress, self._health.slot
+        if progress is None:
+            return
+        yield CounterMetricFamily(
+            "millrace_log_events",
+            "Data records ever written to the log, by all daemons.",
+            value=self._health.events,
+        )
+        yield _gauge("log_epoch", "The history that the log is in.", progress.position.epoch)
+        yield _gauge(
+            "log_flush_lsn", "The log has all WAL up to there (bytes).", progress.flush_lsn
+        )
+        if progress.cut_ts_us:
+            yield _gauge(
+                "log_commit_timestamp_seconds",
+                "When the last transaction was committed that the log has whole.",
+                progress.cut_ts_us / 1e6,
+            )
+        if slot is not None and (lag_s := log_lag_s(progress, slot.lag_bytes)) is not None:
+            yield _gauge("log_lag_seconds", "Age of the oldest change it may lack.", lag_s)
+
+    def _snapshots(self, tables: list[TableStatus]) -> Iterator[Metric]:
+        if math.isfinite(rate := self._rate_max()):
+            yield _gauge("snapshot_rate_limit", "Rows a second that may be read now.", rate)
+        yield from _reads(tables)
+
+    def _slot(self) -> Iterator[Metric]:
+        slot = self._health.slot
+        if slot is None:
+            return
+        yield _gauge("slot_lag_bytes", "WAL that isn't acknowledged yet.", slot.lag_bytes)
+        yield _gauge("slot_retained_bytes", "WAL that is kept for the slot.", slot.retained_bytes)
+        if slot.safe_wal_size is not None:
+            yield _gauge(
+                "slot_safe_wal_bytes",
+                "WAL that may still be written before PostgreSQL gives the slot up.",
+                slot.safe_wal_size,
+            )
+        status = {slot.wal_status or "unknown": 1}
+        yield _gauges("slot_wal_status", "1 for pg_replication_slots' value.", "wal_status", status)
+
+
+def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
+    whole = {table.table: table.phase is Phase.STREAMING for table in tables}
+    yield _gauges("table_whole", "Whether the log has all of the table's rows.", "table", whole)
+    rows = {table.table: table.rows for table in tables}
+    yield _gauges("table_snapshot_rows", "Rows that its snapshot has brought.", "table", rows)
+    left = {table.table: table.left_unread for table in tables}
+    yield _gauges(
+        "table_left_unread", "1: it is gone, or left out, with rows unread.", "table", left
+    )
+    doubtful = {table.table: bool(table.doubt) for table in tables}
+    yield _gauges(
+        "table_doubtful", "1: rows of it may be wrong until it was read again.", "table", doubtful
+    )
+    aside = {table.table: table.set_aside for table in tables}
+    yield _gauges(
+        "table_set_aside",
+        "1: it is doubtful, and its changes aren't taken until it was read again.",
+        "table",
+        aside,
+    )
+    gone = {table.table: table.gone_since_ms is not None for table in tables}
+    yield _gauges(
+        "table_gone", "1: the source doesn't have it any more, or renamed it.", "table", gone
+    )
+
+
+def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
+    """What is being read, or waits to be: nothing of it once it is done.
+
+    Of each table the one of a kind that is served next. Blocking ones don't tell how far they are.
+    """
+
+    def family(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"millrace_snapshot_{name}", text, labels=["table", "type"])
+
+    rows = family("rows", "Rows that were read.")
+    ratio = family("ratio", "How much was read, from 0 to 1, by the table's pages.")
+    size = family("size_bytes", "How large the table's heap is.")
+    paused = family("paused", "Whether it waits to be resumed.")
+    pace = family("rows_per_second", "Rows a second since it began, pauses too.")
+    left = family("remaining_seconds", "Time left at that pace.")
+    under_way = {
+        (table.table, request.type): (table, request)
+        for table in tables
+        for request in reversed(table.requests)
+        if request.type != "blocking"
+    }
+    for labels, (table, request) in under_way.items():
+        rows.add_metric(labels, request.rows)
+        ratio.add_metric(labels, request.percent / 100)
+        paused.add_metric(labels, request.paused)
+        for metric, value in (
+            (size, table.bytes_total),
+            (pace, request.rows_per_s),
+            (left, request.left_s),
+        ):
+            if value is not None:
+                metric.add_metric(labels, value)
+    yield from (rows, ratio, size, paused, pace, left)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"millrace_{name}", text, value=value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"millrace_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
