@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from cdc.errors import SparkMissingError
+from cdc.errors import ConfigError, SparkMissingError
 from sinks.spark import driver
 from sinks.spark.private_files import own_folder, submitted
 
@@ -224,6 +224,13 @@ def _start(options: dict[str, str]) -> "SparkSession":
         return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except (PySparkException, Py4JError, OSError, ValueError) as error:
         reason = reason_in(output) or first_line(error)
+        if "INVALID_DRIVER_MEMORY" in full_text(error):
+            raise ConfigError(
+                f"spark.driver.memory = {options['spark.driver.memory']} is less than Spark"
+                " itself needs, which are 450 MiB",
+                where="[spark]",
+                remedy="raise spark.driver.memory",
+            ) from None
         if "OutOfMemoryError" in reason:
             raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
         raise SparkMissingError(

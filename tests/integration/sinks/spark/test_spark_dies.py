@@ -102,3 +102,15 @@ def test_a_jvm_that_was_told_to_end_isnt_told_as_out_of_memory() -> None:
     assert done.returncode == ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert "Spark's JVM was told to end" in done.stdout
     assert "memory" not in done.stdout
+
+
+@pytest.mark.proof
+def test_less_memory_than_spark_itself_needs_is_a_wrong_setting() -> None:
+    program = (
+        "from sinks.spark.session import open_session as o; o({'spark.driver.memory': '60m'}, 'x')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=240
+    )
+    said = "spark.driver.memory = 60m is less than Spark itself needs, which are 450 MiB"
+    assert f"cdc.errors.ConfigError: {said}" in done.stderr
