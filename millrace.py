@@ -39,7 +39,6 @@ def main() -> None:
     from deploy.commands.ending import ending_in_time
 
     _open_streams()
-    _open_streams()
     _silence_libraries()
     with ending_in_time():
         try:
@@ -79,10 +78,11 @@ def _open_streams() -> None:
             os.set_inheritable(number, True)
             mode = "w" if number else "r"
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    raw = io.BufferedWriter(_LossyStream(sys.stderr.fileno(), "w", closefd=False))
-    sys.stderr = io.TextIOWrapper(
-        raw, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True
-    )
+    with contextlib.suppress(io.UnsupportedOperation):  # a caller's own, in memory
+        raw = io.BufferedWriter(_LossyStream(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(
+            raw, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True
+        )
 
 
 def _command() -> None:
