@@ -22,7 +22,7 @@ ITEM = (
 ZZ = ("CREATE TABLE zz (id int PRIMARY KEY)", "INSERT INTO zz VALUES (1), (2)")
 END_STREAM = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_replication r JOIN pg_stat_activity a"
-    " USING (pid) WHERE a.datname = current_database()"
+    " USING (pid) WHERE a.datname = current_database() AND r.state <> 'startup'"
 )
 OPTIONS = "WITH (publish_via_partition_root = true)"
 
