@@ -55,11 +55,6 @@ def java_errors(error: Exception) -> list[JavaError]:
     return found
 
 
-def is_silent(error: Exception) -> bool:
-    """Whether the JVM has ended before it could say what a Java error is about."""
-    return _thrown(error) is not None and not java_errors(error)
-
-
 def task_failure(errors: list[JavaError]) -> TaskFailure | None:
     """Why a task failed that has failed a job; None: none has."""
     for each in errors:
@@ -68,20 +63,20 @@ def task_failure(errors: list[JavaError]) -> TaskFailure | None:
     return None
 
 
-def _thrown(error: Exception) -> Any:
+def thrown(error: Exception) -> Any:
     """What Java threw: PySpark keeps it in a member of its own, Py4J in a public one."""
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
 
 
 def _chain(error: Exception) -> Iterator[JavaError]:
-    thrown = _thrown(error)
+    cause = thrown(error)
     for _ in range(_DEPTH_MAX):
-        if thrown is None:
+        if cause is None:
             return
-        frames = thrown.getStackTrace()
+        frames = cause.getStackTrace()
         yield JavaError(
-            thrown.getClass().getName(),
-            thrown.getMessage() or "",
+            cause.getClass().getName(),
+            cause.getMessage() or "",
             tuple(frames[each].toString() for each in range(min(len(frames), _FRAMES_MAX))),
         )
-        thrown = thrown.getCause()
+        cause = cause.getCause()

@@ -19,7 +19,7 @@ from cdc.errors import (
     SparkTerminatedError,
 )
 from sinks.spark import driver
-from sinks.spark.causes import JavaError, is_silent, java_errors, task_failure
+from sinks.spark.causes import JavaError, java_errors, task_failure, thrown
 from sinks.spark.session import first_line, full_text, jvm_ended, reason_in
 
 GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
@@ -110,9 +110,12 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
 
 def spark_ended(error: Exception) -> bool:
     """Whether a call failed since Spark has ended, or is about to: no table is to blame."""
-    if jvm_ended(error) or is_silent(error):
+    if jvm_ended(error):
         return True
-    return any(_STOPPED.match(each.message) for each in java_errors(error))
+    errors = java_errors(error)
+    if not errors:  # the JVM has ended before it could say what its error is about
+        return thrown(error) is not None
+    return any(_STOPPED.match(each.message) for each in errors)
 
 
 def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") -> SinkError:
