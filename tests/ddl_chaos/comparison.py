@@ -20,7 +20,7 @@ from tests.ddl_chaos.replay import OWN, Row, Versions, replayed
 from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES
 from tests.ddl_chaos.source import GENERATED_SINCE, Source
 from tests.fixtures.pipeline import read_log
-from tests.fixtures.readers import query_builder
+from tests.fixtures.readers import delta_scan
 
 Form = Literal["log", "current", "history", "changes", "index"]
 FORMS: Final[tuple[Form, ...]] = ("log", "current", "history", "changes", "index")
@@ -106,8 +106,8 @@ class Comparison:
             return [{"more": more}]
         if form != "changes":
             current = f" WHERE {IS_CURRENT}" * (form == "history")
-            return query_builder(path, _select(columns) + current)
-        events = query_builder(path, _select([*columns, *OWN]))
+            return delta_scan(path, _select(columns) + current)  # the one that knows widened types
+        events = delta_scan(path, _select([*columns, *OWN]))
         return self._replayed(table, columns, events, versions)
 
     def _replayed(
