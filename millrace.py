@@ -15,7 +15,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, NoReturn
 
-from cdc.errors import DiskError, ExitCode, MillraceError
+from cdc.errors import DiskError, ExitCode, InterruptedCommandError, MillraceError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,7 +40,7 @@ def main() -> None:
 
     _open_streams()
     _silence_libraries()
-    with ending_in_time():
+    with ending_in_time() as cut_short:
         try:
             try:
                 _command()
@@ -50,7 +50,9 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one has nothing to interrupt
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             _drop_output()
-            sys.exit(ExitCode.INTERRUPTED)
+            if cut_short.is_set():
+                sys.exit(ExitCode.INTERRUPTED)
+            _fail(InterruptedCommandError())
 
 
 class _LossyStream(io.FileIO):
@@ -99,6 +101,8 @@ def _command() -> None:
             if not ended.code:
                 _flush()
             raise
+    except InterruptedCommandError:
+        raise KeyboardInterrupt from None
     except MillraceError as error:
         _fail(error)
     except Exception as error:  # noqa: BLE001 (a bug of ours gets a message, too)

@@ -78,6 +78,15 @@ class ExtensionError(MillraceError):
     exit_code = ExitCode.SPARK_MISSING
 
 
+class InterruptedCommandError(MillraceError):
+    """A command was told to end before it was done."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+    def __init__(self, what: str = "interrupted") -> None:
+        super().__init__(what, remedy="the next start goes on where this one was")
+
+
 class BusyError(MillraceError):
     """Another run of the same job is under way."""
 

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cdc.errors import InterruptedCommandError
+
 COMMANDS: Final = {
     "init": ("run", "Write a commented configuration file."),
     "run": ("run", "Capture: snapshot what wasn't read yet, then stream."),
@@ -40,6 +42,15 @@ ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configur
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+@contextlib.contextmanager
+def _interrupts_told() -> Iterator[None]:
+    """Make an error of an interrupt, of which Typer would make an exit code without a word."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedCommandError from None
+
+
 class _Commands(TyperGroup):
     """Knows the names of all commands, and imports the one that is called."""
 
@@ -52,6 +63,14 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return name, _imported(name) if name in COMMANDS else command, rest
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _interrupts_told():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _interrupts_told():
+            return super().invoke(ctx)
 
 
 def _imported(name: str) -> Any:

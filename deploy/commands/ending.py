@@ -31,26 +31,28 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def ending_in_time() -> Iterator[None]:
+def ending_in_time() -> Iterator[threading.Event]:
     """Have signals end this process in time; those that aren't handled otherwise interrupt it.
 
-    A thread keeps the time: where the main thread is in C, Python's own handlers wait for it. A
-    second signal cuts short at once.
+    The event is set once a command has been cut short, and its user was told. A thread keeps the
+    time: where the main thread is in C, Python's own handlers wait for it. A second signal cuts
+    short at once.
     """
+    cut_short = threading.Event()
     told, teller = socket.socketpair()
     teller.setblocking(False)
     before = signal.set_wakeup_fd(teller.fileno(), warn_on_full_buffer=False)
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    threading.Thread(target=_watch, args=(told,), name="ending", daemon=True).start()
+    threading.Thread(target=_watch, args=(told, cut_short), name="ending", daemon=True).start()
     try:
-        yield
+        yield cut_short
     finally:
         signal.set_wakeup_fd(before)
         signal.signal(signal.SIGTERM, handler)
         teller.close()
 
 
-def _watch(told: socket.socket) -> None:
+def _watch(told: socket.socket, cut_short: threading.Event) -> None:
     """Wait for the first signal, then for its time, or the second one."""
     if not _is_told(told):
         return
@@ -65,6 +67,7 @@ def _watch(told: socket.socket) -> None:
                 _end_jvm()
                 os._exit(ExitCode.INTERRUPTED)
             return
+    cut_short.set()
     with suppress(RuntimeError):  # the process is about to end: it has no new threads
         telling = threading.Thread(target=_tell, name="cut short", daemon=True)
         telling.start()

@@ -10,7 +10,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from cdc.convert.converters import schema_reader
-from cdc.errors import ConfigError, LogUnreachableError
+from cdc.errors import ConfigError, InterruptedCommandError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
@@ -101,9 +101,7 @@ def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]
 def _wait_unless(stop: Event) -> None:
     """Wait on for brokers, unless the command was told to end."""
     if stop.is_set():
-        raise LogUnreachableError(
-            "told to stop while brokers were waited for", remedy="the next run goes on from here"
-        )
+        raise InterruptedCommandError("interrupted while it waited for brokers")
 
 
 def _seconds(text: str) -> float:

@@ -103,6 +103,14 @@ def test_a_command_that_doesnt_end_is_ended(way: str, number: signal.Signals) ->
         assert output.splitlines()[-1] == "let go"
 
 
+def test_an_interrupted_command_says_so_once_and_that_nothing_is_lost() -> None:
+    code, _, complaints, _ = ended("deaf", signal.SIGTERM, orderly_s=30)
+    told = "millrace: interrupted\n  → the next start goes on where this one was\n"
+    assert (code, complaints) == (ExitCode.INTERRUPTED, told)
+    _, _, complaints, _ = ended("flag", signal.SIGTERM)
+    assert complaints.count("goes on where this one was") == 1
+
+
 def test_a_command_that_ends_in_order_is_left_to_it() -> None:
     code, _, complaints, _ = ended("orderly", signal.SIGTERM)
     assert (code, complaints) == (0, "")
