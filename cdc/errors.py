@@ -65,6 +65,10 @@ class MillraceError(Exception):
         remedy = f"\n  → {self.remedy}" if self.remedy else ""
         return Lines(f"{self.what}{where}{remedy}")
 
+    def reason(self) -> str:
+        """What is wrong, and what mends it, on one line."""
+        return " ".join(": ".join(filter(None, (self.what, self.remedy))).split())
+
 
 class ConfigError(MillraceError):
     """The configuration file, an environment variable or an argument is wrong."""

@@ -361,21 +361,22 @@ class IncrementalSnapshots:
         self, read: TableRead, error: MillraceError | AlteredError, now: float
     ) -> list[Record]:
         """Something came to nothing: try again, or give up where that can't help."""
-        read.described = None
+        described, read.described = read.described, None
         if isinstance(error, AlteredError):
             return []
-        fields = {"table": str(read.captured.name), "reason": error.what, "remedy": error.remedy}
+        told = self._tables.obstacles.explained(error, described and described.table)
+        fields = {"table": str(read.captured.name), "reason": told.what, "remedy": told.remedy}
         if read.gives_up(error):
             log.warning("an incremental snapshot is given up", signal=read.request.signal, **fields)
-            reason = ": ".join(filter(None, (error.what, error.remedy)))
-            return self._finish(read, self._cursor.reached, reason)
+            return self._finish(read, self._cursor.reached, told.reason())
         if isinstance(error, TableGoneError):
             log.warning("a table is gone before all of it was read", **fields)
             return self._leave(read)
-        if read.wait(now):
+        if read.wait(now, told.reason()):
             self._served = -1  # another one has its turn meanwhile
             delay_s = round(read.not_before - now, 1)
             log.warning("a table can't be read: trying again", delay_s=delay_s, **fields)
+            return self._advance(read, self._cursor.reached)
         return []
 
     def _hindered(self, read: TableRead, error: TableRefusedError, now: float) -> list[Record]:

@@ -234,7 +234,7 @@ class TableRead:
             return isinstance(error, TableRefusedError)
         return self.request.kind == "incremental" and not isinstance(error, SourceUnreachableError)
 
-    def wait(self, now: float) -> bool:
+    def wait(self, now: float, reason: str) -> bool:
         """Something failed: leave the source alone for a while, longer each time.
 
         Returns whether that is new: what was begun together fails together.
@@ -245,6 +245,7 @@ class TableRead:
         for number, job in self.jobs.items():
             if job.future.cancel():  # no thread has begun it: it would wait for the same
                 self.forget(number)
+        self.request = self.request.model_copy(update={"obstacle": reason})
         self.not_before = now + self.delay_s
         self.delay_s = min(2 * self.delay_s, RETRY_S_MAX)
         self._bytes = max(self._bytes // 2, _BYTES_MIN)
@@ -281,7 +282,7 @@ class TableRead:
         same = before is not None and before.file == chunk.file
         ranges = merged([*(before.ranges if before and same else ()), chunk.range])
         reads[chunk.leaf] = LeafRead(leaf=chunk.leaf, file=chunk.file, ranges=ranges)
-        update = {"read": tuple(reads.values()), "rows": self.request.rows + rows}
+        update = {"read": tuple(reads.values()), "rows": self.request.rows + rows, "obstacle": ""}
         self.request = self.request.model_copy(update=update)
         factor = 0.5 if chunk.range != chunk_range.tids else _TURN_S / max(took_s, 1e-6)
         grown = min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max)

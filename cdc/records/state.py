@@ -108,7 +108,7 @@ class SnapshotRequest(BaseModel):
     ``condition`` is SQL: of an incremental snapshot the rows' condition, of a blocking one a whole
     SELECT. With ``reset`` the rows that the log has are to go first. ``read`` says how far it is,
     ``rows`` how many it had. It waits until all transactions have ended that are older than
-    ``behind_xid`` (64 bits).
+    ``behind_xid`` (64 bits). ``obstacle`` is why the last try has failed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -123,6 +123,7 @@ class SnapshotRequest(BaseModel):
     rows: int = 0
     begun_ms: int = 0
     behind_xid: int = 0
+    obstacle: str = ""
 
     @property
     def is_own(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from cdc.errors import MillraceError, TableRefusedError
+from cdc.errors import MillraceError, SourcePrivilegeError, TableRefusedError
 from cdc.lines import Lines
 from cdc.postgres.captured import unpublished
 from cdc.postgres.checks.preflight import shared_topic, unreadable_column
@@ -122,6 +122,15 @@ class Obstacles:
             return False
         return True
 
+    def explained(self, error: MillraceError, table: TableDescription | None) -> MillraceError:
+        """Why a table's rows couldn't be read: where a right lacks, with the GRANT that helps."""
+        if table is not None and isinstance(error, SourcePrivilegeError):
+            try:
+                self._check_readable(table)
+            except TableRefusedError as refused:
+                return refused
+        return error
+
     def is_ahead(self, table: TableDescription) -> bool:
         """Whether a followed table got its obstacle behind what the log has of it.
 
@@ -174,7 +183,7 @@ class Obstacles:
         is_known = self.is_given_up(name) if is_of_row else self._states.is_set_aside(name)
         if not is_known:
             _warn(name, error)
-        return self._reads.set_aside(name, _text(error), GIVEN_UP if is_of_row else "")
+        return self._reads.set_aside(name, error.reason(), GIVEN_UP if is_of_row else "")
 
     def is_given_up(self, name: TableName) -> bool:
         """Whether a table waits for the next start, or for somebody who asks for it."""
@@ -202,7 +211,7 @@ class Obstacles:
             return records
         _warn(table.name, error)
         now_ms = time.time_ns() // 1_000_000
-        doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
+        doubt = Doubt(reason=error.reason(), since_ms=now_ms, replaces=True, set_aside=True)
         return [self._states.refused(table, reached, doubt)]
 
     def leave_out(self, table: TableDescription, reached: Position) -> list[Record]:
@@ -267,11 +276,6 @@ class Obstacles:
 
 def _tried_again(doubt: Doubt | None) -> Doubt | None:
     return doubt and doubt.model_copy(update={"refused": ""})
-
-
-def _text(error: MillraceError) -> str:
-    """What is wrong, and what mends it, on one line."""
-    return " ".join(": ".join(filter(None, (error.what, error.remedy))).split())
 
 
 def _warn(table: TableName, error: MillraceError) -> None:

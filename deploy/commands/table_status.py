@@ -20,6 +20,8 @@ class RequestStatus(BaseModel):
     rows: int
     rows_per_s: float | None
     left_s: float | None
+    obstacle: str = ""
+    """Why its last try has failed."""
 
 
 class TableStatus(BaseModel):
@@ -118,6 +120,7 @@ def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> Reques
         rows=request.rows,
         rows_per_s=rate,
         left_s=left_s,
+        obstacle=request.obstacle,
     )
 
 
@@ -137,6 +140,8 @@ def snapshot_text(table: TableStatus) -> str:
     elif table.phase is not Phase.STREAMING:
         text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
     for request in table.requests:
+        if request.obstacle:
+            text += f"\ncan't be read, and is tried again: {request.obstacle}"
         if request.type == "initial" and not request.paused:
             continue  # the line above says that
         percent = f"{request.percent:.0f} %{_bytes_text(table)}"

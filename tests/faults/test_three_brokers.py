@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.proof,  # a minute and a half, on a busy machine of two cores
 ]
 
 
@@ -40,7 +39,7 @@ def written(database: dict[str, str]) -> Iterator[None]:
     def write() -> None:
         with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
             number = 0
-            while not stop.wait(0.01):
+            while not stop.wait(0.03):
                 number += 1
                 connection.execute("INSERT INTO item VALUES (%s, 0)", [number])
                 connection.execute("UPDATE item SET v = v + 1 WHERE id %% 7 = %s", [number % 7])

@@ -3,17 +3,19 @@
 The lines that the page shows are what runs here, so they can be copied.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
+from deploy.commands.table_status import TableStatus, snapshot_text
 from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.source import Conninfo, run
@@ -225,3 +227,30 @@ def test_what_code_of_an_owner_sets_is_over_before_another_table_is_read(
 def days(made: RunningPipeline) -> dict[str, int]:
     rows = state_of([record for record in made.log() if record.topic.endswith("orders")])
     return {key: row["day"] for key, row in rows.items()}
+
+
+@pytest.mark.proof  # half a minute: the daemon's pauses
+def test_a_right_that_is_lost_while_running_shows_with_what_gives_it_back(
+    pipeline: Callable[..., RunningPipeline], shop: Shop
+) -> None:
+    made = pipeline_of(pipeline, shop)
+    daemon = made.catch_up()
+    run(
+        shop.owner,
+        "REVOKE SELECT ON app.orders FROM millrace",
+        "ALTER TABLE app.orders ADD COLUMN luck int DEFAULT (random() * 9)::int",
+    )
+    daemon.wait_until(lambda: "can't be read, and is tried again" in status_of(made))
+    assert "GRANT SELECT ON app.orders TO millrace;" in status_of(made)
+    assert "GRANT SELECT ON app.orders TO millrace;" in log_of(made)
+    run(shop.owner, "GRANT SELECT ON app.orders TO millrace")
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert "DOUBTFUL" not in status_of(made)
+    assert "can't be read" not in status_of(made)
+    assert made.stop(daemon) == ExitCode.OK
+
+
+def status_of(made: RunningPipeline) -> str:
+    """What ``millrace status`` says of the tables, unwrapped."""
+    shown: dict[str, Any] = json.loads(made.millrace("status", "--json").stdout)
+    return "\n".join(snapshot_text(TableStatus(**table)) for table in shown["tables"])
