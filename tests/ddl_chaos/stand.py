@@ -142,8 +142,8 @@ class Stand(Servers):
             daemon.kill()
         else:
             daemon.stop(timeout_s=60)
-            # One that has just been started doesn't listen yet.
-            if daemon.exit_code not in {ExitCode.OK, -15}:
+            # One that has just been started has nothing to end in order yet.
+            if daemon.exit_code not in {ExitCode.OK, ExitCode.INTERRUPTED, -15}:
                 self.complaints.append(f"the daemon, told to end, did so with {daemon.exit_code}")
 
     def restart(self, *, kill: bool) -> bool:
