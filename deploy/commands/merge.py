@@ -19,7 +19,12 @@ from cdc.settings import DEFAULT_PATH, Duration, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_line
-from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
+from deploy.commands.sink_status import (
+    all_aliases,
+    keyed_tables,
+    require_log,
+    table_states,
+)
 from sinks.run.options import RunOptions
 from sinks.run.summary import SinkName
 
@@ -87,8 +92,7 @@ def merge(  # noqa: PLR0913 (a command's options)
 
 
 def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]:
-    lakehouse = settings.lakehouse
-    if names and (lakehouse is None or lakehouse.topics_written_by == "millrace"):
+    if names and settings.captures_itself:
         raise ConfigError(
             "tables of Millrace's own log that are doubtful are read again",
             where="--accept-doubt",
@@ -134,8 +138,7 @@ def run_options(
     types_from_source: bool,
 ) -> RunOptions:
     """The options of a run; raises ConfigError for one that the topics have no use for."""
-    lakehouse = settings.lakehouse
-    if lakehouse is None or lakehouse.topics_written_by == "millrace":
+    if settings.captures_itself:
         if types_from_source:
             raise ConfigError(
                 "Millrace's own log tells all types",
@@ -190,6 +193,9 @@ def compact(
 
 
 def _topics(settings: Settings, _dry_run: bool) -> Iterator[str]:
+    if not settings.captures_itself:
+        return
+    require_log(settings)
     from compaction.topics import examine
 
     for report in examine(settings, table_states(settings)):
@@ -215,6 +221,7 @@ def _tables(settings: Settings, dry_run: bool) -> Iterator[str]:
 def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
     if settings.search is None:
         return
+    require_log(settings)
     from compaction.indexes import compact as compact_indexes
 
     names = keyed_tables(settings, table_states(settings))
@@ -223,8 +230,8 @@ def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
 
 
 _COMPACTED: Final[Mapping[str, Callable[[Settings, bool], Iterator[str]]]] = {
-    "topics": _topics,
     "lakehouse": _tables,
+    "topics": _topics,
     "search": _indexes,
 }
 """What to keep small → a line for each topic, table or index, once it is."""

@@ -19,6 +19,7 @@ OTHER_COMMANDS: Final = {
     ExitCode.LOG_FORGOTTEN,
     ExitCode.REBUILT,
     ExitCode.MEMORY,
+    ExitCode.LOG_MISSING,
     ExitCode.INTERRUPTED,
 }
 """Codes that the daemon doesn't end with, but for the first one."""
