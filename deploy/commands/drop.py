@@ -92,7 +92,7 @@ def drop(
         if item.act is None:
             print_line(f"to leave: {item.what}: {item.why}")
     if not going:
-        print("there is nothing to remove")
+        print("nothing was changed" if errors else "there is nothing to remove")
     elif yes or _is_confirmed():
         with _without_daemon(settings):
             errors += _remove(listed, errors)

@@ -28,7 +28,9 @@ FOLDERS: Final = ("cdc", "compaction", "deploy", "sinks", "snapshots")
 LOCKED: Final = REPOSITORY / "deploy" / "requirements"
 TOOLS: Final = REPOSITORY / ".cache" / "dist"
 """An environment for each Python, with what deploy/requirements/build.txt names."""
-_BUILD: Final = "import sys, setuptools.build_meta as build; getattr(build, sys.argv[1])(sys.argv[2])"
+_BUILD: Final = (
+    "import sys, setuptools.build_meta as build; getattr(build, sys.argv[1])(sys.argv[2])"
+)
 _USABLE: Final = """
 import ensurepip, pathlib, sys, sysconfig, venv
 assert pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -149,7 +151,9 @@ def _run(words: list[object], cwd: Path | None = None, env: dict[str, str] | Non
         text=True, cwd=cwd, env=env,
     )  # fmt: skip
     if answer.returncode:
-        raise SetupError(f"{' '.join(map(str, words))} ended with {answer.returncode}:\n{answer.stdout}")
+        raise SetupError(
+            f"{' '.join(map(str, words))} ended with {answer.returncode}:\n{answer.stdout}"
+        )
 
 
 if __name__ == "__main__":
