@@ -1,4 +1,4 @@
-"""A clone → dist/: the source distribution, a wheel for each Python at hand, and locked requirements.
+"""A clone → dist/: the source distribution, a wheel for each Python here, locked requirements.
 
 Everything is built from a copy without what builds and editors leave behind, and each wheel from
 the source distribution: so neither has a file that the other lacks. ``make dist`` has made our own
@@ -28,7 +28,9 @@ FOLDERS: Final = ("cdc", "compaction", "deploy", "sinks", "snapshots")
 LOCKED: Final = REPOSITORY / "deploy" / "requirements"
 TOOLS: Final = REPOSITORY / ".cache" / "dist"
 """An environment for each Python, with what deploy/requirements/build.txt names."""
-_BUILD: Final = "import sys, setuptools.build_meta as build; getattr(build, sys.argv[1])(sys.argv[2])"
+_BUILD: Final = (
+    "import sys, setuptools.build_meta as build; getattr(build, sys.argv[1])(sys.argv[2])"
+)
 _USABLE: Final = """
 import ensurepip, pathlib, sys, sysconfig, venv
 assert pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -115,7 +117,7 @@ def build_wheel(python: Path, sdist: Path, into: Path) -> Path:
 
 
 def repair(python: Path, wheel: Path, into: Path) -> None:
-    """Give a wheel the tag of the oldest Linux on which it runs, with the libraries it lacks there."""
+    """Give a wheel the tag of the oldest Linux it runs on, and libraries that are lacking there."""
     if sys.platform != "linux":
         shutil.copy2(wheel, into)
         return
@@ -149,7 +151,9 @@ def _run(words: list[object], cwd: Path | None = None, env: dict[str, str] | Non
         text=True, cwd=cwd, env=env,
     )  # fmt: skip
     if answer.returncode:
-        raise SetupError(f"{' '.join(map(str, words))} ended with {answer.returncode}:\n{answer.stdout}")
+        raise SetupError(
+            f"{' '.join(map(str, words))} ended with {answer.returncode}:\n{answer.stdout}"
+        )
 
 
 if __name__ == "__main__":
