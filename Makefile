@@ -24,7 +24,7 @@ OWN_JAR := sinks/jvm/millrace-sinks.jar
 # Maven resets a terminal's colours as it ends, colours or not.
 MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist manifest lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist manifest notice lock clean
 
 ## help                 list these commands
 help:
@@ -213,6 +213,10 @@ dist: $(OWN_JAR)
 ## manifest             write sinks/jvm/jars.toml, by which millrace jars goes, from Spark's pom.xml
 manifest: $(spark)/.complete
 	@$(RUN) -m deploy.local.manifest
+
+## notice               write NOTICE, the licences of what an installation has, from the locked requirements
+notice: environment
+	@$(RUN) -m deploy.local.notice
 
 ## lock                 write requirements.txt, and deploy/requirements, anew from pyproject.toml (needs uv)
 LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header

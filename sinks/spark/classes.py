@@ -6,6 +6,8 @@ https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html
 
 import sys
 import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import SparkMissingError
@@ -16,7 +18,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def is_fresh() -> bool:
+def archive_classes(report: Callable[[str], None]) -> None:
+    """Make the archive where that can be and it isn't there; without, a merge starts later."""
+    if find_spec("pyspark") is None:
+        report("no archive of classes: PySpark isn't installed here (millrace[spark])")
+        return
+    if _is_fresh():
+        return
+    try:
+        reason = make_archive()
+    except OSError as error:
+        reason = f"{class_archive()}: {error.strerror}"
+    if reason:
+        report(f"no archive of classes, merges start without: {reason}")
+    else:
+        report(f"classes for a faster start in {class_archive()}")
+
+
+def _is_fresh() -> bool:
     """Whether the archive is there, and was made for these jars; Java sees whether it fits."""
     try:
         made = class_archive().stat().st_mtime_ns

@@ -19,6 +19,8 @@ _HOME: Final = Path(__file__).resolve().parents[2]
 _JVM: Final = _HOME / "sinks" / "jvm"
 OWN: Final = _JVM / "millrace-sinks.jar"
 """Spark expressions of our own."""
+VARIABLE: Final = "MILLRACE_JARS"
+"""Where they lie, where that isn't the installation itself."""
 COMPLETE: Final = ".complete"
 """What a folder has that is whole, for make."""
 
@@ -74,7 +76,7 @@ def data_folder() -> Path:
 
 def jars_root() -> Path:
     """Return the folder of folders of jars, which several installations may share."""
-    return Path(os.environ.get("MILLRACE_JARS") or data_folder() / "jars")
+    return Path(os.environ.get(VARIABLE) or data_folder() / "jars")
 
 
 def jars_folder() -> Path:

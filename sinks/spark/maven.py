@@ -1,4 +1,4 @@
-"""``millrace jars``: the list of jars in this installation → a folder that merges start with.
+"""A Maven repository, and the list of jars in this installation → the folder that has them.
 
 Each file is checked against the list before it gets its name, and the folder gets its own once all
 files are there. What a run that was cut short has fetched is kept, and not fetched again.
@@ -7,13 +7,12 @@ files are there. What a run that was cut short has fetched is kept, and not fetc
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from http.client import HTTPException
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import (
@@ -23,39 +22,26 @@ from urllib.request import (
     build_opener,
 )
 
-import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from cdc.errors import BusyError, ConfigError, DiskError, SparkMissingError
-from deploy.commands.printing import print_line
-from sinks.spark.jars import COMPLETE, OWN, Jar, class_archive, jars_folder, manifest
+from sinks.spark.jars import COMPLETE, OWN, Jar, jars_folder, manifest
 
 VARIABLE: Final = "MILLRACE_MAVEN_REPOSITORY"
 TIMEOUT_S: Final = 60.0
 """An answer's next byte is waited for that long."""
 _CHUNK: Final = 1 << 18
 
-RepositoryOption = Annotated[
-    str, typer.Option("--repository", envvar=VARIABLE, help="Fetch from this Maven repository.")
-]
-ToOption = Annotated[
-    Path | None, typer.Option("--to", help="Keep them in this folder, as MILLRACE_JARS does.")
-]
+Report = Callable[[str], None]
 
 
-def jars(repository: RepositoryOption = "", to: ToOption = None) -> None:
-    """Fetch the jars of Delta Lake and Spark's Kafka source that merges start with.
-
-    They lie in the folder that --to or MILLRACE_JARS names, else in the installation itself. Where
-    Java and PySpark are there, an archive of classes is made, with which merges start faster.
-    """
-    if to is not None:
-        os.environ["MILLRACE_JARS"] = str(to.absolute())
+def fetch_jars(repository: str, report: Report) -> None:
+    """Have the listed jars in their folder; nothing is fetched that is there and is right."""
     folder = jars_folder()
     if not all(is_right(folder, jar) for jar in manifest().jars):
         opener = _opener(repository)
         try:
-            _fill(folder, opener, _without_password(repository))
+            _fill(folder, opener, _without_password(repository), report)
         except OSError as error:
             if (of_disk := DiskError.of(error, "jars can't be kept")) is not None:
                 raise of_disk from None
@@ -65,8 +51,7 @@ def jars(repository: RepositoryOption = "", to: ToOption = None) -> None:
                 remedy="run it as the user who installed Millrace, or name a folder: --to DIR,"
                 " which MILLRACE_JARS names for merges",
             ) from None
-    print_line(f"{len(manifest().jars)} jars in {folder}; Millrace's own: {OWN}")
-    _archive_classes()
+    report(f"{len(manifest().jars)} jars in {folder}; Millrace's own: {OWN}")
 
 
 def is_right(folder: Path, jar: Jar) -> bool:
@@ -74,11 +59,11 @@ def is_right(folder: Path, jar: Jar) -> bool:
     try:
         with (folder / jar.name).open("rb") as file:
             return file_digest(file, "sha256").hexdigest() == jar.sha256
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
-def _fill(folder: Path, opener: OpenerDirector, repository: str) -> None:
+def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Report) -> None:
     """Fetch what a folder lacks; one that isn't there yet appears with all of it."""
     place = folder if folder.exists() else folder.with_name(f"{folder.name}.fetching")
     place.mkdir(parents=True, exist_ok=True)
@@ -86,6 +71,8 @@ def _fill(folder: Path, opener: OpenerDirector, repository: str) -> None:
         for jar in manifest().jars:
             if not is_right(place, jar):
                 _fetch(jar, place, opener, repository, progress)
+                if progress.disable:
+                    report(f"fetched {jar.name}")
         (place / COMPLETE).touch()
         if place != folder:
             place.rename(folder)
@@ -114,8 +101,6 @@ def _fetch(
         new.replace(place / jar.name)
     finally:
         new.unlink(missing_ok=True)
-    if progress.disable:
-        print_line(f"fetched {jar.name}")
 
 
 def _download(url: str, opener: OpenerDirector) -> Iterator[tuple[bytes, int | None]]:
@@ -185,22 +170,3 @@ def _progress() -> Progress:
     """Return a bar for each file, where somebody looks."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     return Progress(*columns, disable=not sys.stdout.isatty())
-
-
-def _archive_classes() -> None:
-    """Make the archive of classes, where that can be; a merge without it is seconds slower."""
-    if find_spec("pyspark") is None:
-        print_line("no archive of classes: PySpark isn't installed here (millrace[spark])")
-        return
-    from sinks.spark.classes import is_fresh, make_archive
-
-    if is_fresh():
-        return
-    try:
-        reason = make_archive()
-    except OSError as error:
-        reason = f"{class_archive()}: {error.strerror}"
-    if reason:
-        print_line(f"no archive of classes, merges start without: {reason}")
-    else:
-        print_line(f"classes for a faster start in {class_archive()}")
