@@ -1,4 +1,4 @@
-"""``millrace merge``, ``rebuild``, ``compact``, ``jars``: the log → derived tables, kept by cron."""
+"""``millrace merge``, ``rebuild``, ``compact``, ``jars``: the log → derived tables, by cron."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
