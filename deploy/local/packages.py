@@ -1,4 +1,4 @@
-"""A clone → dist/: the source distribution, a wheel for each Python at hand, and locked requirements.
+"""A clone → dist/: the source distribution, a wheel for each Python here, locked requirements.
 
 Everything is built from a copy without what builds and editors leave behind, and each wheel from
 the source distribution: so neither has a file that the other lacks. ``make dist`` has made our own
@@ -117,7 +117,7 @@ def build_wheel(python: Path, sdist: Path, into: Path) -> Path:
 
 
 def repair(python: Path, wheel: Path, into: Path) -> None:
-    """Give a wheel the tag of the oldest Linux on which it runs, with the libraries it lacks there."""
+    """Give a wheel the tag of the oldest Linux it runs on, and libraries that are lacking there."""
     if sys.platform != "linux":
         shutil.copy2(wheel, into)
         return
