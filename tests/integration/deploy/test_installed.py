@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from deltalake import DeltaTable
 
 from cdc.errors import ExitCode
 from deploy.local.jars import REPOSITORY
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Account, Command, Process, run_folder
 from tests.fixtures.installed import SITE, USER, Installation, python_for
+from tests.fixtures.readers import query_builder
 from tests.fixtures.source import run
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -193,7 +193,7 @@ def test_the_daemon_and_the_jobs_run_as_the_page_has_them(
     table = installation.home / topic_prefix / "public" / "item"
     merged = installation.under_cron(merge)
     assert (merged.returncode, merged.stdout, merged.stderr) == (0, "", "")
-    assert sorted(DeltaTable(table).to_pyarrow_table().column("id").to_pylist()) == [1, 2]
+    assert sorted(row["id"] for row in query_builder(str(table))) == [1, 2]
     assert table.owner() == USER
     nothing = installation.as_user(by_hand, {})
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "")
