@@ -21,6 +21,7 @@ from deploy.local.processes import Account, Command, Process, run_folder
 from tests.fixtures.installed import SITE, USER, Installation, python_for
 from tests.fixtures.readers import query_builder
 from tests.fixtures.source import run
+from tests.fixtures.spark import SPARK
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 Configure = Callable[[], None]
@@ -49,8 +50,7 @@ bootstrap.servers = "{kafka}"
 path = "{home}/{prefix}"
 
 [spark]
-spark.master = "local[2]"
-spark.driver.memory = "1g"
+{spark}
 """
 
 
@@ -92,6 +92,7 @@ def configure(
                 slot=slot,
                 kafka=kafka.bootstrap_servers,
                 home=installation.home,
+                spark="\n".join(f'"{name}" = "{value}"' for name, value in SPARK.items()),
             )
         )
         jars = f"MILLRACE_JARS='{JARS}'\n"
@@ -101,15 +102,17 @@ def configure(
 
 
 @pytest.fixture
-def daemon(installation: Installation) -> Iterator[Callable[[], Process]]:
+def daemon(installation: Installation, server_folder: Path) -> Iterator[Callable[[], Process]]:
     """Start the daemon as systemd's unit does."""
     started: list[Process] = []
 
     def start() -> Process:
         words, variables = installation.service("millrace.service")
         assigned = [f"{name}={value}" for name, value in variables.items()]
-        every = ("runuser", "-u", USER, "--", "env", "-i", *assigned, *words)
-        process = Command("millrace.service", every, installation.folder / "daemon.log").start()
+        every = ("env", "-i", *assigned, *words)
+        entry = pwd.getpwnam(USER)
+        user = Account(USER, entry.pw_uid, entry.pw_gid)
+        process = Command("millrace.service", every, server_folder / "daemon.log", user).start()
         started.append(process)
         return process
 
