@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,26 +41,21 @@ print("%d.%d" % sys.version_info[:2])
 
 def main() -> int:
     """Build all of it, and put it into dist/ at once."""
+    tools = {version: _tools(version, python) for version, python in find_pythons()}
+    if not tools:
+        raise SetupError("no Python from 3.11 on has venv and its C headers: run make setup")
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        (built := work / "dist").mkdir()
-        pythons = dict(find_pythons())
-        if not pythons:
-            raise SetupError("no Python from 3.11 on has venv and its C headers: run make setup")
-        tools = {version: _tools(version, pythons[version]) for version in pythons}
+        (built := Path(folder) / "dist").mkdir()
         sdist = build_sdist(next(iter(tools.values())), built)
-        for python in tools.values():
-            wheel = build_wheel(python, sdist, work / "built")
-            repair(python, wheel, built)
+        for version, python in tools.items():
+            shutil.copy2(_wheel(version, python, sdist), built)
         for name in ("daemon", "jobs"):
             write_requirements(name, built)
         final = REPOSITORY / "dist"
-        final.mkdir(exist_ok=True)
-        for path in final.iterdir():
-            path.unlink()
-        for path in sorted(built.iterdir()):
-            shutil.move(path, final / path.name)
-            print(f"dist/{path.name}")
+        shutil.rmtree(final, ignore_errors=True)
+        shutil.move(built, final)
+    for path in sorted(final.iterdir()):
+        print(f"dist/{path.name}")
     return 0
 
 
@@ -108,16 +104,42 @@ def build_sdist(python: Path, into: Path) -> Path:
     return made
 
 
+def _wheel(version: str, python: Path, sdist: Path) -> Path:
+    """Return the wheel for a Python; compiling takes a minute, so the last one is kept."""
+    folder = python.parents[1] / "wheel" / content_digest(sdist)[:12]
+    if not folder.exists():
+        print(f"dist: a wheel for Python {version}", flush=True)
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=python.parents[1]) as work:
+            repaired = Path(work, "repaired")
+            repair(python, build_wheel(python, sdist, Path(work)), repaired)
+            folder.parent.mkdir()
+            repaired.rename(folder)
+    (wheel,) = folder.iterdir()
+    return wheel
+
+
+def content_digest(sdist: Path) -> str:
+    """Of a source distribution's files, whenever it was made."""
+    total = hashlib.sha256()
+    with tarfile.open(sdist) as archive:
+        for member in sorted(archive.getmembers(), key=lambda member: member.name):
+            if (file := archive.extractfile(member)) is not None:
+                digest = hashlib.sha256(file.read()).hexdigest()
+                total.update(f"{member.name} {member.mode} {digest}\n".encode())
+    return total.hexdigest()
+
+
 def build_wheel(python: Path, sdist: Path, into: Path) -> Path:
     """Make the wheel for a Python that has what builds it."""
-    before = set(into.glob("*.whl"))
     _pip(python, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", into, sdist)
-    (made,) = set(into.glob("*.whl")) - before
+    (made,) = into.glob("*.whl")
     return made
 
 
 def repair(python: Path, wheel: Path, into: Path) -> None:
     """Give a wheel the tag of the oldest Linux it runs on, and libraries that are lacking there."""
+    into.mkdir()
     if sys.platform != "linux":
         shutil.copy2(wheel, into)
         return
