@@ -37,8 +37,9 @@ class ExitCode(IntEnum):
     RECORD_REFUSED = 23
     LOG_FORMAT = 24
     FENCED = 25
-    REGISTRY = 26
+    REGISTRY_UNREACHABLE = 26
     CONVERSION = 27
+    REGISTRY_REFUSED = 28
     SINK = 30
     SINK_UNREACHABLE = 31
     SPARK_MISSING = 32
@@ -46,6 +47,7 @@ class ExitCode(IntEnum):
     REBUILT = 34
     DISK = 35
     MEMORY = 36
+    LOG_MISSING = 37
     INTERRUPTED = 130
 
 
@@ -281,6 +283,12 @@ class RecordRefusedError(LogError):
     refused: RefusedRecord | None = None
 
 
+class LogMissingError(LogError):
+    """There is no log to read: no daemon has written under this ``topic.prefix`` yet."""
+
+    exit_code = ExitCode.LOG_MISSING
+
+
 class LogFormatError(LogError):
     """A state record was written by a newer Millrace, or is damaged."""
 
@@ -300,7 +308,7 @@ class FencedError(LogError):
 class RegistryError(LogError):
     """The schema registry refuses a schema, the credentials or the certificate."""
 
-    exit_code = ExitCode.REGISTRY
+    exit_code = ExitCode.REGISTRY_REFUSED
 
 
 class SchemaRefusedError(RegistryError):
@@ -310,6 +318,7 @@ class SchemaRefusedError(RegistryError):
 class RegistryUnreachableError(RegistryError):
     """The schema registry doesn't answer, or answers that it can't at the moment."""
 
+    exit_code = ExitCode.REGISTRY_UNREACHABLE
     retry = True
 
 

@@ -28,7 +28,7 @@ from sinks.delta.evolution import (
     set_properties,
 )
 from sinks.delta.table import DeltaTarget
-from sinks.run.plans import Plans, lakehouse_plans
+from sinks.run.plans import Plans, lakehouse_plans, require_owner
 from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def compact_lakehouse(
 ) -> Iterator[CompactedTable]:
     """Compact every table that a run has written; one at a time, as it is asked for."""
     lakehouse = settings.require_lakehouse()
+    require_owner(lakehouse.path)
     plans = lakehouse_plans(lakehouse.path, session)
     last = plans.last()
     if last is None:

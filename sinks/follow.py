@@ -12,7 +12,13 @@ from contextlib import suppress
 from threading import Event
 from typing import Final, NamedTuple
 
-from cdc.errors import ExitCode, MillraceError, SparkEndedError, SparkTerminatedError
+from cdc.errors import (
+    ExitCode,
+    LogMissingError,
+    MillraceError,
+    SparkEndedError,
+    SparkTerminatedError,
+)
 from cdc.lines import Lines
 from cdc.log.state import News
 from cdc.settings import Settings
@@ -33,7 +39,8 @@ def follow(
     Spark is started at once, also where nothing is to be done yet.
 
     Errors are reported, and what failed is tried again, later and later. Only where Spark's JVM has
-    ended, it ends as well, for whoever started it to do so again.
+    ended, it ends as well, for whoever started it to do so again. A log that isn't there yet is
+    waited for: the daemon may be started after it.
     """
     with suppress(MillraceError):  # the first run reports it
         jobs.session()
@@ -54,7 +61,8 @@ def follow(
             return ExitCode.OK if told else ended[0].exit_code
         new_lines.begin_turn()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
-        failed = any(isinstance(turn, MillraceError) for turn in done)
+        errors = [turn for turn in done if isinstance(turn, MillraceError)]
+        failed = any(not isinstance(error, LogMissingError) for error in errors)
         failing.record(tables, paused, whole=not failed)
         failures = failures + 1 if failed else 0
         if failed:
@@ -139,8 +147,6 @@ def _report(
         report(Lines(f"{name}: {turn}"))
     elif any(table.name not in paused for table in turn.tables):
         report(turn.line())
-    elif turn.note:
-        report(f"{name}: {turn.note}")
 
 
 def _pause_s(times: int) -> float:

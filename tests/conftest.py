@@ -16,6 +16,7 @@ settings.load_profile("machine")
 pytest_plugins = [
     "tests.fixtures.folders",
     "tests.fixtures.postgres",
+    "tests.fixtures.topics",
     "tests.fixtures.kafka",
     "tests.fixtures.brokers",
     "tests.fixtures.opensearch",

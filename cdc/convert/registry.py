@@ -56,6 +56,9 @@ _ANSWERS: Final[Mapping[int, tuple[str, str]]] = {
 }
 """HTTP status → what the registry does, and the remedy."""
 
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""What OpenSSL's message has of a certificate that nobody known has signed."""
+
 
 class Registry:
     """One registry, by ``schema.registry.url`` and what else the client takes."""
@@ -124,11 +127,16 @@ class Registry:
         except SchemaRegistryError as error:
             raise self._refused(subject, error) from None
         except httpx2.TransportError as error:
+            if _UNTRUSTED in str(error):
+                raise RegistryError(
+                    f"the schema registry's certificate isn't trusted: {error}",
+                    where=self._where,
+                    remedy="name the authority that signed it: schema.registry.ssl.ca.location",
+                ) from None
             raise RegistryUnreachableError(
                 f"the schema registry doesn't answer: {error or type(error).__name__}",
                 where=self._where,
-                remedy="check schema.registry.url, the firewall, and over TLS"
-                " schema.registry.ssl.ca.location",
+                remedy="check schema.registry.url and the firewall",
             ) from None
 
     def _refused(self, subject: str, error: SchemaRegistryError) -> RegistryError:

@@ -42,6 +42,8 @@ _OWNED: Final[Mapping[str, frozenset[str]]] = {
 }
 """Options that aren't the user's to choose, with the values that say what we do anyway."""
 
+_NO_AUTO_CREATION: Final = {"allow.auto.create.topics": "false"}
+"""No client makes a topic by asking for it by name: it would have the broker's settings."""
 _CONNECTION: Final[Mapping[str, str]] = {
     "client.id": "millrace",
     "socket.nagle.disable": "true",
@@ -117,7 +119,7 @@ def client(
 def admin_options(options: Mapping[str, str]) -> dict[str, str]:
     """For creating, describing and deleting topics."""
     _check(options)
-    return {**_CONNECTION, **options}
+    return {**_CONNECTION, **options, **_NO_AUTO_CREATION}
 
 
 def reader_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -135,7 +137,7 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
         "enable.auto.offset.store": "false",
         "enable.partition.eof": "true",
         "auto.offset.reset": "error",
-        "allow.auto.create.topics": "false",
+        **_NO_AUTO_CREATION,
     }
 
 
@@ -165,6 +167,7 @@ def producer_options(options: Mapping[str, str], transactional_id: str | None) -
         "enable.idempotence": "true",
         "acks": "all",
         "partitioner": "murmur2_random",
+        **_NO_AUTO_CREATION,
     }
 
 

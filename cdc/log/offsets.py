@@ -13,7 +13,7 @@ from typing import Final
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from cdc.errors import LogError, MillraceError
+from cdc.errors import LogError, LogMissingError, MillraceError
 from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin, do_nothing
 from cdc.log.state import StateReader
 from cdc.records.schema import TableSchema
@@ -47,6 +47,16 @@ class LogState:
     read_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
+def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
+    """No daemon has written a log under these names."""
+    return LogMissingError(
+        f"there is no log under topic.prefix {prefix}: no daemon has written one",
+        where=f"slot.name {slot}, bootstrap.servers {servers}",
+        remedy="start the daemon (millrace run) first, or correct topic.prefix, slot.name or"
+        " bootstrap.servers",
+    )
+
+
 class LogReader:
     """The log's state and offsets, read again at each call; for one run, as its LogAdmin is.
 
@@ -60,14 +70,15 @@ class LogReader:
         self._while_waiting = while_waiting
         self._admin = LogAdmin(kafka_options, while_waiting)
 
-    def state(
-        self, prefix: str, slot: str, report: Callable[[str], None] = print
-    ) -> LogState | None:
-        """Return the log's state once it can be read up to its ends; None before a first start."""
+    def state(self, prefix: str, slot: str, report: Callable[[str], None] = print) -> LogState:
+        """Return the log's state once it can be read up to its ends.
+
+        Raises LogMissingError before a first start.
+        """
         reader = StateReader(self._options, self._while_waiting)
         progress = reader.last_progress(progress_topic(prefix), slot)
         if progress is None:
-            return None
+            raise log_missing(prefix, slot, self._admin.servers)
         state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
         self._wait_for_markers(self._offsets(state_topics, LATEST), report)
         states = reader.read_all(table_topic(prefix), TableState)

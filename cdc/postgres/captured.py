@@ -67,6 +67,7 @@ WHERE p.pubname = %s
 ORDER BY n.nspname, c.relname
 """
 _PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
+_MAY_DROP: Final = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
 _PUBLICATION_NAMES: Final = "SELECT pubname::text FROM pg_publication WHERE oid = ANY (%s)"
 _OPERATIONS: Final = (
     "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
@@ -195,6 +196,11 @@ def ensure_publication(
 def publication_exists(connection: psycopg.Connection, name: str) -> bool:
     """Whether the database has a publication of that name."""
     return bool(query(connection, _PUBLICATION_EXISTS, [name]))
+
+
+def may_drop_publication(connection: psycopg.Connection, name: str) -> bool:
+    """Whether the role is the publication's owner, or has that one's rights."""
+    return query(connection, _MAY_DROP, [name]) == [(True,)]
 
 
 def publication_names(connection: psycopg.Connection, oids: Iterable[int]) -> list[str]:

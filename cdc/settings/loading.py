@@ -16,6 +16,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,10 @@ _REFERENCE: Final = re.compile(r"\$\{(\w+):([^}]+)\}")
 _SALT: Final = re.compile(r"(\.with\.salt\.).+", re.DOTALL)
 """A key that holds a secret, as Debezium has it."""
 _REMEDY: Final = "write ${env:NAME}, and set the variable, or ${file:/path} of a file to be read"
+_VARIABLE: Final = (
+    "set the variable (systemd's units and the cron jobs take it from /etc/millrace/environment),"
+    " or write ${file:/path} of a file to be read"
+)
 _GATHERED: Final = {"column_rules", "snapshot_select_statements"}
 """Fields that aren't keys themselves: their members are."""
 
@@ -64,8 +69,8 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
             remedy="save it as such",
         ) from None
     try:
-        sections = _flattened(tomllib.loads(text))
-        for name, section in _flattened(_environment()).items():
+        sections = _flattened(tomllib.loads(text), str(path))
+        for name, section in _flattened(_environment(), f"{ENV_PREFIX}… variables").items():
             in_file = sections.get(name)
             if isinstance(in_file, dict) and isinstance(section, dict):
                 in_file.update(section)
@@ -134,48 +139,56 @@ def _whole(variable: str, text: str) -> Any:
         ) from None
 
 
-def _flattened(sections: Mapping[str, Any]) -> dict[str, Any]:
+def _flattened(sections: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Sections whose keys are dotted names, with secrets in the place of references."""
     return {
-        name: _flatten(value) if isinstance(value, Mapping) else _resolve(value)
+        name: _flatten(value, f"[{name}] ", source)
+        if isinstance(value, Mapping)
+        else _resolve(value, f"{name} in {source}")
         for name, value in sections.items()
     }
 
 
-def _flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(
+    section: Mapping[str, Any], where: str, source: str, prefix: str = ""
+) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in section.items():
+        name = prefix + key
         if isinstance(value, Mapping) and value:
-            flat.update(_flatten(value, f"{prefix}{key}."))
+            flat.update(_flatten(value, where, source, f"{name}."))
         else:  # also a name without members, so that whoever reads the section refuses it
-            flat[prefix + key] = _resolve(value)
+            shown = _SALT.sub(r"\1…", where + name)
+            flat[name] = _resolve(value, f"{shown} in {source}")
     return flat
 
 
-def _resolve(value: Any) -> Any:
+def _resolve(value: Any, where: str) -> Any:
     """Put secrets in the place of references; raises ConfigError where one leads nowhere."""
     if isinstance(value, str):
-        return _REFERENCE.sub(_dereference, value)
+        return _REFERENCE.sub(partial(_dereference, where), value)
     if isinstance(value, list):
-        return [_resolve(item) for item in value]
+        return [_resolve(item, where) for item in value]
     if isinstance(value, Mapping):  # of a list: its keys are as they are
-        return {key: _resolve(item) for key, item in value.items()}
+        return {key: _resolve(item, where) for key, item in value.items()}
     return value
 
 
-def _dereference(match: re.Match[str]) -> str:
+def _dereference(where: str, match: re.Match[str]) -> str:
     kind, name = match.groups()
     if kind == "env":
         if name not in os.environ:
-            raise ConfigError(f"{match[0]}: the environment variable is not set", remedy=_REMEDY)
+            raise ConfigError(
+                f"{match[0]}: the environment variable is not set", where=where, remedy=_VARIABLE
+            )
         return os.environ[name]
     if kind != "file":
-        raise ConfigError(f"{match[0]}: there is no such reference", remedy=_REMEDY)
+        raise ConfigError(f"{match[0]}: there is no such reference", where=where, remedy=_REMEDY)
     try:
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         what = f"{match[0]}: the file can't be read: {error}"
-        raise ConfigError(what, remedy=_REMEDY) from None
+        raise ConfigError(what, where=where, remedy=_REMEDY) from None
 
 
 def _explain(error: Mapping[str, Any]) -> str:

@@ -234,9 +234,14 @@ class Settings(Section):
             )
         return self.search
 
+    @property
+    def captures_itself(self) -> bool:
+        """Whether the topics are Millrace's own, and not those of a real Debezium."""
+        return self.lakehouse is None or self.lakehouse.topics_written_by == "millrace"
+
     def require_own_capture(self, command: str) -> None:
         """Raise ConfigError for a command that captures, where a real Debezium does that."""
-        if self.lakehouse is not None and self.lakehouse.topics_written_by == "debezium":
+        if not self.captures_itself:
             raise ConfigError(
                 f"a real Debezium captures here, and `millrace {command}` would touch its slot, its"
                 " publication, its topics, or the source",

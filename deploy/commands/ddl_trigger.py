@@ -11,16 +11,18 @@ import typer
 from cdc.errors import ConfigError
 from cdc.stream.signals import DDL
 
+FUNCTION: Final = "millrace_ddl"
+"""What the SQL makes: all triggers go with it."""
 _SQL: Final = f"""\
 -- For a superuser, in the captured database. Each DDL statement writes one logical message into the
--- WAL, in its own transaction. To remove it again: DROP FUNCTION millrace_ddl() CASCADE;
-CREATE FUNCTION millrace_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$
+-- WAL, in its own transaction. To remove it again: DROP FUNCTION {FUNCTION}() CASCADE;
+CREATE FUNCTION {FUNCTION}() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_catalog.pg_logical_emit_message(true, '{DDL}', tg_event || ' ' || tg_tag);
 END $$;
-CREATE EVENT TRIGGER millrace_ddl ON ddl_command_end EXECUTE FUNCTION millrace_ddl();
-CREATE EVENT TRIGGER millrace_rewrite ON table_rewrite EXECUTE FUNCTION millrace_ddl();
-CREATE EVENT TRIGGER millrace_drop ON sql_drop EXECUTE FUNCTION millrace_ddl();"""
+CREATE EVENT TRIGGER millrace_ddl ON ddl_command_end EXECUTE FUNCTION {FUNCTION}();
+CREATE EVENT TRIGGER millrace_rewrite ON table_rewrite EXECUTE FUNCTION {FUNCTION}();
+CREATE EVENT TRIGGER millrace_drop ON sql_drop EXECUTE FUNCTION {FUNCTION}();"""
 
 
 def ddl_trigger(

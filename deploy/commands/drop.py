@@ -1,21 +1,35 @@
-"""``millrace drop``: configuration and what was named → the steps that take a capture away."""
+"""``millrace drop``: configuration and what was named → a list, and what is on it taken away.
+
+The list is made by looking at the servers, so a second run finds what a first one has left. The
+slot is its first item, and what tells Millrace's own topics from others is its last.
+"""
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
+import psycopg
 import typer
 
 from cdc.capture.start import why_foreign
-from cdc.errors import ConfigError, LogAccessError, LogUnreachableError
+from cdc.errors import (
+    ConfigError,
+    DiskError,
+    LogAccessError,
+    LogUnreachableError,
+    MillraceError,
+    SlotInUseError,
+)
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress, read_all
 from cdc.postgres import slot
-from cdc.postgres.captured import drop_publication, publication_exists
-from cdc.postgres.connection import System, connect, connect_replication, identify
+from cdc.postgres.captured import drop_publication, may_drop_publication, publication_exists
+from cdc.postgres.connection import System, connect, connect_replication, identify, query
 from cdc.postgres.failures import quote, server_address
 from cdc.postgres.ownership import is_own
 from cdc.records.made_topics import MadeTopic
@@ -33,63 +47,181 @@ from cdc.records.topics import (
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect
+from deploy.commands.ddl_trigger import FUNCTION
 from deploy.commands.printing import print_line
 from deploy.commands.sink_status import table_states
 
-Step = tuple[str, Callable[[], object] | None]
-"""Something to take away, and how; None: it is left, as Millrace hasn't made it."""
+_TRIGGER_FUNCTIONS: Final = """
+SELECT p.oid::regprocedure::text, coalesce(string_agg(e.evtname::text, ', ' ORDER BY e.evtname), '')
+  FROM pg_proc p LEFT JOIN pg_event_trigger e ON e.evtfoid = p.oid
+ WHERE p.proname = %s AND p.prorettype = 'event_trigger'::regtype GROUP BY p.oid
+"""
+
+
+class Item(NamedTuple):
+    """Something of a capture: how it is taken away; or, without that, ``why`` it stays.
+
+    What is ``last`` is needed to find other items by, and stays until these are gone.
+    """
+
+    what: str
+    act: Callable[[], object] | None = None
+    why: str = ""
+    last: bool = False
 
 
 def drop(
     config: ConfigOption = DEFAULT_PATH,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only show.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     topics: Annotated[bool, typer.Option("--topics", help="The topics, too.")] = False,
     lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
     indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
 ) -> None:
     """Remove slot and publication, so that nothing holds WAL back any more.
 
-    What Millrace hasn't made stays, and is named.
+    Shows what goes and what stays, and asks. What Millrace hasn't made stays. Can be run again.
     """
     settings = load_to_connect(config)
     settings.require_own_capture("drop")
-    steps = _source(settings)
-    if lakehouse:
-        steps += _lakehouse(settings)
-    if indexes:
-        steps += _indexes(settings)
-    if topics:
-        steps += _topics(settings)
-    for what, act in steps:
-        doing = "leaving" if act is None else "dropping" if yes else "would drop"
-        print_line(f"{doing} {what}")
-        if yes and act is not None:
-            act()
-    if all(act is None for _, act in steps):
-        print("nothing to drop")
-    elif not yes:
-        print("nothing was changed; --yes drops it")
+    listed, errors = _listed(settings, topics=topics, lakehouse=lakehouse, indexes=indexes)
+    going = [item for item in listed if item.act is not None]
+    for item in going:
+        print_line(f"to remove: {item.what}")
+    for item in listed:
+        if item.act is None:
+            print_line(f"to leave: {item.what}: {item.why}")
+    if not going:
+        print("nothing was changed" if errors else "there is nothing to remove")
+    elif yes or _is_confirmed():
+        with _without_daemon(settings):
+            errors += _remove(listed, errors)
+    else:
+        print("nothing was changed" + ("" if sys.stdin.isatty() else ": --yes removes it"))
+    if errors:
+        raise errors[0]
 
 
-def _source(settings: Settings) -> list[Step]:
-    capture = settings.capture
-    name = capture.publication_name
+def _listed(
+    settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool
+) -> tuple[list[Item], list[MillraceError]]:
+    """All that there is, in the order in which it goes; and what can't be looked at."""
+    prefix, listed, errors = settings.capture.topic_prefix, list[Item](), list[MillraceError]()
+    parts: list[tuple[str, bool, str, Callable[[Settings], list[Item]]]] = [
+        (f"the source at {settings.source.get('host', 'localhost')}", True, "", _source)
+    ]
+    if lakehouse or settings.lakehouse is not None:
+        where = settings.require_lakehouse().path
+        parts.append((f"the lakehouse at {where}", lakehouse, "--lakehouse", _lakehouse))
+    if indexes or settings.search is not None:
+        indexed = f"the indexes {settings.require_search().index_prefix}*"
+        parts.append((indexed, indexes, "--indexes", _indexes))
+    parts.append((f"the topics of topic.prefix {prefix}", topics, "--topics", _topics))
+    for what, is_asked_for, option, look in parts:
+        if not is_asked_for:
+            listed.append(Item(what, why=f"{option} removes those that Millrace has made"))
+            continue
+        try:
+            listed += look(settings)
+        except MillraceError as error:
+            errors.append(error)
+            listed.append(Item(what, why=f"it can't be looked at: {error.what}"))
+    return listed, errors
+
+
+def _is_confirmed() -> bool:
+    return sys.stdin.isatty() and typer.confirm("Remove all of this?")
+
+
+@contextmanager
+def _without_daemon(settings: Settings) -> Iterator[None]:
+    """Keep daemons out meanwhile; raises SlotInUseError where one runs.
+
+    A source that can't be reached has none that writes.
+    """
+    name = settings.capture.slot_name
+    try:
+        connection = connect(settings.source, purpose="drop")
+    except MillraceError:  # it is among the errors already
+        yield
+        return
+    with connection:
+        if not slot.lock(connection, name):
+            raise SlotInUseError(
+                f"a daemon has slot {name}: nothing was removed",
+                where=server_address(connection.pgconn),
+                remedy="stop it (millrace run), and run this again",
+            )
+        yield
+
+
+def _remove(listed: Sequence[Item], before: Sequence[MillraceError]) -> list[MillraceError]:
+    """Take it away, each item whatever becomes of the others; returns what went wrong.
+
+    Where the slot, the first one, is in use, all stays: its reader needs the others.
+    """
+    errors, left = list[MillraceError](), list[str]()
+    for item in listed:
+        if item.act is None or any(isinstance(error, SlotInUseError) for error in errors):
+            left.append(item.what)
+        elif item.last and (errors or before):
+            left.append(f"{item.what}: the next drop finds by it what is still there")
+        elif (error := _removed(item.act)) is None:
+            print_line(f"removed {item.what}")
+        else:
+            errors.append(error)
+            left.append(f"{item.what}: {error.what}")
+    for what in left:
+        print_line(f"left: {what}")
+    if not left:
+        print("nothing is left")
+    return errors
+
+
+def _removed(act: Callable[[], object]) -> MillraceError | None:
+    """Take an item away; what keeps it from going."""
+    try:
+        act()
+    except MillraceError as error:
+        return error
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if (of_disk := DiskError.of(error, "a folder can't be removed")) is None:
+            raise
+        return of_disk
+    return None
+
+
+def _source(settings: Settings) -> list[Item]:
     with connect(settings.source, purpose="drop") as connection:
-        steps: list[Step] = []
-        state = slot.inspect(connection, capture.slot_name)
-        if state is not None:
-            steps.append(_slot(settings, state))
-        if is_own(connection, capture):
-            steps.append((f"publication {name}", partial(_drop_publication, settings)))
-        elif publication_exists(connection, name):
-            what = f"publication {name}: Millrace didn't make it. Its owner's to drop: DROP"
-            steps.append((f"{what} PUBLICATION {quote(name)};", None))
-    return steps
+        state = slot.inspect(connection, settings.capture.slot_name)
+        items = [_slot(settings, state)] if state is not None else []
+        items += _publication(settings, connection)
+        for function, triggers in query(connection, _TRIGGER_FUNCTIONS, [FUNCTION]):
+            why = f"a superuser installed it. DROP FUNCTION {function} CASCADE;"
+            items.append(Item(f"function {function}, event triggers {triggers or 'none'}", why=why))
+        if (signals := settings.capture.signal_data_collection) is not None:
+            items.append(Item(f"signal table {signals}", why="you made it"))
+        user = connection.info.user
+    items.append(Item(f"role {user}, and its rights", why="you made them"))
+    return items
 
 
-def _slot(settings: Settings, state: slot.SlotState) -> Step:
-    """The slot's step; only the log tells whether Millrace made it."""
+def _publication(settings: Settings, connection: psycopg.Connection) -> list[Item]:
+    name = settings.capture.publication_name
+    if not publication_exists(connection, name):
+        return []
+    what, by_hand = f"publication {name}", f"Its owner's to drop: DROP PUBLICATION {quote(name)};"
+    if not is_own(connection, settings.capture):
+        return [Item(what, why=f"Millrace didn't make it. {by_hand}")]
+    if not may_drop_publication(connection, name):
+        return [Item(what, why=f"role {connection.info.user} isn't its owner any more. {by_hand}")]
+    return [Item(what, partial(_drop_publication, settings))]
+
+
+def _slot(settings: Settings, state: slot.SlotState) -> Item:
+    """The slot's item; only the log tells whether Millrace made it."""
     name, by_hand = state.name, slot.drop_statement(state.name)
     topic = progress_topic(settings.capture.topic_prefix)
     try:
@@ -103,11 +235,10 @@ def _slot(settings: Settings, state: slot.SlotState) -> Step:
             f"{by_hand}",
         ) from error
     if reason := why_foreign(progress, state, _system(settings)):
-        what = f"slot {name}: {reason}. If no other program uses it: {by_hand}"
-        return what, None
+        return Item(f"slot {name}", why=f"{reason}. If no other program uses it: {by_hand}")
     in_use = ", in use: stop the daemon first" if state.active else ""
     what = f"slot {name} ({state.retained_bytes:,} bytes of WAL held back{in_use})"
-    return what, partial(_drop_slot, settings)
+    return Item(what, partial(_drop_slot, settings))
 
 
 def _system(settings: Settings) -> System:
@@ -119,12 +250,8 @@ def _system(settings: Settings) -> System:
 
 
 def _drop_slot(settings: Settings) -> None:
-    name = settings.capture.slot_name
     with connect(settings.source, purpose="drop") as connection:
-        # In a snapshot nobody reads the slot, but its daemon has the lock.
-        if not slot.lock(connection, name):
-            raise slot.in_use(name, None, server_address(connection.pgconn))
-        slot.drop(connection, name)
+        slot.drop(connection, settings.capture.slot_name)
 
 
 def _drop_publication(settings: Settings) -> None:
@@ -132,7 +259,7 @@ def _drop_publication(settings: Settings) -> None:
         drop_publication(connection, settings.capture.publication_name)
 
 
-def _topics(settings: Settings) -> list[Step]:
+def _topics(settings: Settings) -> list[Item]:
     prefix = settings.capture.topic_prefix
     existing = LogAdmin(settings.kafka).partitions()
     # Those of the state go last: without them nobody knows which topics there are.
@@ -145,18 +272,18 @@ def _topics(settings: Settings) -> list[Step]:
     names = dict.fromkeys([*data, *beside, *sorted(made)])
     delete = LogTopics(settings).delete
     return [
-        (f"topic {name}", partial(delete, [name]))
+        Item(f"topic {name}", partial(delete, [name]), last=name in state)
         if name in made
-        else (f"topic {name}: it was there before Millrace", None)
+        else Item(f"topic {name}", why="it was there before Millrace")
         for name in [*(name for name in names if name not in state), *state]
         if name in existing
     ]
 
 
-def _lakehouse(settings: Settings) -> list[Step]:
+def _lakehouse(settings: Settings) -> list[Item]:
     lakehouse = settings.require_lakehouse()
-    from sinks.changes.derived import local_path, table_path
-    from sinks.run.plans import lakehouse_plans
+    from sinks.changes.derived import derived_tables, local_path, table_path
+    from sinks.run.plans import lakehouse_plans, one_at_a_time
     from sinks.spark.session import open_session
 
     folder = local_path(lakehouse.path)
@@ -166,23 +293,32 @@ def _lakehouse(settings: Settings) -> list[Step]:
             where=lakehouse.path,
             remedy="remove that location with its own tools",
         )
-    own = folder / "_millrace"
     last = lakehouse_plans(lakehouse.path, partial(open_session, settings.spark)).last()
-    if last is None:
-        return []
     # Only what Millrace made: the location may hold other tables, too.
-    names = [TableName.parse(name) for name in last.all_tables]
-    tables = [Path(table_path(str(folder), name)) for name in names]
+    planned = last.all_tables if last is not None else {}
+    tables = [Path(table_path(str(folder), TableName.parse(name))) for name in planned]
+
+    def remove(path: Path) -> None:
+        with one_at_a_time(lakehouse.path):
+            shutil.rmtree(path)
+        if path.parent != folder and not any(path.parent.iterdir()):
+            path.parent.rmdir()  # the schema's
+
+    derived = derived_tables(lakehouse, {table.source for table in planned.values()})
+    names = [of.catalog for name, of in derived.items() if name in planned and of.catalog]
     return [
-        (f"lakehouse folder {path}", partial(shutil.rmtree, path))
-        for path in [*tables, own]
-        if path.exists()
+        *(
+            Item(f"lakehouse folder {path}", partial(remove, path))
+            for path in [*tables, folder / "_millrace"]
+            if path.exists()
+        ),
+        *(Item(f"{name} in Spark's catalog", why=f"DROP TABLE {name};") for name in names),
     ]
 
 
-def _indexes(settings: Settings) -> list[Step]:
+def _indexes(settings: Settings) -> list[Item]:
     search = settings.require_search()
-    from sinks.search.client import check
+    from sinks.search.client import check, count, delete_index
     from sinks.search.client import connect as connect_search
     from sinks.search.dead_letters import DocumentDeadLetters
     from sinks.search.indexes import alias_of, indexes_of
@@ -192,14 +328,31 @@ def _indexes(settings: Settings) -> list[Step]:
     check(client, search)
     prefix, index_prefix = settings.capture.topic_prefix, search.index_prefix
     indexes = indexes_of(client, f"{index_prefix}*", {"log": prefix})
-    steps: list[Step] = [
-        (f"index {name}", partial(client.indices.delete, index=name)) for name in indexes
-    ]
-    ledger = Ledger(client, index_prefix, prefix)
-    if ledger.is_begun():
-        steps.append((f"the progress of {prefix} in index {ledger.index}", ledger.forget))
+    items: list[Item] = []
+    # While the indexes are there, they tell which dead letters are this log's.
+    refused = 0
     for alias in sorted({alias_of(index) for index in indexes}):
-        refusals = DocumentDeadLetters(client, index_prefix, alias)
-        if refusals.by_document():
-            steps.append((f"dead letters about index {alias}", refusals.forget))
-    return steps
+        letters = DocumentDeadLetters(client, index_prefix, alias)
+        if about := len(letters.by_document()):
+            refused += about
+            items.append(Item(f"dead letters about index {alias}", letters.forget))
+    items += [Item(f"index {name}", partial(delete_index, client, name)) for name in indexes]
+    ledger = Ledger(client, index_prefix, prefix)
+    letters = DocumentDeadLetters(client, index_prefix, None)
+    records, others = count(client, ledger.index), "another topic.prefix has documents in it"
+
+    def remove_progress() -> None:
+        ledger.forget()
+        delete_index(client, ledger.index)
+
+    if records is not None and records <= ledger.record_count():
+        items.append(Item(f"index {ledger.index}", remove_progress))
+    elif records is not None:
+        if ledger.is_begun():
+            items.append(Item(f"the progress of {prefix} in index {ledger.index}", ledger.forget))
+        items.append(Item(f"index {ledger.index}", why=others))
+    if (documents := count(client, letters.index)) is not None and documents <= refused:
+        items.append(Item(f"index {letters.index}", partial(delete_index, client, letters.index)))
+    elif documents is not None:
+        items.append(Item(f"index {letters.index}", why=others))
+    return items

@@ -1,8 +1,10 @@
-"""``millrace merge``, ``rebuild`` and ``compact``: the log → derived tables, kept up by cron."""
+"""``millrace merge``, ``rebuild``, ``compact``, ``jars``: the log → derived tables, by cron."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from threading import Event
 from typing import Annotated, Final, Literal
 
@@ -19,9 +21,18 @@ from cdc.settings import DEFAULT_PATH, Duration, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_line
-from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
+from deploy.commands.sink_status import (
+    all_aliases,
+    keyed_tables,
+    require_log,
+    table_states,
+)
 from sinks.run.options import RunOptions
 from sinks.run.summary import SinkName
+from sinks.spark.classes import archive_classes
+from sinks.spark.jars import VARIABLE as JARS
+from sinks.spark.maven import VARIABLE as REPOSITORY
+from sinks.spark.maven import fetch_jars
 
 
 def merge(  # noqa: PLR0913 (a command's options)
@@ -87,8 +98,7 @@ def merge(  # noqa: PLR0913 (a command's options)
 
 
 def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]:
-    lakehouse = settings.lakehouse
-    if names and (lakehouse is None or lakehouse.topics_written_by == "millrace"):
+    if names and settings.captures_itself:
         raise ConfigError(
             "tables of Millrace's own log that are doubtful are read again",
             where="--accept-doubt",
@@ -132,8 +142,7 @@ def run_options(
     types_from_source: bool,
 ) -> RunOptions:
     """The options of a run; raises ConfigError for one that the topics have no use for."""
-    lakehouse = settings.lakehouse
-    if lakehouse is None or lakehouse.topics_written_by == "millrace":
+    if settings.captures_itself:
         if types_from_source:
             raise ConfigError(
                 "Millrace's own log tells all types",
@@ -188,6 +197,9 @@ def compact(
 
 
 def _topics(settings: Settings, _dry_run: bool) -> Iterator[str]:
+    if not settings.captures_itself:
+        return
+    require_log(settings)
     from compaction.topics import examine
 
     for report in examine(settings, table_states(settings)):
@@ -213,6 +225,7 @@ def _tables(settings: Settings, dry_run: bool) -> Iterator[str]:
 def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
     if settings.search is None:
         return
+    require_log(settings)
     from compaction.indexes import compact as compact_indexes
 
     names = keyed_tables(settings, table_states(settings))
@@ -221,8 +234,28 @@ def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
 
 
 _COMPACTED: Final[Mapping[str, Callable[[Settings, bool], Iterator[str]]]] = {
-    "topics": _topics,
     "lakehouse": _tables,
+    "topics": _topics,
     "search": _indexes,
 }
 """What to keep small → a line for each topic, table or index, once it is."""
+
+
+def jars(
+    repository: Annotated[
+        str,
+        typer.Option("--repository", envvar=REPOSITORY, help="Fetch from this Maven repository."),
+    ] = "",
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Keep them there, as MILLRACE_JARS does.")
+    ] = None,
+) -> None:
+    """Fetch the jars of Delta Lake and Spark's Kafka source, with which merges start.
+
+    They lie where --to or MILLRACE_JARS says, else in the installation itself. With PySpark and
+    Java an archive of classes is made, too: merges start faster with it.
+    """
+    if to is not None:
+        os.environ[JARS] = str(to.absolute())
+    fetch_jars(repository, print_line)
+    archive_classes(print_line)

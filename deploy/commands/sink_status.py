@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from cdc.log.offsets import LogState
+from cdc.kafka.admin import LogAdmin
+from cdc.log.offsets import LogState, log_missing
 from cdc.log.state import read_all
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Progress, TableState
-from cdc.records.topics import schema_topic, table_topic
+from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, SearchSettings, Settings
 from cdc.settings.drops import DropPolicy
 from deploy.commands.table_status import time_text
@@ -33,6 +34,14 @@ RUNS_SHOWN = 5
 def table_states(settings: Settings) -> list[TableState]:
     """The state of every table that the log has, or had."""
     return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
+
+
+def require_log(settings: Settings) -> None:
+    """Raise LogMissingError where no daemon has begun to write a log."""
+    prefix = settings.capture.topic_prefix
+    admin = LogAdmin(settings.kafka)
+    if progress_topic(prefix) not in admin.partitions():
+        raise log_missing(prefix, settings.capture.slot_name, admin.servers)
 
 
 def keyed_tables(settings: Settings, states: Iterable[TableState]) -> list[TableName]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.errors import LogUnreachableError, MillraceError
+from cdc.log.offsets import log_missing
 from cdc.log.state import last_progress, read_dead_letters
 from cdc.postgres import slot
 from cdc.postgres.checks.standby import why_unread
@@ -108,7 +109,7 @@ def collect(settings: Settings) -> Status:
     capture = settings.capture
     prefix, kafka = capture.topic_prefix, settings.kafka
     slot_status = ask(lambda: _slot(settings, problems))
-    progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
+    progress = ask_log(lambda: _progress(settings))
     states = ask_log(lambda: table_states(settings)) or []
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings, states)) or []
@@ -134,6 +135,16 @@ def collect(settings: Settings) -> Status:
         sinks=[sink for sink in sinks if sink is not None],
         problems=problems,
     )
+
+
+def _progress(settings: Settings) -> Progress | None:
+    """How far the log is; raises LogMissingError where the daemon hasn't written any."""
+    capture, kafka = settings.capture, settings.kafka
+    prefix, slot_name = capture.topic_prefix, capture.slot_name
+    progress = last_progress(kafka, progress_topic(prefix), slot_name)
+    if progress is None and settings.captures_itself:
+        raise log_missing(prefix, slot_name, kafka.get("bootstrap.servers", ""))
+    return progress
 
 
 def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:

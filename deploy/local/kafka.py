@@ -37,7 +37,8 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c{1} %m%n
 """
 # One node, seconds from kill -9 to back, and compaction that a test can wait for. A shorter session
-# would end whenever a busy machine stands still.
+# would end whenever a busy machine stands still. All of these save copies or seconds; what topics
+# and records are allowed is left as Kafka has it, auto.create.topics.enable=true as well.
 _SETTINGS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
@@ -50,7 +51,6 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "auto.create.topics.enable": "false",
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "2097152",
     "log.retention.check.interval.ms": "1000",

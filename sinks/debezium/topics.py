@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import (
     LogForgottenError,
+    LogMissingError,
     MillraceError,
     TopicMismatchError,
 )
@@ -46,7 +47,6 @@ class DebeziumTopics:
     """Topics of one connector, as the configuration under its preset describes them."""
 
     written_by: TopicWriter = "debezium"
-    empty = "there is no topic of a captured table: check topic.prefix and table.include.list"
     can_mark_gaps = False
 
     def __init__(self, context: RunContext, lakehouse: LakehouseSettings) -> None:
@@ -67,13 +67,18 @@ class DebeziumTopics:
         self._groups: dict[str, list[RecordGroup]] = {}
         self._log = TopicLog(settings.kafka, context.while_waiting)
 
-    def state(self, last: RunPlan | None) -> LogState | None:
+    def state(self, last: RunPlan | None) -> LogState:
         """The topics, and how far they can be read now."""
         del last
         capture = self._settings.capture
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:
-            return None
+            raise LogMissingError(
+                f"there is no topic of a captured table under topic.prefix {capture.topic_prefix}",
+                where=f"bootstrap.servers {self._settings.kafka.get('bootstrap.servers', '')}",
+                remedy="start Debezium first, or correct topic.prefix, table.include.list or"
+                " bootstrap.servers",
+            )
         failed: dict[str, MillraceError] = {}
         topics = self._log.describe(list(tables.values()), failed)
         starts, self._ends = self._log.bounds(topics, failed)

@@ -203,7 +203,7 @@ class LakehouseCuts:
         lakehouse: LakehouseSettings,
         prefix: str,
         state: LogState,
-        log: Callable[[RunPlan], LogState | None],
+        log: Callable[[RunPlan], LogState],
         session: SparkProvider,
     ) -> None:
         self._lakehouse = lakehouse
@@ -239,7 +239,7 @@ class LakehouseCuts:
         if name in outcome.failed or name not in outcome.versions:
             return False
         if self._newest_schema(derived) < table.schema_version:
-            self._state = self._log(plan) or self._state
+            self._state = self._log(plan)
         return self._newest_schema(derived) >= table.schema_version
 
     def _newest_schema(self, derived: Derived) -> int:

@@ -13,6 +13,7 @@ from cdc.errors import ConfigError
 
 SAME_NAME: Final = frozenset({
     "bootstrap.servers",
+    "allow.auto.create.topics",
     "client.dns.lookup",
     "client.id",
     "connections.max.idle.ms",
@@ -120,6 +121,8 @@ waits for so long: for every partition of every table.
 _BOUNDED_READ: Final = {
     "fetch.max.wait.ms": str(_FETCH_WAIT_MS),
     "receive.buffer.bytes": str(1 << 20),
+    # A reader that comes as a topic is deleted would make it again, with the broker's settings.
+    "allow.auto.create.topics": "false",
 }
 """The Java client's defaults are made for endless streams; a run reads up to known offsets.
 

@@ -35,7 +35,6 @@ class MillraceTopics(Topics):
     """
 
     written_by: TopicWriter = "millrace"
-    empty = "the log is empty: has `millrace run` been started?"
     can_mark_gaps = True
 
     def __init__(self, context: RunContext) -> None:
@@ -51,7 +50,7 @@ class MillraceTopics(Topics):
     def _log(self) -> LogReader:
         return LogReader(self._settings.kafka, self._while_waiting)
 
-    def state(self, last: RunPlan | None) -> LogState | None:
+    def state(self, last: RunPlan | None) -> LogState:
         """The log's state once it can be read up to its ends."""
         if self._state is None or self._records.are_missed or not _reaches(self._state, last):
             self.forget()

@@ -9,7 +9,7 @@ the same answers to a crash, to a second run, and to records that the log has fo
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -53,15 +53,14 @@ _ATTEMPTS_MAX: Final = 3
 class RunEnd:
     """What a run has come to: the last plan, the tables' results, and the log that it has seen."""
 
-    plan: RunPlan | None = None
-    results: list[TableResult] = field(default_factory=list)
-    state: LogState | None = None
-    note: str = ""
+    plan: RunPlan | None
+    results: list[TableResult]
+    state: LogState
 
     def summary(self, sink: str, seconds: float) -> RunSummary:
         """The run for its caller."""
         if self.plan is None or not self.results:
-            return RunSummary(sink, 0, "", seconds, self.results, self.note)
+            return RunSummary(sink, 0, "", seconds, self.results)
         return RunSummary(sink, self.plan.run, self.plan.where, seconds, self.results)
 
 
@@ -155,8 +154,6 @@ class Run:
         if last is not None:
             self._require_same_writer(last)
         state = self._topics.state(last)
-        if state is None:
-            return RunEnd(note=self._topics.empty)
         if last is not None:
             require_same_log(last, state)
         begun = [name for name, table in last.all_tables.items() if table.base] if last else []

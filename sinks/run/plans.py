@@ -3,7 +3,9 @@
 import fcntl
 import hashlib
 import os
+import pwd
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cdc.errors import BusyError, DiskError, LogFormatError, SinkUnreachableError
+from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError, SinkUnreachableError
 from sinks.changes.derived import local_path, runs_path
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import LastCheck, RunOutcome, TableVersion
@@ -164,6 +166,7 @@ def one_at_a_time(location: str) -> Iterator[None]:
 
     That is for speed and clear words only: what makes two runs safe is each table's transaction.
     """
+    require_owner(location)
     folder = local_path(location)
     if folder is None:
         name = hashlib.sha256(location.encode()).hexdigest()[:16]
@@ -172,7 +175,10 @@ def one_at_a_time(location: str) -> Iterator[None]:
         path = folder / "_millrace" / "lock"
     with _reachable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
+        try:
+            file = path.open("ab")
+        except PermissionError:
+            raise _not_ours(path) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,6 +187,39 @@ def one_at_a_time(location: str) -> Iterator[None]:
                 "another run is applying the log to this lakehouse", where=location
             ) from None
         yield
+
+
+def _not_ours(lock: Path) -> DiskError:
+    """What to say of a lock that a run of another user has left."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    return DiskError(
+        f"user {user} may not write what a run of another user has left",
+        where=str(lock),
+        remedy=f"give it to {user}: chown -R {user} {shlex.quote(str(lock.parents[1]))}",
+    )
+
+
+def require_owner(location: str) -> None:
+    """Refuse to write as root where the folder is another user's, whose runs would fail by it.
+
+    Raises ConfigError. Of a folder that isn't there yet, the nearest one above it counts.
+    """
+    folder = local_path(location)
+    if folder is None or os.geteuid() != 0:
+        return
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if (owner := there.stat().st_uid) == 0:
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = str(owner)
+    raise ConfigError(
+        f"this runs as root, and the lakehouse's folder belongs to user {name}, who couldn't write"
+        " what root makes in it",
+        where=str(there),
+        remedy=f"run it as that user: runuser -u {name} -- millrace …",
+    )
 
 
 @contextmanager

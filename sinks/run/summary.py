@@ -129,7 +129,6 @@ class RunSummary:
     cut: str
     seconds: float
     tables: list[TableResult] = field(default_factory=list)
-    note: str = ""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -144,7 +143,7 @@ class RunSummary:
     def line(self) -> str:
         """The run in one line."""
         if not self.tables:
-            return f"{self.sink}: {self.note or 'nothing to do'} ({self.seconds:.1f} s)"
+            return f"{self.sink}: nothing to do ({self.seconds:.1f} s)"
         # One that an interrupted run's plan had, too, comes twice: what became of it last counts.
         ended = {table.name: table.error is not None for table in self.tables}
         failed = [name for name, has_failed in ended.items() if has_failed]

@@ -107,18 +107,17 @@ class ReadChanges(Protocol):
 class Topics(Protocol):
     """The topics of one writer; answers that are written here suit a log of Millrace's.
 
-    ``empty`` says why there may be none. A gap can be marked (``can_mark_gaps``) where positions
+    A gap can be marked (``can_mark_gaps``) where positions
     tell where it begins.
     """
 
     written_by: TopicWriter
-    empty: str
     can_mark_gaps: bool
 
-    def state(self, last: RunPlan | None) -> LogState | None:
+    def state(self, last: RunPlan | None) -> LogState:
         """What there is to read, and at least what the ``last`` plan was made of.
 
-        None if nothing was ever written.
+        Raises LogMissingError if nothing was ever written.
         """
 
     def refused(

@@ -254,6 +254,21 @@ def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where
         create_index(client, index, {"settings": settings, "mappings": mapping}, where)
 
 
+def count(client: OpenSearch, index: str) -> int | None:
+    """How many documents an index has; None where there is no such index."""
+    where = f"index {index}"
+    if not insist(lambda: client.indices.exists(index=index), where):
+        return None
+    insist(lambda: client.indices.refresh(index=index), where)
+    return int(insist(lambda: client.count(index=index), where)["count"])
+
+
+def delete_index(client: OpenSearch, index: str) -> None:
+    """Delete an index; one that is gone already is no error."""
+    params = {"ignore_unavailable": "true"}
+    insist(lambda: client.indices.delete(index=index, params=params), f"index {index}")
+
+
 def fetch(client: OpenSearch, index: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The documents that an mget asks for; one whose shard isn't there yet is asked for again.
 

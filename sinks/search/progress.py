@@ -193,6 +193,10 @@ class Ledger:
         """Whether anything was ever written to an index."""
         return self.run().plan is not None or len(self._ids()) > 1
 
+    def record_count(self) -> int:
+        """How many records the log has here."""
+        return len(self._ids())
+
     def forget(self) -> None:
         """Delete all records of the log's runs, tables and documents.
 

@@ -50,8 +50,6 @@ def _run(context: SearchContext, target: TableIndexes, topics: MillraceTopics) -
     options = context.run.options
     ended = Run(context.run, topics, target).once()
     state = ended.state
-    if state is None:
-        return ended
     plan, results = ended.plan, [*ended.results]
     results += target.begin_loads(options.rebuilt, topics)
     results += target.replayed()

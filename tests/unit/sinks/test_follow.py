@@ -8,6 +8,7 @@ import pytest
 
 from cdc.errors import (
     ExitCode,
+    LogMissingError,
     LogUnreachableError,
     SinkError,
     SparkEndedError,
@@ -89,6 +90,14 @@ def test_what_fails_as_a_whole_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     assert followed.run() == ExitCode.OK
     assert followed.events == ["Spark", [], [], [], [], "waits"]
     assert followed.lines[1:] == ["lakehouse: Kafka doesn't answer", APPLIED.line()]
+
+
+def test_a_log_that_isnt_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = LogMissingError("no log")
+    followed = Followed(monkeypatch, missing, missing, APPLIED, NOTHING, pause_s=60.0)
+    assert followed.run() == ExitCode.OK
+    assert followed.events == ["Spark", [], "waits", [], "waits", [], [], "waits"]
+    assert followed.lines[1:] == ["lakehouse: no log", APPLIED.line()]
 
 
 def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:

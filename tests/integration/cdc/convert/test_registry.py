@@ -15,7 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.convert.converters import Converters, converters
 from cdc.convert.registry import Registry
-from cdc.errors import ConfigError, ExitCode, RegistryError, RegistryUnreachableError
+from cdc.errors import ConfigError, ExitCode, RegistryError
 from cdc.records.connect import DECIMAL, Field, Schema, SourceRecord, Type
 from deploy.local.certificates import Certificates
 from deploy.local.processes import reserve_port
@@ -182,7 +182,7 @@ def test_an_incompatible_schema_is_refused_by_name(registry: SchemaRegistry, top
     with pytest.raises(RegistryError, match="incompatible") as error:
         convert(row(topic, {"a": "x"}, a=Schema(Type.STRING)))
     assert f"subject {topic}-value" in str(error.value)
-    assert (error.value.exit_code, error.value.retry) == (ExitCode.REGISTRY, False)
+    assert (error.value.exit_code, error.value.retry) == (ExitCode.REGISTRY_REFUSED, False)
 
 
 def test_a_schema_whose_registration_was_answered_too_late_is_found(
@@ -265,8 +265,8 @@ def test_the_right_password_over_tls_opens_the_registry(
     assert "credentials" in str(wrong)
     assert not wrong.retry
     untrusted = refused(url, **{"basic.auth.user.info": "me:sesame"})
-    assert isinstance(untrusted, RegistryUnreachableError)
-    assert "certificate" in str(untrusted).lower()
+    assert (untrusted.exit_code, untrusted.retry) == (ExitCode.REGISTRY_REFUSED, False)
+    assert "schema.registry.ssl.ca.location" in str(untrusted)
 
 
 def test_a_schema_is_found_by_the_id_that_records_have(
@@ -282,7 +282,7 @@ def test_a_schema_is_found_by_the_id_that_records_have(
 
 def test_a_registry_that_is_not_there_can_be_waited_for() -> None:
     error = refused(f"http://me:sesame@127.0.0.1:{reserve_port()}")
-    assert (error.exit_code, error.retry) == (ExitCode.REGISTRY, True)
+    assert (error.exit_code, error.retry) == (ExitCode.REGISTRY_UNREACHABLE, True)
     assert "schema.registry.url" in str(error)
 
 

@@ -1,17 +1,19 @@
 """`millrace drop`, typed: what Millrace made goes, and what it found stays, and is named."""
 
 import signal
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from cdc.errors import ExitCode
+from cdc.errors import ExitCode, LogAccessError
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics, WantedTopic
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic, made_topic, progress_topic
+from deploy.commands import ddl_trigger
 from deploy.local.kafka import Kafka
 from tests.fixtures.command_line import CommandLine
 from tests.fixtures.refusals import Configured
@@ -50,17 +52,123 @@ def test_the_users_own_publication_and_topic_stay_and_all_else_goes(
     ended = typed(made.config, "drop", "--yes", "--topics")
     assert ended.returncode == ExitCode.OK, ended.stderr
     lines = ended.stdout.splitlines()
-    assert f"dropping slot {capture.slot_name}" in lines[0]
-    assert lines[1].startswith("leaving publication own: Millrace didn't make it.")
-    assert lines[1].endswith("DROP PUBLICATION own;")
-    assert f"leaving topic {found}: it was there before Millrace" in lines
-    assert lines[-1] == f"dropping topic {made_topic(prefix)}"
-    assert f"dropping topic {ours}" in lines
+    assert lines[0].startswith(f"to remove: slot {capture.slot_name}")
+    (of_user,) = [line for line in lines if line.startswith("to leave: publication own")]
+    assert "Millrace didn't make it." in of_user
+    assert of_user.endswith("DROP PUBLICATION own;")
+    assert f"to leave: topic {found}: it was there before Millrace" in lines
+    removed = [line for line in lines if line.startswith("removed ")]
+    assert removed[0].startswith(f"removed slot {capture.slot_name}")
+    assert removed[-1] == f"removed topic {made_topic(prefix)}"
+    assert f"removed topic {ours}" in removed
+    left = [line for line in lines if line.startswith("left: ")]
+    assert {"left: publication own", f"left: topic {found}"} <= set(left)
 
     assert count(database, "pg_replication_slots", capture.slot_name) == 0
     assert count(database, "pg_publication", "own") == 1
     left = [name for name in LogAdmin(made.settings.kafka).partitions() if prefix in name]
     assert left == [found]
+
+
+def test_nothing_is_removed_while_a_daemon_runs_or_before_somebody_says_so(
+    configured: Configured,
+    database: dict[str, str],
+    typed: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(database, ITEM)
+    made = configured()
+    capture = made.settings.capture
+    daemon = made.catch_up()
+    running = typed(made.config, "drop", "--yes", "--topics")
+    assert running.returncode == ExitCode.SLOT_IN_USE
+    assert "nothing was removed" in running.stderr
+    assert made.stop(daemon) == 0
+
+    shown = typed(made.config, "drop", "--topics")
+    assert shown.returncode == ExitCode.OK
+    assert shown.stdout.endswith("nothing was changed: --yes removes it\n")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    asked = Mock(return_value=False)
+    monkeypatch.setattr("typer.confirm", asked)
+    assert "nothing was changed\n" in typed(made.config, "drop", "--topics").stdout
+    assert count(database, "pg_replication_slots", capture.slot_name) == 1
+    assert count(database, "pg_publication", capture.publication_name) == 1
+    asked.return_value = True
+    assert "removed slot" in typed(made.config, "drop", "--topics").stdout
+    assert asked.call_count == 2
+    assert count(database, "pg_replication_slots", capture.slot_name) == 0
+
+
+def test_what_fails_holds_up_no_other_and_a_second_run_removes_it(
+    configured: Configured,
+    database: dict[str, str],
+    typed: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slot and publication are gone by then; what tells whose the topics are isn't."""
+    run(database, ITEM)
+    made = configured()
+    capture = made.settings.capture
+    item = data_topic(capture.topic_prefix, TableName("public", "item"))
+    assert made.stop(made.catch_up()) == 0
+    real = LogTopics.delete
+
+    def delete(topics: LogTopics, names: list[str]) -> None:
+        if names == [item]:
+            raise LogAccessError("no right to delete it")
+        real(topics, names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogTopics, "delete", delete)
+        first = typed(made.config, "drop", "--yes", "--topics")
+    assert first.returncode == ExitCode.LOG_ACCESS
+    assert "no right to delete it" in first.stderr
+    lines = first.stdout.splitlines()
+    assert f"left: topic {item}: no right to delete it" in lines
+    assert f"removed publication {capture.publication_name}" in lines
+    (kept,) = [
+        line for line in lines if line.startswith(f"left: topic {made_topic(capture.topic_prefix)}")
+    ]
+    assert "the next drop finds by it what is still there" in kept
+    assert count(database, "pg_replication_slots", capture.slot_name) == 0
+
+    second = typed(made.config, "drop", "--yes", "--topics")
+    assert second.returncode == ExitCode.OK, second.stderr
+    assert f"removed topic {item}" in second.stdout
+    names = LogAdmin(made.settings.kafka).partitions()
+    assert not [name for name in names if capture.topic_prefix in name]
+    third = typed(made.config, "drop", "--yes", "--topics")
+    assert third.stdout.endswith("there is nothing to remove\n")
+
+
+def test_a_publication_of_ours_with_another_owner_stays_and_what_a_superuser_installed(
+    configured: Configured,
+    database: dict[str, str],
+    role: Callable[[str], dict[str, str]],
+    typed: CommandLine,
+) -> None:
+    """The slot went, and the command failed at the publication then."""
+    run(database, ITEM)
+    made = configured()
+    capture = made.settings.capture
+    assert made.stop(made.catch_up()) == 0
+    owner, user = role("SUPERUSER"), role("REPLICATION")
+    changed = f"ALTER PUBLICATION {capture.publication_name} OWNER TO {owner['user']}"
+    run(database, changed, ddl_trigger._SQL)
+    ended = typed(configured(user).config, "drop", "--yes")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    left = [line for line in ended.stdout.splitlines() if line.startswith("to leave: ")]
+    said = "\n".join(left)
+    name = capture.publication_name
+    assert f"publication {name}: role {user['user']} isn't its owner any more" in said
+    assert f"DROP PUBLICATION {name};" in said
+    assert "event triggers millrace_ddl, millrace_drop, millrace_rewrite: a superuser" in said
+    assert "DROP FUNCTION public.millrace_ddl() CASCADE;" in said
+    assert f"role {user['user']}, and its rights: you made them" in said
+    assert "removed slot" in ended.stdout
+    assert count(database, "pg_publication", name) == 1
+    run(database, "DROP FUNCTION millrace_ddl() CASCADE")
 
 
 def test_a_start_that_died_after_it_made_topics_has_made_them(
@@ -73,7 +181,7 @@ def test_a_start_that_died_after_it_made_topics_has_made_them(
     assert made.start({VARIABLE: FaultPoint.CREATING_RECORDED}).wait(60) == -signal.SIGKILL
     lines = typed(made.config, "drop", "--topics").stdout.splitlines()
     for name in (data_topic(prefix, TableName("public", "item")), progress_topic(prefix)):
-        assert f"would drop topic {name}" in lines
+        assert f"to remove: topic {name}" in lines
 
 
 @pytest.mark.parametrize("is_written", [True, False])
@@ -104,7 +212,7 @@ def test_a_start_that_died_before_it_made_the_topics_leaves_nothing_behind(
         with pytest.raises(ConnectionError):
             LogTopics(made.settings).ensure_state_topics()
     lines = typed(made.config, "drop", "--topics").stdout.splitlines()
-    assert f"would drop topic {made_topic(prefix)}" in lines
+    assert f"to remove: topic {made_topic(prefix)}" in lines
 
     LogTopics(made.settings).ensure_state_topics()
     typed(made.config, "drop", "--yes", "--topics")
@@ -119,8 +227,9 @@ def test_a_slot_that_the_log_doesnt_have_stays(
     run(database, ITEM, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
     ended = typed(made.config, "drop", "--yes")
     assert ended.returncode == ExitCode.OK, ended.stderr
-    assert ended.stdout.startswith(f"leaving slot {name}: the log doesn't say that Millrace made")
-    assert f"SELECT pg_drop_replication_slot('{name}');\nnothing to drop\n" in ended.stdout
+    assert f"to leave: slot {name}: the log doesn't say that Millrace made" in ended.stdout
+    assert f"SELECT pg_drop_replication_slot('{name}');\n" in ended.stdout
+    assert ended.stdout.endswith("there is nothing to remove\n")
     assert count(database, "pg_replication_slots", name) == 1
 
 
@@ -140,8 +249,8 @@ def test_a_slot_that_somebody_has_made_under_the_same_name_stays(
     run(database, create, f"CREATE PUBLICATION {capture.publication_name} FOR TABLE item")
     ended = typed(made.config, "drop", "--yes")
     assert ended.returncode == ExitCode.OK, ended.stderr
-    assert f"leaving slot {capture.slot_name}: it is a" in ended.stdout
-    assert f"leaving publication {capture.publication_name}: Millrace didn't" in ended.stdout
+    assert f"to leave: slot {capture.slot_name}: it is a" in ended.stdout
+    assert f"to leave: publication {capture.publication_name}: Millrace didn't" in ended.stdout
     assert count(database, "pg_replication_slots", capture.slot_name) == 1
     assert count(database, "pg_publication", capture.publication_name) == 1
 

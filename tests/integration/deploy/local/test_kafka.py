@@ -58,13 +58,6 @@ def refusals(options: Options, expected: int) -> set[int]:
     return codes
 
 
-def test_topics_are_not_created_by_accident(kafka: Kafka, topic_prefix: str) -> None:
-    admin = AdminClient({**kafka.client_options()})
-    topic = admin.list_topics(topic_prefix, timeout=60).topics[topic_prefix]
-    assert topic.error is not None
-    assert topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-
-
 @pytest.mark.proof
 def test_restart_pause_and_crash_keep_port_and_data(server_folder: Path) -> None:
     broker = Kafka(server_folder).start()

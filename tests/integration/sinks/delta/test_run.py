@@ -31,7 +31,6 @@ def by_spark(lakehouse: Lakehouse) -> list[dict[str, Any]]:
 
 def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
-    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
     for number in range(5):
         log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
     log.table(100, Phase.SNAPSHOT)

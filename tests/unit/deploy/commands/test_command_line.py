@@ -325,7 +325,7 @@ millrace.main()
     ("words", "code"),
     [
         ("cuts --json", ExitCode.OK),
-        ("drop", ExitCode.SOURCE_UNREACHABLE),
+        ("snapshot", ExitCode.SOURCE_UNREACHABLE),
         ("run", ExitCode.SOURCE_UNREACHABLE),
         ("dorp", ExitCode.CONFIG),
     ],

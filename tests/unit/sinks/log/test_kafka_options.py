@@ -39,6 +39,12 @@ def test_sasl_over_tls_becomes_jaas_and_inline_certificates(tmp_path: Path) -> N
     }
 
 
+def test_a_read_makes_no_topic() -> None:
+    """The broker would, where the topic is deleted while it is read: by its own settings."""
+    options = {"bootstrap.servers": "b", "allow.auto.create.topics": "false"}
+    assert spark_options(options)["kafka.allow.auto.create.topics"] == "false"
+
+
 def test_a_client_certificate_goes_along_as_text(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     key.write_text("KEY")
