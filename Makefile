@@ -206,14 +206,15 @@ bench-pgsync: setup .cache/pgsync/.complete
 	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check --no-input install -r $<
 	@touch $@
 
-## lock                 write requirements.txt, and those of images, anew from pyproject.toml (needs uv)
+## lock                 write requirements.txt, and deploy/requirements, anew from pyproject.toml (needs uv)
 LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header
+LOCKED := deploy/requirements
 lock:
 	$(LOCK) --all-extras pyproject.toml -o requirements.txt
-	$(LOCK) -c requirements.txt pyproject.toml -o deploy/containers/daemon.txt
-	$(LOCK) -c requirements.txt --extra spark --extra search pyproject.toml \
-		-o deploy/containers/jobs.txt
-	printf 'Cython\nsetuptools\n' | $(LOCK) -c requirements.txt - -o deploy/containers/build.txt
+	$(LOCK) -c requirements.txt --extra avro pyproject.toml -o $(LOCKED)/daemon.txt
+	$(LOCK) -c requirements.txt --extra avro --extra search --extra spark pyproject.toml \
+		-o $(LOCKED)/jobs.txt
+	printf 'Cython\nsetuptools\n' | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
 
 ## clean                remove all that setup, tests and runs have made
 clean:

@@ -1,4 +1,4 @@
-"""What images and `make setup` fetch → checked against what was locked, before it runs."""
+"""What installations, images and `make setup` fetch → checked against what was locked, before it runs."""
 
 import re
 import tomllib
@@ -12,7 +12,8 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).parents[3]
 CONTAINERS: Final = ROOT / "deploy/containers"
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-IMAGES: Final = {"daemon": (), "jobs": ("spark", "search")}
+LOCKED: Final = ROOT / "deploy/requirements"
+EXTRAS: Final = {"daemon": ("avro",), "jobs": ("avro", "search", "spark")}
 """Locked requirements → the extras that they have."""
 
 
@@ -33,27 +34,27 @@ def locked(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("name", ["daemon", "jobs", "build"])
-def test_what_an_image_has_is_what_was_tested(name: str) -> None:
+def test_what_is_installed_is_what_was_tested(name: str) -> None:
     tested = locked(ROOT / "requirements.txt")
-    of_image = locked(CONTAINERS / f"{name}.txt")
-    assert {name: tested[name] for name in of_image} == of_image
+    installed = locked(LOCKED / f"{name}.txt")
+    assert {name: tested[name] for name in installed} == installed
 
 
-@pytest.mark.parametrize("image", IMAGES)
-def test_an_image_has_what_the_project_asks_for(image: str) -> None:
+@pytest.mark.parametrize("name", EXTRAS)
+def test_an_installation_has_what_the_project_asks_for(name: str) -> None:
     project = PROJECT["project"]
     wanted = list(project["dependencies"])
-    for extra in IMAGES[image]:
+    for extra in EXTRAS[name]:
         wanted += project["optional-dependencies"][extra]
     names = {canonicalize_name(Requirement(text).name) for text in wanted}
-    assert names <= locked(CONTAINERS / f"{image}.txt").keys()
+    assert names <= locked(LOCKED / f"{name}.txt").keys()
 
 
 def test_what_builds_the_extension_is_locked() -> None:
     names = {
         canonicalize_name(Requirement(text).name) for text in PROJECT["build-system"]["requires"]
     }
-    assert names == set(locked(CONTAINERS / "build.txt"))
+    assert names == set(locked(LOCKED / "build.txt"))
 
 
 def test_pip_takes_nothing_from_an_index_without_a_hash() -> None:
