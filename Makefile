@@ -16,7 +16,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -119,10 +119,18 @@ stop:
 quick: environment lint
 	$(RUN) -m pytest -m "not server and not proof" -n 2
 
-## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14: on these releases
+## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
 test: setup
-	@$(MAKE) -j3 types rules $(if $(TESTS),,registry)
-	$(RUN) -m pytest $(or $(TESTS),-n 4 --dist loadgroup)
+	@$(MAKE) -j3 types rules $(if $(TESTS)$(SERVERS),,registry)
+	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 4 --dist loadgroup))
+
+CORE = -rs -n 2 --dist loadgroup \
+	$$($(RUN) -c 'from tests.proof import CONTAINERS; print(*CONTAINERS)')
+
+## opensearch-image     build OPENSEARCH_IMAGE=millrace-tests/opensearch, where no registry has it
+opensearch-image: environment
+	@$(RUN) -c 'from tests.containers.engine import build; \
+		build("millrace-tests/opensearch", "tests/containers/opensearch/Dockerfile")'
 
 ## proof [STAGES="a b"]  all that make test leaves out: hours; .cache/proof.json says what ran
 proof: setup registry opensearch3 postgres

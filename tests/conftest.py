@@ -15,6 +15,7 @@ settings.load_profile("machine")
 
 pytest_plugins = [
     "tests.fixtures.folders",
+    "tests.fixtures.containers",
     "tests.fixtures.postgres",
     "tests.fixtures.kafka",
     "tests.fixtures.brokers",
