@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",
     "tests.fixtures.command_line",
+    "tests.fixtures.images",
     "tests.fixtures.refusals",
 ]
 

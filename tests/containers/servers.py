@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, ClassVar, Final, Self
 
 from docker.errors import NotFound
 from docker.models.containers import Container as EngineContainer
@@ -70,16 +71,6 @@ class Lifeline:
 
 
 _lifeline = Lifeline()
-_made: list[DockerContainer] = []
-
-
-def remove_all() -> None:
-    """Remove all containers that this process has made, with their data."""
-    while _made:
-        try:
-            _made.pop().stop()
-        except NotFound:
-            continue
 
 
 class ContainerChild:
@@ -114,28 +105,28 @@ class ContainerProcess(Process):
     """A container that runs: wait for it, pause it, end it."""
 
     def __init__(self, command: Command, container: EngineContainer) -> None:
-        self._container = ContainerChild(container)
-        super().__init__(command, self._container, None)
+        self.container = container
+        super().__init__(command, ContainerChild(container), None)
 
     def stop(self, ask: signal.Signals = signal.SIGTERM, timeout_s: float = 20) -> None:
         self.resume()
-        self._container.send_signal(ask)
+        self._child.send_signal(ask)
         try:
-            self._container.wait(timeout_s)
+            self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
 
     def kill(self) -> None:
-        self._container.send_signal(signal.SIGKILL)
-        self._container.wait()
+        self._child.send_signal(signal.SIGKILL)
+        self._child.wait()
 
     def pause(self) -> None:
-        self._container.container.pause()
+        self.container.pause()
 
     def resume(self) -> None:
-        self._container.container.reload()
-        if self._container.container.status == "paused":
-            self._container.container.unpause()
+        self.container.reload()
+        if self.container.status == "paused":
+            self.container.unpause()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +136,12 @@ class ContainerCommand(Command):
     words: tuple[str, ...] = ()
     log: Path = Path(os.devnull)
     image: str
-    ports: Mapping[int, int]
+    ports: Mapping[int, int] = field(default_factory=dict)
     """In the container -> on this machine's loopback address."""
+    mounts: Sequence[tuple[Path, str, str]] = ()
+    """Here, in the container, and ``ro`` or ``rw``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """As the engine's client names them."""
     containers: list[DockerContainer] = field(default_factory=list)
 
     def start(self, *, keep: bool = False) -> ContainerProcess:
@@ -160,16 +155,24 @@ class ContainerCommand(Command):
 
     def _make(self) -> EngineContainer:
         testcontainers_config.ryuk_disabled = True  # the lifeline needs no image and no privilege
-        made = DockerContainer(IMAGES[self.image], env=dict(self.environment))
+        made = DockerContainer(self.image, env=dict(self.environment))
+        made.with_kwargs(**self.options)
+        for here, there, mode in self.mounts:
+            made.with_volume_mapping(str(here), there, mode)
         if self.words:
             made.with_command(list(self.words))
         ports: Any = made.ports  # which the engine's client takes with an address, too
         ports |= {f"{inner}/tcp": ("127.0.0.1", outer) for inner, outer in self.ports.items()}
         self.containers.append(made)
-        _made.append(made)
         made.start()
         _lifeline.add(made.get_container_id())
         return made.get_wrapped_container()
+
+    def remove(self) -> None:
+        """Remove the container, with its data."""
+        while self.containers:
+            with suppress(NotFound):
+                self.containers.pop().stop()
 
     def log_end(self) -> str:
         logs = self.containers[0].get_wrapped_container().logs(tail=20).decode(errors="replace")
@@ -180,12 +183,20 @@ class InContainer(Server):
     """A server whose process is a container."""
 
     _container: ContainerCommand
+    _made: ClassVar[list[ContainerCommand]] = []
 
     def start(self) -> Self:
         """Start it, the first time with making it, and wait until it answers."""
+        self._made.append(self._container)
         self.process = self._container.start()
         self.process.wait_until(self._answers)
         return self
+
+    @classmethod
+    def remove_all(cls) -> None:
+        """Remove the containers of all servers, with their data."""
+        while cls._made:
+            cls._made.pop().remove()
 
 
 class ContainerPostgres(InContainer, Postgres):
@@ -197,7 +208,7 @@ class ContainerPostgres(InContainer, Postgres):
         del settings["unix_socket_directories"]  # its entrypoint makes databases through a socket
         self._container = ContainerCommand(
             name=self.name,
-            image="POSTGRES_IMAGE",
+            image=IMAGES["POSTGRES_IMAGE"],
             ports={5432: self.port},
             environment={
                 "POSTGRES_PASSWORD": self._password,
@@ -216,7 +227,7 @@ class ContainerKafka(InContainer, Kafka):
         properties["listeners"] = properties["listeners"].replace("127.0.0.1", "0.0.0.0")  # noqa: S104
         self._container = ContainerCommand(
             name=self.name,
-            image="KAFKA_IMAGE",
+            image=IMAGES["KAFKA_IMAGE"],
             ports={port: port for port in (self.port, self._ports["INTERNAL"])},
             environment={
                 "CLUSTER_ID": self._cluster_id,
@@ -233,7 +244,7 @@ class ContainerOpenSearch(InContainer, OpenSearch):
         super().__init__(base_dir, **options)
         self._container = ContainerCommand(
             name=self.name,
-            image="OPENSEARCH_IMAGE",
+            image=IMAGES["OPENSEARCH_IMAGE"],
             ports={9200: self.port},
             environment={
                 "discovery.type": "single-node",
