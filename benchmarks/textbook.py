@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.foreach_batch import COLUMNS, stream_into
 from benchmarks.lakehouse import Content, Turn, turn_of
 from cdc.log.offsets import Offsets
+from sinks.spark.jars import class_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JARS: Final = Path(__file__).resolve().parents[1] / ".cache" / "jars" / "spark"
 _FROM_THE_START: Final = -2
 """Kafka's word for the earliest offset."""
 
@@ -69,7 +69,7 @@ def _session(heap: str) -> "SparkSession":
         SparkSession.builder.appName("textbook")
         .master("local[2]")
         .config("spark.driver.memory", heap)
-        .config("spark.driver.extraClassPath", str(_JARS / "*"))
+        .config("spark.driver.extraClassPath", class_path())
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"

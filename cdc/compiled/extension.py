@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _REMEDY: Final = (
-    "`make environment` in a clone, else install Millrace again; both need a C compiler and"
-    " Python's headers (Debian: build-essential and python3-dev)"
+    "`make environment` in a clone, else install Millrace again: from a wheel for this Python, or"
+    " with a C compiler and Python's headers (Debian: build-essential and python3-dev)"
 )
 
 

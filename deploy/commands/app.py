@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "run": ("run", "Capture: snapshot what wasn't read yet, then stream."),
     "snapshot": ("snapshot", "Read existing rows into the log, and end."),
     "new-epoch": ("run", "After a gap: go on from the source as it is now."),
+    "jars": ("merge", "Fetch the jars that merges need, from a Maven repository."),
     "merge": ("merge", "Apply the log to lakehouse tables and search indexes."),
     "status": ("status", "Show slot, lag, snapshots, and how far each sink is."),
     "drop": ("drop", "Remove slot and publication, and more where asked."),

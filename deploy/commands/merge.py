@@ -1,8 +1,10 @@
-"""``millrace merge``, ``rebuild`` and ``compact``: the log → derived tables, kept up by cron."""
+"""``millrace merge``, ``rebuild``, ``compact``, ``jars``: the log → derived tables, by cron."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from threading import Event
 from typing import Annotated, Final, Literal
 
@@ -22,6 +24,10 @@ from deploy.commands.printing import print_line
 from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
 from sinks.run.options import RunOptions
 from sinks.run.summary import SinkName
+from sinks.spark.classes import archive_classes
+from sinks.spark.jars import VARIABLE as JARS
+from sinks.spark.maven import VARIABLE as REPOSITORY
+from sinks.spark.maven import fetch_jars
 
 
 def merge(  # noqa: PLR0913 (a command's options)
@@ -228,3 +234,23 @@ _COMPACTED: Final[Mapping[str, Callable[[Settings, bool], Iterator[str]]]] = {
     "search": _indexes,
 }
 """What to keep small → a line for each topic, table or index, once it is."""
+
+
+def jars(
+    repository: Annotated[
+        str,
+        typer.Option("--repository", envvar=REPOSITORY, help="Fetch from this Maven repository."),
+    ] = "",
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Keep them there, as MILLRACE_JARS does.")
+    ] = None,
+) -> None:
+    """Fetch the jars of Delta Lake and Spark's Kafka source, with which merges start.
+
+    They lie where --to or MILLRACE_JARS says, else in the installation itself. With PySpark and
+    Java an archive of classes is made, too: merges start faster with it.
+    """
+    if to is not None:
+        os.environ[JARS] = str(to.absolute())
+    fetch_jars(repository, print_line)
+    archive_classes(print_line)

@@ -3,27 +3,46 @@
 import importlib.util
 import os
 import shutil
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
 
-Component = Literal["kafka", "spark", "opensearch", "opensearch3", "registry", "postgres"]
+from sinks.spark.jars import jars_root
 
-ON_DEMAND: Final = frozenset({"registry", "opensearch3", "postgres"})
-"""What `make setup` leaves out; a target of the same name fetches it."""
+Component = Literal[
+    "kafka", "spark", "opensearch", "opensearch3", "registry", "postgres", "debezium"
+]
+
+ON_DEMAND: Final = {
+    "registry": "registry",
+    "opensearch3": "opensearch3",
+    "postgres": "postgres",
+    "debezium": "bench-peers",
+}
+"""What `make setup` leaves out → the target that fetches it."""
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
+_CLASSES: Final = REPOSITORY / ".cache" / "opensearch"
+"""What `make setup` compiles of our own for servers."""
 
 
 class SetupError(RuntimeError):
     """Something that `make setup` provides isn't there."""
 
 
+@cache
+def folder_name(component: Component) -> str:
+    """Return what the Makefile calls a component's folder: its name, and which list of jars."""
+    pom = REPOSITORY / "deploy" / "local" / "jars" / component / "pom.xml"
+    return f"{component}-{sha256(pom.read_bytes()).hexdigest()[:12]}"
+
+
 def jar_folder(component: Component) -> Path:
-    """Return the folder with a component's jars: MILLRACE_JARS or .cache/jars, one folder each."""
-    folder = _folder(component)
-    if not any(folder.glob("*.jar")):
-        target = component if component in ON_DEMAND else "setup"
-        raise SetupError(f"no jars of {component} in {folder}: run make {target}")
-    return folder
+    """Return where all is that `make` fetches for a component, and raise where it isn't there."""
+    if not is_fetched(component):
+        target = ON_DEMAND.get(component, "setup")
+        raise SetupError(f"no {_folder(component)}: run make {target}")
+    return _folder(component)
 
 
 def is_fetched(component: Component) -> bool:
@@ -32,13 +51,13 @@ def is_fetched(component: Component) -> bool:
 
 
 def _folder(component: Component) -> Path:
-    return Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars") / component
+    return jars_root() / folder_name(component)
 
 
 def classpath(component: Component) -> str:
     """Return a component's class path: its jars (Java itself expands the star), and our classes."""
-    folder = jar_folder(component)
-    return f"{folder / '*'}{os.pathsep}{folder}"
+    jars = str(jar_folder(component) / "*")
+    return f"{jars}{os.pathsep}{_CLASSES}" if component.startswith("opensearch") else jars
 
 
 def java() -> str:

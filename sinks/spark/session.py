@@ -1,8 +1,8 @@
 """The [spark] section → a SparkSession with Delta and Kafka, or one clear reason why not.
 
-Started from Python, the session takes its jars from ``MILLRACE_JARS`` or ``.cache/jars`` (folder
-``spark``), as ``make setup`` left them. Under spark-submit, or where [spark] names jars itself,
-what is there is used. The JVM's own output goes to a file without a name, whose end is shown if
+Started from Python, the session takes its jars from where ``make setup`` or ``millrace jars`` left
+them (``sinks.spark.jars``). Under spark-submit, or where [spark] names jars itself, what is there
+is used. The JVM's own output goes to a file without a name, whose end is shown if
 it doesn't start: a user reads one message, not log4j's.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import ConfigError, SparkMissingError
-from sinks.spark import driver
+from sinks.spark import driver, jars
 from sinks.spark.private_files import own_folder, submitted
 
 if TYPE_CHECKING:
@@ -98,9 +98,6 @@ _QUERY_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _SHOWN: Final = 500
 """So many characters of what a Java error says are shown."""
 _CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
-_REPOSITORY: Final = Path(__file__).resolve().parents[2]
-_CLASSES: Final = _REPOSITORY / ".cache" / "classes.jsa"
-"""What a JVM of our jars loads, as `make setup` has archived it; Java sees whether it fits."""
 
 
 @cache  # once in a process
@@ -206,8 +203,9 @@ def _start(options: dict[str, str]) -> "SparkSession":
     _require_java()
     if not any(setting in options for setting in _JAR_SETTINGS):
         options |= _jars(local=options["spark.master"].startswith("local"))
-        if _CLASSES.exists() and _CLASSES.stat().st_size:
-            archive = f'"-XX:SharedArchiveFile={_CLASSES}"'
+        classes = jars.class_archive()
+        if classes.exists() and classes.stat().st_size:
+            archive = f'"-XX:SharedArchiveFile={classes}"'
             options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
@@ -292,26 +290,15 @@ def _require_java() -> None:
     if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
         raise SparkMissingError(
             "there is no java in JAVA_HOME or on PATH" if home else "there is no java on PATH",
-            remedy="install a JDK, version 17 or newer (make setup says which package)",
+            remedy="install Java 17 or newer (Debian: openjdk-17-jre-headless)",
         )
 
 
 def _jars(*, local: bool) -> dict[str, str]:
     """A local driver gets a class path, which starts faster; a cluster gets the files sent."""
-    root = Path(os.environ.get("MILLRACE_JARS") or _REPOSITORY / ".cache" / "jars")
-    jars = sorted((root / "spark").glob("*.jar"))
-    if not jars:
-        raise SparkMissingError(
-            "there are no jars of Delta Lake and Spark's Kafka source",
-            where=str(root / "spark"),
-            remedy="make setup, or name them in [spark]: "
-            '"spark.jars.packages" = "io.delta:delta-spark_2.13:4.4.0,'
-            'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" and "spark.jars" = '
-            '".cache/jars/spark/millrace-sinks.jar"',
-        )
     if local:
-        return {"spark.driver.extraClassPath": str(root / "spark" / "*")}
-    return {"spark.jars": ",".join(map(str, jars))}
+        return {"spark.driver.extraClassPath": jars.class_path()}
+    return {"spark.jars": ",".join(map(str, jars.driver_jars()))}
 
 
 def _require_classes(session: "SparkSession") -> None:
@@ -326,9 +313,9 @@ def _require_classes(session: "SparkSession") -> None:
         except Py4JJavaError:
             raise SparkMissingError(
                 f"{library} is not on Spark's class path ({name} not found)",
-                remedy="make setup, or give spark-submit --packages io.delta:delta-spark_2.13:4.4.0"
-                ",org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and, of what make setup made, "
-                "--jars .cache/jars/spark/millrace-sinks.jar",
+                remedy="name all jars in [spark], or give spark-submit --packages "
+                "io.delta:delta-spark_2.13:4.4.0,org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+                f" --jars {jars.OWN}",
             ) from None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.spark.session import _CLASSES
+from sinks.spark.jars import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,10 +20,11 @@ def test_a_jvm_has_its_classes_from_the_archive_that_setup_made(spark: "SparkSes
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     pid = jvm.java.lang.ProcessHandle.current().pid()
-    if not _CLASSES.stat().st_size:
+    classes = class_archive()
+    if not classes.stat().st_size:
         pytest.skip("this Java makes no archive")
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
-    assert str(_CLASSES) in maps, "another Java than the archive's? Remove it, and: make setup"
+    assert str(classes) in maps, "another Java than the archive's? Remove it, and: make setup"
 
 
 def listening(pid: int) -> dict[int, str]:

@@ -1,33 +1,65 @@
-"""A small run of what merges do -> an archive of the classes that it has loaded: classes.py FILE.
+"""A small run of what merges do → an archive of the classes that it has loaded.
 
-A JVM that starts with the archive has them in memory at once, not from hundreds of jars. The file
-is empty where Java can't make one, and then isn't used.
+A JVM that starts with the archive has them in memory at once, not from hundreds of jars.
 https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html
 """
 
 import sys
 import tempfile
-from pathlib import Path
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import SparkMissingError
+from sinks.spark.jars import class_archive, driver_jars
 from sinks.spark.session import RECORDS_FEW, java_options, open_session, tune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def main(file: Path) -> int:
-    """Write the archive; it is there once it is whole."""
+def archive_classes(report: Callable[[str], None]) -> None:
+    """Make the archive where that can be and it isn't there; without, a merge starts later."""
+    if find_spec("pyspark") is None:
+        report("no archive of classes: PySpark isn't installed here (millrace[spark])")
+        return
+    if _is_fresh():
+        return
+    try:
+        reason = make_archive()
+    except OSError as error:
+        reason = f"{class_archive()}: {error.strerror}"
+    if reason:
+        report(f"no archive of classes, merges start without: {reason}")
+    else:
+        report(f"classes for a faster start in {class_archive()}")
+
+
+def _is_fresh() -> bool:
+    """Whether the archive is there, and was made for these jars; Java sees whether it fits."""
+    try:
+        made = class_archive().stat().st_mtime_ns
+    except OSError:
+        return False
+    return made > max(jar.stat().st_mtime_ns for jar in driver_jars())
+
+
+def make_archive() -> str:
+    """Write the archive, which is there once it is whole; returns why there is none, or "".
+
+    The file is empty where Java can't make one, and then isn't used.
+    """
+    file = class_archive()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
     made = file.with_suffix(".new")
     made.unlink(missing_ok=True)
     java = f'{java_options({}, 0)} "-XX:ArchiveClassesAtExit={made.absolute()}"'
     try:
         spark = open_session({"spark.driver.extraJavaOptions": java}, "classes")
     except SparkMissingError as error:
-        print(f"setup: no archive of classes, merges start without: {error}")
         file.touch()
-        return 0
+        return str(error)
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 (PySpark has no other way to its JVM)
     for records in (0, RECORDS_FEW):
         session = spark.newSession()
@@ -40,7 +72,7 @@ def main(file: Path) -> int:
     gateway.proc.wait()
     made.touch()
     made.replace(file)
-    return 0
+    return ""
 
 
 def _merge(spark: "SparkSession", path: str) -> None:
@@ -61,4 +93,5 @@ def _merge(spark: "SparkSession", path: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    if reason := make_archive():
+        sys.stderr.write(f"setup: no archive of classes, merges start without: {reason}\n")

@@ -1,0 +1,1 @@
+"""What a Spark driver's JVM loads beside Spark: our own jar, and the jars of others."""

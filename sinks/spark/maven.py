@@ -1,0 +1,172 @@
+"""A Maven repository, and the list of jars in this installation → the folder that has them.
+
+Each file is checked against the list before it gets its name, and the folder gets its own once all
+files are there. What a run that was cut short has fetched is kept, and not fetched again.
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import file_digest, sha256
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import (
+    HTTPBasicAuthHandler,
+    HTTPPasswordMgrWithDefaultRealm,
+    OpenerDirector,
+    build_opener,
+)
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from cdc.errors import BusyError, ConfigError, DiskError, SparkMissingError
+from sinks.spark.jars import COMPLETE, OWN, Jar, jars_folder, manifest
+
+VARIABLE: Final = "MILLRACE_MAVEN_REPOSITORY"
+TIMEOUT_S: Final = 60.0
+"""An answer's next byte is waited for that long."""
+_CHUNK: Final = 1 << 18
+
+Report = Callable[[str], None]
+
+
+def fetch_jars(repository: str, report: Report) -> None:
+    """Have the listed jars in their folder; nothing is fetched that is there and is right."""
+    folder = jars_folder()
+    if not all(is_right(folder, jar) for jar in manifest().jars):
+        opener = _opener(repository)
+        try:
+            _fill(folder, opener, _without_password(repository), report)
+        except OSError as error:
+            if (of_disk := DiskError.of(error, "jars can't be kept")) is not None:
+                raise of_disk from None
+            raise ConfigError(
+                f"jars can't be kept: {error.strerror}",
+                where=str(error.filename or folder),
+                remedy="run it as the user who installed Millrace, or name a folder: --to DIR,"
+                " which MILLRACE_JARS names for merges",
+            ) from None
+    report(f"{len(manifest().jars)} jars in {folder}; Millrace's own: {OWN}")
+
+
+def is_right(folder: Path, jar: Jar) -> bool:
+    """Whether a folder has a jar as the list has it."""
+    try:
+        with (folder / jar.name).open("rb") as file:
+            return file_digest(file, "sha256").hexdigest() == jar.sha256
+    except OSError:
+        return False
+
+
+def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Report) -> None:
+    """Fetch what a folder lacks; one that isn't there yet appears with all of it."""
+    place = folder if folder.exists() else folder.with_name(f"{folder.name}.fetching")
+    place.mkdir(parents=True, exist_ok=True)
+    with _alone(place), _progress() as progress:
+        for jar in manifest().jars:
+            if not is_right(place, jar):
+                _fetch(jar, place, opener, repository, progress)
+                if progress.disable:
+                    report(f"fetched {jar.name}")
+        (place / COMPLETE).touch()
+        if place != folder:
+            place.rename(folder)
+
+
+def _fetch(
+    jar: Jar, place: Path, opener: OpenerDirector, repository: str, progress: Progress
+) -> None:
+    """Fetch a jar; it has its name once it was checked."""
+    url, new = f"{repository.rstrip('/')}/{jar.path}", place / f".{jar.name}"
+    task = progress.add_task(jar.name, total=None)
+    digest = sha256()
+    try:
+        with new.open("wb") as file:
+            for chunk, total in _download(url, opener):
+                digest.update(chunk)
+                file.write(chunk)
+                progress.update(task, advance=len(chunk), total=total)
+        if digest.hexdigest() != jar.sha256:
+            raise SparkMissingError(
+                f"{jar.name} isn't the file that this release was tested with: its SHA-256 is"
+                f" {digest.hexdigest()}, not {jar.sha256}",
+                where=url,
+                remedy="look at what the repository gives, or name another one",
+            )
+        new.replace(place / jar.name)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _download(url: str, opener: OpenerDirector) -> Iterator[tuple[bytes, int | None]]:
+    """Yield the parts of a file, with its size where that is known."""
+    try:
+        with opener.open(url, timeout=TIMEOUT_S) as answer:
+            size = answer.headers.get("Content-Length", "")
+            while chunk := answer.read(_CHUNK):
+                yield chunk, int(size) if size.isdigit() else None
+    except HTTPError as error:
+        raise _unfetched(url, f"{error.code} {error.reason}") from None
+    except (OSError, HTTPException) as error:
+        raise _unfetched(url, str(getattr(error, "reason", error))) from None
+
+
+def _unfetched(url: str, reason: str) -> SparkMissingError:
+    return SparkMissingError(
+        f"a jar can't be fetched: {reason}",
+        where=url,
+        remedy="look at the repository's URL and at proxies (http_proxy, https_proxy, no_proxy);"
+        " the next `millrace jars` goes on from here",
+    )
+
+
+def _opener(repository: str) -> OpenerDirector:
+    """Return what opens URLs of a repository, with the password that its URL may have."""
+    if not repository:
+        raise ConfigError(
+            "no Maven repository is named to fetch jars from",
+            where=f"--repository or {VARIABLE}",
+            remedy="name one: your company's, or Maven Central, whose address is in Maven's"
+            ' documentation ("Introduction to Repositories")',
+        )
+    parts = urlsplit(repository)
+    if parts.scheme not in {"http", "https", "file"}:
+        raise ConfigError(
+            "the repository's URL has to begin with https://, http:// or file://",
+            where=f"--repository or {VARIABLE}",
+        )
+    passwords = HTTPPasswordMgrWithDefaultRealm()
+    if parts.username is not None:
+        user, password = unquote(parts.username), unquote(parts.password or "")
+        passwords.add_password(None, _without_password(repository), user, password)
+    return build_opener(HTTPBasicAuthHandler(passwords))
+
+
+def _without_password(repository: str) -> str:
+    parts = urlsplit(repository)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs from a folder; raises BusyError where one is at it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError("another `millrace jars` is at work", where=str(folder)) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _progress() -> Progress:
+    """Return a bar for each file, where somebody looks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    return Progress(*columns, disable=not sys.stdout.isatty())
