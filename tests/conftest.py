@@ -15,6 +15,7 @@ settings.load_profile("machine")
 
 pytest_plugins = [
     "tests.fixtures.folders",
+    "tests.fixtures.containers",
     "tests.fixtures.postgres",
     "tests.fixtures.topics",
     "tests.fixtures.kafka",
@@ -30,6 +31,7 @@ pytest_plugins = [
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",
     "tests.fixtures.command_line",
+    "tests.fixtures.images",
     "tests.fixtures.refusals",
 ]
 

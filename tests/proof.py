@@ -18,6 +18,7 @@ from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 from deploy.local.jars import REPOSITORY
+from tests.containers.engine import NONE_ANSWERS, engine
 
 REPORT: Final = REPOSITORY / ".cache" / "proof.json"
 PYTEST: Final = (sys.executable, "-m", "pytest")
@@ -31,6 +32,18 @@ CORE: Final = (
     "tests/faults/test_killed_daemon.py",
 )
 """What is run on each PostgreSQL: sessions, types, snapshots, the whole way, and deaths."""
+CONTAINERS: Final = (
+    "tests/integration/test_end_to_end.py",
+    "tests/integration/cdc/postgres/test_stream.py",
+    "tests/integration/snapshots/test_initial.py",
+    "tests/integration/snapshots/test_while_streaming.py",
+    "tests/faults/test_killed_daemon.py",
+    "tests/faults/test_outages.py",
+    "tests/integration/sinks/delta/test_run.py",
+    "tests/integration/sinks/search/test_run.py",
+    "tests/integration/sinks/search/joined",
+)
+"""What is run on servers in containers: from the whole way to deaths, merges and search."""
 SEARCH: Final = ("tests/integration/sinks/search", "tests/integration/compaction/test_indexes.py")
 PROPERTIES: Final = (
     "tests/properties/cdc",
@@ -43,6 +56,8 @@ CHAOS: Final = (sys.executable, "-m", "tests.chaos")
 DDL_CHAOS: Final = (sys.executable, "-m", "tests.ddl_chaos")
 DDL_CHAOS_S: Final = 300
 FUZZ_INPUTS: Final = 1_000_000
+NEED_AN_ENGINE: Final = {"containers", "images"}
+"""Stages that need a container engine, and are skipped without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +73,23 @@ class Stage:
         """Whether it tells of each test."""
         return self.words[: len(PYTEST)] == PYTEST
 
+    @property
+    def obstacle(self) -> str | None:
+        """Why it can't be run on this machine."""
+        return NONE_ANSWERS if self.name in NEED_AN_ENGINE and engine() is None else None
+
     def run(self) -> dict[str, Any]:
         """Run it to its end; returns what is to be told of it."""
         print(f"\nproof: {self.name}", flush=True)
+        if self.obstacle:
+            print(f"skipped: {self.obstacle}", flush=True)
+            return {
+                "stage": self.name,
+                "seconds": 0,
+                "exit_code": 0,
+                "skipped": self.obstacle,
+                "counts": {},
+            }
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder, "results.xml")
@@ -86,6 +115,12 @@ STAGES: Final = (
         Stage(f"postgres-{version}", (*PYTEST, "-m", "", *CORE, *WORKERS), {"POSTGRES": version})
         for version in ("14", "15", "16", "17")
     ),
+    Stage(
+        "containers",
+        (*PYTEST, "-rs", *CONTAINERS, "-n", "2", "--dist", "loadgroup"),
+        {"SERVERS": "containers"},
+    ),
+    Stage("images", (*PYTEST, "-m", "", "-rs", "tests/containers")),
     Stage("chaos", (*CHAOS, "--duration", str(CHAOS_S))),
     Stage("chaos-brokers", (*CHAOS, "--brokers", "3", "--duration", str(CHAOS_S))),
     Stage("ddl-chaos", (*DDL_CHAOS, "--duration", str(DDL_CHAOS_S))),
@@ -119,7 +154,9 @@ def main(names: list[str]) -> int:
             REPORT.parent.mkdir(exist_ok=True)
             REPORT.write_text(json.dumps({"commit": commit, "stages": ran}, indent=1))
     figures = {
-        stage["stage"]: {key: stage[key] for key in ("seconds", "exit_code", "counts")}
+        stage["stage"]: {
+            key: stage[key] for key in ("seconds", "exit_code", "counts", "skipped") if key in stage
+        }
         for stage in ran
     }
     print(json.dumps({"proof": commit, "stages": figures}))

@@ -15,24 +15,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from cdc.errors import ExitCode, MillraceError
-from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.demo import flights, workload
-from deploy.demo.proof import (
-    Comparison,
-    connect,
-    document_differences,
-    index_differences,
-    lakehouse_differences,
-)
+from deploy.demo.verdict import SEARCH, TABLES, Proof, prove, show
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process, ServerError
 from deploy.local.stack import STATE_FILE, Stack
@@ -43,24 +35,6 @@ TRANSACTIONS_MIN: Final = 3_000
 SLICE: Final = 500
 RATE: Final = 25.0
 """Transactions a second: life goes on during the snapshot and the first merge."""
-TABLES: Final = tuple(TableName("public", table.name) for table in flights.TABLES)
-INDEXED: Final = tuple(table for table in TABLES if table.name != "flights")
-SEARCH: Final = {"tables": [str(table) for table in INDEXED], "documents": [flights.DOCUMENT]}
-"""An index for each small table; a flight's has all that belongs to it."""
-EXAMPLE_QUERY: Final = (
-    "SELECT a.name, count(*) AS flights, round(avg(f.dep_delay), 1) AS delay_min\n"
-    "FROM flights f JOIN airlines a ON f.carrier = a.carrier\n"
-    "GROUP BY a.name ORDER BY flights DESC LIMIT 3"
-)
-EXAMPLE_SEARCH: Final = "airline.name:delta AND to_airport.name:orlando AND weather.visib:<2"
-
-
-class Proof(NamedTuple):
-    """What the comparisons of one table and of its documents with the source found."""
-
-    table: TableName
-    rows: Comparison
-    documents: Comparison
 
 
 def _go_on(conninfo: Mapping[str, str], enough: threading.Event) -> Counter[str]:
@@ -123,13 +97,13 @@ class Demo:
             with self._step("Second merge: what changed meanwhile"):
                 self._merge(pipeline)
             with self._step("Proof: source, Delta tables and indexes, row by row"):
-                proofs = self._prove(pipeline, source)
+                proofs = prove(pipeline.settings, source, stack.folder, self._console)
             self._report(proofs, rows, progress.events, kinds)
         finally:
             enough.set()
             if not self._keep:
                 daemon.stop()
-        holds = not any(proof.rows.differences or proof.documents.differences for proof in proofs)
+        holds = all(proof.holds for proof in proofs)
         self._next_steps(pipeline, holds=holds)
         return holds
 
@@ -172,80 +146,8 @@ class Demo:
         if result.returncode != ExitCode.OK:
             raise ServerError(f"the merge failed ({result.returncode}): {result.stderr}")
 
-    def _prove(self, pipeline: Pipeline, source: dict[str, str]) -> list[Proof]:
-        """Compare Delta tables (in Spark) and indexes (here) at the same time."""
-        with ThreadPoolExecutor() as executor:
-            in_delta = executor.submit(self._prove_lakehouse, pipeline, source)
-            in_search = executor.submit(self._prove_search, pipeline, source)
-            return list(map(Proof, TABLES, in_delta.result(), in_search.result()))
-
-    def _prove_lakehouse(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
-        from sinks.changes.derived import table_path
-        from sinks.spark.session import open_session
-
-        location = pipeline.settings.require_lakehouse().path
-        spark = open_session(pipeline.settings.spark, "proof")
-        comparisons = []
-        with connect(source) as connection:
-            for table in TABLES:
-                path = table_path(location, table)
-                comparison = lakehouse_differences(spark, connection, table, path, pipeline.folder)
-                comparisons.append(comparison)
-                self._console.print(f"  Delta {table}: {comparison.differences} differ")
-                spark.read.format("delta").load(path).createOrReplaceTempView(table.name)
-        self._console.print("\n[bold]An example query[/] on the Delta tables:")
-        self._console.print(EXAMPLE_QUERY, highlight=False, markup=False)
-        for row in spark.sql(EXAMPLE_QUERY).collect():
-            self._console.print("  " + " | ".join(str(value) for value in row))
-        spark.stop()
-        return comparisons
-
-    def _prove_search(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
-        from sinks.search.client import connect as connect_search
-        from sinks.search.client import search
-        from sinks.search.documents import document_index, index_name
-
-        settings = pipeline.settings.search
-        assert settings is not None  # noqa: S101 (we wrote the settings)
-        client = connect_search(settings)
-        name = str(flights.DOCUMENT["name"])
-        comparisons = []
-        with connect(source) as connection:
-            for table in TABLES:
-                if table in INDEXED:
-                    index = index_name(settings.index_prefix, table)
-                    comparison = index_differences(
-                        client, connection, table, index, pipeline.folder
-                    )
-                else:
-                    index = document_index(settings.index_prefix, name)
-                    comparison = document_differences(
-                        client, connection, flights.DOCUMENTS_SQL, index
-                    )
-                comparisons.append(comparison)
-                self._console.print(f"  index {index}: {comparison.differences} differ")
-        self._console.print(f"\n[bold]An example search[/] in joined documents: {EXAMPLE_SEARCH}")
-        for hit in search(settings, name, EXAMPLE_SEARCH, limit=3).hits:
-            about = (hit["airline"]["name"], hit["route"], f"left {hit['dep_delay']} min late")
-            self._console.print("  " + " | ".join(about), markup=False)
-        return comparisons
-
     def _report(self, proofs: list[Proof], rows: int, events: int, kinds: Counter[str]) -> None:
-        table = Table(title="\nSource = Delta = index")
-        for heading in ("table", "source rows", "rows that differ", "documents", "that differ"):
-            table.add_column(heading, justify="left" if heading == "table" else "right")
-        for proof in proofs:
-            table.add_row(
-                str(proof.table),
-                f"{proof.rows.total:,}",
-                f"{proof.rows.differences}",
-                f"{proof.documents.total:,}",
-                f"{proof.documents.differences}",
-            )
-        self._console.print(table)
-        for proof in proofs:
-            for example in (*proof.rows.examples, *proof.documents.examples):
-                self._console.print(f"  {proof.table} differs: {example}", markup=False)
+        show(proofs, self._console)
         seconds = self._seconds[f"Snapshot, while {RATE:.0f} transactions a second go on"]
         self._console.print(
             f"{events:,} events in the log; snapshot of {rows:,} rows in {seconds:.1f} s with its "

@@ -332,6 +332,10 @@ class Server(ABC):
     def start(self) -> Self:
         """Start it, and wait until it answers."""
 
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Say whether it can be used."""
+
     def stop(self) -> None:
         """Shut it down in order: what is in memory is written."""
         if self.process is not None:

@@ -9,7 +9,7 @@ spark=$("$python" -c 'import pyspark, os; print(os.path.dirname(pyspark.__file__
 
 classes=$(mktemp -d)
 trap 'rm -rf "$classes" "$jar.new"' EXIT
-"${bin}javac" -Xlint:all,-path -Werror -proc:none --release 17 -cp "$spark/jars/*" \
+"${bin}javac" -Xlint:all,-path -Werror -proc:none -encoding UTF-8 --release 17 -cp "$spark/jars/*" \
     -d "$classes" "$sources"/*.java
 # The same classes are the same jar, whenever it is made.
 "${bin}jar" --create --date 2020-01-01T00:00:00Z --file "$jar.new" -C "$classes" .

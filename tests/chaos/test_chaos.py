@@ -8,6 +8,7 @@ import pytest
 from tests.chaos.run import Plan, run
 
 pytestmark = [
+    pytest.mark.native("it starts, kills and wipes servers of its own"),
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.skipif(sys.platform != "linux", reason="faults of disks and clocks need Linux"),

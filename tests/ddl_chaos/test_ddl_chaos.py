@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
+    pytest.mark.native("it starts, kills and wipes servers of its own"),
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.timeout(900),  # it has a PostgreSQL and a Kafka of its own

@@ -24,6 +24,7 @@ from tests.golden.pending import REASONS
 from tests.golden.runner import PARALLEL, Outcome, Runner
 
 pytestmark = [
+    pytest.mark.native("it starts, kills and wipes servers of its own"),
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.timeout(600),

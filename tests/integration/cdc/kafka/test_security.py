@@ -23,7 +23,12 @@ from tests.integration.cdc.kafka.test_producer import nothing
 from tests.integration.cdc.kafka.test_topics import captured, settings
 from tests.integration.cdc.log.test_state import progress
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka-security"), pytest.mark.proof]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("kafka-security"),
+    pytest.mark.proof,
+    pytest.mark.native("its servers speak TLS"),
+]
 
 
 @pytest.fixture(scope="module")

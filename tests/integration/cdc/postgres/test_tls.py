@@ -18,7 +18,12 @@ from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source, ch
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.refusals import refusal
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.xdist_group("tls")]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("tls"),
+    pytest.mark.native("its servers speak TLS"),
+]
 
 
 @dataclass(frozen=True)

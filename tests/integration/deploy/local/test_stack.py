@@ -8,7 +8,12 @@ from deploy.local.postgres import Postgres
 from deploy.local.processes import ServerError
 from deploy.local.stack import KeptProcess, Stack, main
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.opensearch,
+    pytest.mark.native("it is about the stack of native servers"),
+]
 
 
 def processes(stack: Stack) -> list[KeptProcess]:
