@@ -45,6 +45,7 @@ from cdc.records.topics import (
     table_topic,
 )
 from cdc.settings import DEFAULT_PATH, Settings
+from cdc.settings.exposure import registry_urls
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.ddl_trigger import FUNCTION
@@ -126,6 +127,8 @@ def _listed(
         except MillraceError as error:
             errors.append(error)
             listed.append(Item(what, why=f"it can't be looked at: {error.what}"))
+    if registry_urls(settings.format):
+        listed.append(Item("schemas at the registry", why="records that are kept need them"))
     return listed, errors
 
 

@@ -1,12 +1,13 @@
 """docs/install.md, followed to the letter below a folder → a daemon and jobs, run as another user.
 
-The user is made, and taken away again. What is installed is what runs the tests, not a wheel.
+The user is made, and taken away again.
 """
 
 import os
 import pwd
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 import pytest
 
 from cdc.errors import ExitCode
+from deploy.local import packages
 from deploy.local.jars import REPOSITORY
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Account, Command, Process, run_folder
@@ -29,7 +31,10 @@ JARS: Final = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "j
 NEEDS_SERVERS: Final = ("sudoedit", "sudo systemctl", "sudo -u millrace ")
 """What the page has people do once there is something to edit, or to run."""
 PASSWORD: Final = "MILLRACE_PASSWORD"
-PACKAGES: Final = ("sudo /opt/millrace/bin/pip ", "sudo /opt/millrace/bin/millrace jars")
+ENVIRONMENT: Final = "sudo python3 -m venv "
+PIP: Final = "sudo /opt/millrace/bin/pip "
+JARS_LINE: Final = "sudo /opt/millrace/bin/millrace jars "
+"""Needs a Maven repository: the jobs take the jars that are there."""
 CONFIG: Final = """
 [source]
 host = "{host}"
@@ -54,9 +59,12 @@ path = "{home}/{prefix}"
 """
 
 
-@pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    """Install below a folder, and take folder and user away at the end."""
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.proof)])
+def installation(request: pytest.FixtureRequest) -> Iterator[Installation]:
+    """Install below a folder, and take folder and user away at the end.
+
+    Once with what runs the tests, and once with what `make dist` builds.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can make the user that the page names")
     if any(entry.pw_name == USER for entry in pwd.getpwall()):
@@ -69,8 +77,16 @@ def installation() -> Iterator[Installation]:
         made = Installation(folder, python)
         for path in ("/opt", "/etc/systemd/system", "/etc/cron.d", "/var/lib"):
             Path(f"{folder}{path}").mkdir(parents=True)
-        skipped = dict.fromkeys([*PACKAGES, *NEEDS_SERVERS], "")
-        made.run_page({"sudo python3 -m venv ": made.link(), **skipped})
+        skipped = dict.fromkeys([JARS_LINE, *NEEDS_SERVERS], "")
+        if request.param:
+            (folder / "dist").mkdir()
+            version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            packages.build({version: Path(sys.executable)}, folder / "dist")
+            made.run_page(
+                {**skipped, ENVIRONMENT: f"{python} -m venv {made.path('/opt/millrace')}"}
+            )
+        else:
+            made.run_page({**skipped, ENVIRONMENT: made.link(), PIP: ""})
         yield made
     finally:
         subprocess.run(["userdel", "--force", USER], check=False, capture_output=True)
