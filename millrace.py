@@ -15,7 +15,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, NoReturn
 
-from cdc.errors import DiskError, ExitCode, InterruptedCommandError, MillraceError
+from cdc.errors import DiskError, ExitCode, MillraceError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> str:
 
 def main() -> None:
     """Run the command line, which signals end in time, also while it tells an error."""
-    from deploy.commands.ending import ending_in_time
+    from deploy.commands.ending import InterruptedCommandError, ending_in_time
 
     _open_streams()
     _silence_libraries()
@@ -94,6 +94,7 @@ def _open_streams() -> None:
 def _command() -> None:
     """Run a command; the one place that turns errors into text and an exit code."""
     from cdc.compiled.extension import require_extension
+    from deploy.commands.ending import InterruptedCommandError
 
     try:
         require_extension()

@@ -67,10 +67,6 @@ class MillraceError(Exception):
         remedy = f"\n  → {self.remedy}" if self.remedy else ""
         return Lines(f"{self.what}{where}{remedy}")
 
-    def reason(self) -> str:
-        """What is wrong, and what mends it, on one line."""
-        return " ".join(": ".join(filter(None, (self.what, self.remedy))).split())
-
 
 class ConfigError(MillraceError):
     """The configuration file, an environment variable or an argument is wrong."""
@@ -82,15 +78,6 @@ class ExtensionError(MillraceError):
     """Millrace's compiled part isn't there, or was built from other sources."""
 
     exit_code = ExitCode.SPARK_MISSING
-
-
-class InterruptedCommandError(MillraceError):
-    """A command was told to end before it was done."""
-
-    exit_code = ExitCode.INTERRUPTED
-
-    def __init__(self, what: str = "interrupted") -> None:
-        super().__init__(what, remedy="the next start goes on where this one was")
 
 
 class BusyError(MillraceError):

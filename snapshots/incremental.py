@@ -29,6 +29,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.stream.signals import NOTHING, SignalOutput
 from cdc.stream.translation import Limits
+from cdc.tables.obstacles import reason_of
 from cdc.tables.tables import Tables
 from snapshots.chunk import AlteredError
 from snapshots.copied_rows import copier
@@ -113,9 +114,8 @@ class IncrementalSnapshots:
             for number, job in read.jobs.items():
                 if job.behind is not None and is_past(cursor.flush_lsn, job.behind):
                     # A TRUNCATE has to be behind what is recorded; rows may be where that ends.
-                    if number in read.marks and self._is_in_log(cursor.reached):
-                        continue
-                    if cursor.reached.commit_lsn <= read.joined:
+                    is_early = number in read.marks and self._is_in_log(cursor.reached)
+                    if is_early or cursor.reached.commit_lsn <= read.joined:
                         continue
                     chunk = self.note_watermark(number, cursor.reached)
                     output.events.extend(chunk.events)
@@ -368,11 +368,11 @@ class IncrementalSnapshots:
         fields = {"table": str(read.captured.name), "reason": told.what, "remedy": told.remedy}
         if read.gives_up(error):
             log.warning("an incremental snapshot is given up", signal=read.request.signal, **fields)
-            return self._finish(read, self._cursor.reached, told.reason())
+            return self._finish(read, self._cursor.reached, reason_of(told))
         if isinstance(error, TableGoneError):
             log.warning("a table is gone before all of it was read", **fields)
             return self._leave(read)
-        if read.wait(now, told.reason()):
+        if read.wait(now, reason_of(told)):
             self._served = -1  # another one has its turn meanwhile
             delay_s = round(read.not_before - now, 1)
             log.warning("a table can't be read: trying again", delay_s=delay_s, **fields)

@@ -183,7 +183,7 @@ class Obstacles:
         is_known = self.is_given_up(name) if is_of_row else self._states.is_set_aside(name)
         if not is_known:
             _warn(name, error)
-        return self._reads.set_aside(name, error.reason(), GIVEN_UP if is_of_row else "")
+        return self._reads.set_aside(name, reason_of(error), GIVEN_UP if is_of_row else "")
 
     def is_given_up(self, name: TableName) -> bool:
         """Whether a table waits for the next start, or for somebody who asks for it."""
@@ -211,7 +211,7 @@ class Obstacles:
             return records
         _warn(table.name, error)
         now_ms = time.time_ns() // 1_000_000
-        doubt = Doubt(reason=error.reason(), since_ms=now_ms, replaces=True, set_aside=True)
+        doubt = Doubt(reason=reason_of(error), since_ms=now_ms, replaces=True, set_aside=True)
         return [self._states.refused(table, reached, doubt)]
 
     def leave_out(self, table: TableDescription, reached: Position) -> list[Record]:
@@ -272,6 +272,11 @@ class Obstacles:
                 f"table {table} has no key any more, and its topic takes no record without one",
                 remedy="add the key again, or leave the table out (table.exclude.list)",
             )
+
+
+def reason_of(error: MillraceError) -> str:
+    """What is wrong, and what mends it, on one line."""
+    return " ".join(": ".join(filter(None, (error.what, error.remedy))).split())
 
 
 def _tried_again(doubt: Doubt | None) -> Doubt | None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cdc.errors import InterruptedCommandError
+from deploy.commands.ending import InterruptedCommandError
 
 COMMANDS: Final = {
     "init": ("run", "Write a commented configuration file."),

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from cdc.errors import ExitCode
+from cdc.errors import ExitCode, MillraceError
 
 ORDERLY_S: Final = 18.0
 """How long a command that is told to end may take to do so in order."""
@@ -28,6 +28,15 @@ _CUT_SHORT: Final = (
     b"millrace: told to end, and cut short: the next start goes on where this one was\n"
 )
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class InterruptedCommandError(MillraceError):
+    """A command was told to end before it was done."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+    def __init__(self, what: str = "interrupted") -> None:
+        super().__init__(what, remedy="the next start goes on where this one was")
 
 
 @contextmanager

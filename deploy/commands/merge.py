@@ -12,7 +12,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from cdc.convert.converters import schema_reader
-from cdc.errors import ConfigError, InterruptedCommandError
+from cdc.errors import ConfigError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
@@ -20,6 +20,7 @@ from cdc.records.topics import data_topic
 from cdc.settings import DEFAULT_PATH, Duration, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals
 from deploy.commands.configuration import load_to_connect
+from deploy.commands.ending import InterruptedCommandError
 from deploy.commands.printing import print_line
 from deploy.commands.sink_status import (
     all_aliases,

@@ -30,7 +30,7 @@ from deploy.demo.verdict import TABLES, prove, show
 TRANSACTIONS: Final = 3_000
 RATE: Final = 50.0
 """Transactions a second: life goes on during the snapshot and the first merge."""
-PATIENCE_S: Final = 1_200.0
+PATIENCE_S: Final = 2_400.0
 _POLL_S: Final = 3.0
 
 

@@ -50,9 +50,9 @@ def client() -> docker.DockerClient:
 
 
 def build(tag: str, dockerfile: str, target: str | None = None) -> str:
-    """Build an image from the repository; what was built before and hasn't changed is taken."""
+    """Build an image from the repository, where it has changed; returns its id."""
     try:
-        client().images.build(
+        image, _ = client().images.build(
             path=str(ROOT),
             dockerfile=dockerfile,
             target=target,
@@ -63,7 +63,7 @@ def build(tag: str, dockerfile: str, target: str | None = None) -> str:
     except BuildError as error:
         lines = [str(line.get("stream", line)) for line in error.build_log]
         raise AssertionError("".join([*lines[-40:], str(error)])) from None
-    return tag
+    return str(image.id)
 
 
 @cache
