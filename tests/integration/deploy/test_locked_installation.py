@@ -169,7 +169,7 @@ def test_the_jobs_are_installed_by_hashes_fetch_their_jars_and_merge(
 
     without = environment.run("millrace", "merge", "all", *words, environment=CRON)
     assert without.returncode == ExitCode.SPARK_MISSING, without.stderr
-    assert "→ millrace jars --repository URL" in without.stderr
+    assert "→ millrace jars --repository URL" in without.stdout
 
     fetched = environment.run("millrace", "jars", "--repository", repository, environment=CRON)
     assert fetched.returncode == 0, fetched.stderr
