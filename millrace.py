@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
-EXTRAS = {"pyspark": "spark", "delta": "spark", "opensearchpy": "search", "fastavro": "avro"}
+EXTRAS = {
+    **dict.fromkeys(("delta", "py4j", "pyspark"), "spark"),
+    "opensearchpy": "search",
+    **dict.fromkeys(("attr", "authlib", "cachetools", "fastavro", "httpx2"), "avro"),
+}
 """Package → the extra that brings it: the daemon's machine needs none of them."""
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -41,22 +41,28 @@ print("%d.%d" % sys.version_info[:2])
 
 def main() -> int:
     """Build all of it, and put it into dist/ at once."""
-    tools = {version: _tools(version, python) for version, python in find_pythons()}
-    if not tools:
+    pythons = dict(find_pythons())
+    if not pythons:
         raise SetupError("no Python from 3.11 on has venv and its C headers: run make setup")
+    final = REPOSITORY / "dist"
     with tempfile.TemporaryDirectory() as folder:
         (built := Path(folder) / "dist").mkdir()
-        sdist = build_sdist(next(iter(tools.values())), built)
-        for version, python in tools.items():
-            shutil.copy2(_wheel(version, python, sdist), built)
-        for name in ("daemon", "jobs"):
-            write_requirements(name, built)
-        final = REPOSITORY / "dist"
+        build(pythons, built)
         shutil.rmtree(final, ignore_errors=True)
         shutil.move(built, final)
     for path in sorted(final.iterdir()):
         print(f"dist/{path.name}")
     return 0
+
+
+def build(pythons: Mapping[str, Path], into: Path) -> None:
+    """Build into a folder, with wheels for these Pythons."""
+    tools = {version: _tools(version, python) for version, python in pythons.items()}
+    sdist = build_sdist(next(iter(tools.values())), into)
+    for version, python in tools.items():
+        shutil.copy2(_wheel(version, python, sdist), into)
+    for name in ("daemon", "jobs"):
+        write_requirements(name, into)
 
 
 def find_pythons() -> Iterator[tuple[str, Path]]:

@@ -2,7 +2,8 @@
 
 Ours is in this installation. The others are in one folder, whose name tells which list of them it
 has: it is there once it is whole, and never changes, so nothing is taken from under a JVM. `make
-setup` and `millrace jars` make it, by sinks/jvm/jars.toml.
+setup` and `millrace jars` make it, by sinks/jvm/jars.toml. ``python -m sinks.spark.jars`` prints
+all of them for spark-submit.
 """
 
 import os
@@ -65,8 +66,8 @@ def manifest() -> Manifest:
 
 
 def is_clone() -> bool:
-    """Whether this is a clone, whose `make` fetches jars; no wheel has what starts servers."""
-    return (_HOME / "deploy" / "local").is_dir()
+    """Whether this is a clone, whose `make` fetches jars."""
+    return (_HOME / "Makefile").is_file()
 
 
 def data_folder() -> Path:
@@ -117,3 +118,7 @@ def class_path() -> str:
     """Return the class path of all jars; Java itself expands the star."""
     *_, own = jars = driver_jars()
     return f"{jars[0].parent / '*'}{os.pathsep}{own}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(",".join(map(str, driver_jars())) + "\n")

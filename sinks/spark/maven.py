@@ -32,10 +32,10 @@ TIMEOUT_S: Final = 60.0
 """An answer's next byte is waited for that long."""
 _CHUNK: Final = 1 << 18
 
-Report = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def fetch_jars(repository: str, report: Report) -> None:
+def fetch_jars(repository: str, report: Notify) -> None:
     """Have the listed jars in their folder; nothing is fetched that is there and is right."""
     folder = jars_folder()
     if not all(is_right(folder, jar) for jar in manifest().jars):
@@ -63,7 +63,7 @@ def is_right(folder: Path, jar: Jar) -> bool:
         return False
 
 
-def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Report) -> None:
+def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Notify) -> None:
     """Fetch what a folder lacks; one that isn't there yet appears with all of it."""
     place = folder if folder.exists() else folder.with_name(f"{folder.name}.fetching")
     place.mkdir(parents=True, exist_ok=True)

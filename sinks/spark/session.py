@@ -313,9 +313,8 @@ def _require_classes(session: "SparkSession") -> None:
         except Py4JJavaError:
             raise SparkMissingError(
                 f"{library} is not on Spark's class path ({name} not found)",
-                remedy="name all jars in [spark], or give spark-submit --packages "
-                "io.delta:delta-spark_2.13:4.4.0,org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-                f" --jars {jars.OWN}",
+                remedy="give spark-submit as --jars, or [spark] as spark.jars, what this prints: "
+                f"{sys.executable} -m sinks.spark.jars",
             ) from None
 
 

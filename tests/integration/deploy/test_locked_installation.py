@@ -1,4 +1,4 @@
-"""What `make dist` has made → environments by its locked requirements, in which all of it runs.
+"""What `make dist` makes → environments by its locked requirements, in which all of it runs.
 
 Packages come from the index that pip is configured for, and are checked against the locks. The
 clone isn't on their path.
@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from cdc.errors import ExitCode
 from deploy.local import packages
 from deploy.local.jars import REPOSITORY, jar_folder
-from deploy.local.processes import Process, environment_with
+from deploy.local.processes import Command, Process, environment_with
 from sinks.spark.jars import COMPLETE, manifest
 from tests.fixtures.pipeline import RunningPipeline
 
@@ -42,9 +42,11 @@ CRON = NOTHING | {"PATH": "/usr/bin:/bin"}
 
 
 @pytest.fixture(scope="module")
-def dist() -> Path:
-    assert packages.main() == 0
-    return REPOSITORY / "dist"
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build what `make dist` does, for this Python alone."""
+    folder = tmp_path_factory.mktemp("dist")
+    packages.build({f"{sys.version_info[0]}.{sys.version_info[1]}": Path(sys.executable)}, folder)
+    return folder
 
 
 class Environment:
@@ -81,7 +83,7 @@ class Environment:
         """Start its daemon, and wait until the log has what the source has."""
         words = (self.program("millrace"), "run", "--config", str(pipeline.config))
         log = pipeline.folder / "installed.log"
-        daemon = pipeline.command("installed millrace", words, log, environment=NOTHING).start()
+        daemon = Command("installed millrace", words, log, environment=NOTHING).start()
         pipeline.daemons.append(daemon)
         pipeline.wait_until_logged(pipeline.wal_end(), daemon)
         return daemon
@@ -167,7 +169,7 @@ def test_the_jobs_are_installed_by_hashes_fetch_their_jars_and_merge(
 
     without = environment.run("millrace", "merge", "all", *words, environment=CRON)
     assert without.returncode == ExitCode.SPARK_MISSING, without.stderr
-    assert "→ millrace jars --repository URL" in without.stderr
+    assert "→ millrace jars --repository URL" in without.stdout
 
     fetched = environment.run("millrace", "jars", "--repository", repository, environment=CRON)
     assert fetched.returncode == 0, fetched.stderr

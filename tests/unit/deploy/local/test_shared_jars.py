@@ -17,8 +17,9 @@ MAVEN = """#!/bin/sh
 for word; do case $word in -DoutputDirectory=*) folder=${word#*=};; esac; done
 echo "$MARK" >>"$LOG"
 cat deploy/local/jars/kafka/pom.xml >"$folder/broker.jar"
+case $MAVEN_OPTS in *-Djansi.noreset=true*) ;; *) printf '\\033[0m';; esac
 """
-"""What stands for Maven: its jar has what the pom has."""
+"""What stands for Maven: its jar has what the pom has, and it resets colours as Maven does."""
 
 Clone = Callable[[str, str], Path]
 
@@ -43,7 +44,11 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
         digest = sha256(pom.read_bytes()).hexdigest()[:12]
         target = tmp_path / "jars" / f"kafka-{digest}"
         command = ["make", "--silent", str(target / ".complete")]
-        subprocess.run(command, cwd=folder, env=os.environ | {"MARK": name}, check=True)
+        environment = os.environ | {"MARK": name}
+        output = subprocess.run(
+            command, cwd=folder, env=environment, check=True, capture_output=True
+        ).stdout
+        assert b"\x1b" not in output
         return target / "broker.jar"
 
     return made

@@ -35,3 +35,12 @@ def test_a_collector_that_the_user_has_chosen_stays_the_only_one(
     assert "GC" not in session.java_options({"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, 10)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1g -XX:+UseG1GC")
     assert "GC" not in session.java_options({}, 10**6)
+
+
+def test_an_installation_without_jars_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MILLRACE_JARS", str(tmp_path))
+    monkeypatch.setattr("sinks.spark.jars.is_clone", lambda: False)
+    with pytest.raises(SparkMissingError, match="→ millrace jars --repository URL"):
+        session.open_session({})
