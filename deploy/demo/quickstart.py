@@ -104,7 +104,7 @@ def last_change(source: Any) -> Lsn:
     return Lsn.parse(row[0])
 
 
-def is_derived(file: Path, settings: Settings, logged: Lsn, applied: Lsn = Lsn(0)) -> bool:
+def is_derived(file: Path, settings: Settings, logged: Lsn, applied: int = 0) -> bool:
     """Whether the log has all before a position, and both sinks stand beyond another one."""
     return is_logged(settings, logged) and is_applied(file, applied)
 
@@ -123,7 +123,7 @@ def is_logged(settings: Settings, lsn: Lsn) -> bool:
     return whole >= set(TABLES)
 
 
-def is_applied(file: Path, lsn: Lsn) -> bool:
+def is_applied(file: Path, lsn: int) -> bool:
     """Whether all tables and indexes are there, at a cut beyond a position."""
     command = (sys.executable, "-m", "millrace", "status", "--json", "--config", str(file))
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
