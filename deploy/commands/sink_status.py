@@ -160,12 +160,17 @@ def _status(
     checked: LastCheck,
     **shown: Any,
 ) -> SinkStatus:
-    """By a sink's last plan; where the log's cut is newer, it lags by the commits' times."""
+    """By a sink's last plan; where the log's cut is newer, it lags by the commits' times.
+
+    What a run has found nothing to do up to counts as applied: heartbeats alone are no lag.
+    """
     if plan is None:
         return SinkStatus(**shown)
     lag_s = None
     if log is not None and plan.cut_ts_us:
-        lag_s = max(0.0, (log.cut_ts_us - plan.cut_ts_us) / 1e6) if plan.cut < log.cut else 0.0
+        is_checked = plan.all_tables.keys() <= {*checked.tables}
+        reached_us = max(plan.cut_ts_us, checked.cut_ts_us if is_checked else 0)
+        lag_s = max(0.0, (log.cut_ts_us - reached_us) / 1e6) if plan.cut < log.cut else 0.0
     fresh_s = max(plan.ts_ms, checked.ts_ms) / 1e3
     return SinkStatus(
         run=plan.run,

@@ -183,7 +183,8 @@ class Run:
             for remark in remarks:
                 self._report(remark)
         if not work:
-            self._plans.check([*tables], state.read_ms)
+            cut_ts_us = state.progress.cut_ts_us
+            self._plans.check(LastCheck(ts_ms=state.read_ms, tables=[*tables], cut_ts_us=cut_ts_us))
             return RunEnd(last, results, state)
         waiting = {name: t for name, t in before.items() if t.base and name not in tables}
         plan, applied = self._new_run(state, last, tables, waiting, not_applied, drops)

@@ -303,9 +303,8 @@ class Plans:
         """When a run last found nothing to do."""
         return self._parse(LastCheck, _CHECKED) or LastCheck()
 
-    def check(self, tables: list[str], ts_ms: int) -> None:
-        """Record that there was nothing to do for these tables, at a time (ms since 1970)."""
-        check = LastCheck(ts_ms=ts_ms, tables=tables)
+    def check(self, check: LastCheck) -> None:
+        """Record that there was nothing to do."""
         self._files.replace(_CHECKED, check.model_dump_json())
 
     def compacted(self) -> CompactedTables:

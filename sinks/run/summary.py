@@ -55,10 +55,14 @@ class RunOutcome(BaseModel):
 
 
 class LastCheck(BaseModel):
-    """When a run last had nothing to do for these tables (ms since 1970; 0: never)."""
+    """When a run last had nothing to do for these tables (ms since 1970; 0: never).
+
+    The log's last transaction was committed at ``cut_ts_us`` by then (µs since 1970).
+    """
 
     ts_ms: int = 0
     tables: list[str] = []
+    cut_ts_us: int = 0
 
 
 class Rows(NamedTuple):

@@ -40,8 +40,8 @@ class PlanStore(Protocol):
     def checked(self) -> LastCheck:
         """When a run last found nothing to do."""
 
-    def check(self, tables: list[str], ts_ms: int) -> None:
-        """Record that there was nothing to do for these tables at a time (ms since 1970)."""
+    def check(self, check: LastCheck) -> None:
+        """Record that there was nothing to do."""
 
 
 class Forgotten(NamedTuple):

@@ -344,9 +344,9 @@ class RunClaim:
         """When a run last found nothing to do."""
         return self.record.checked
 
-    def check(self, tables: list[str], ts_ms: int) -> None:
-        """Record that there was nothing to do for these tables, at a time (ms since 1970)."""
-        self.renew(checked=LastCheck(ts_ms=ts_ms, tables=tables))
+    def check(self, check: LastCheck) -> None:
+        """Record that there was nothing to do."""
+        self.renew(checked=check)
 
     def renew(self, patience: Patience = PATIENT, **changes: object) -> None:
         """Write the heartbeat, and what changes; raises BusyError if another run took over."""

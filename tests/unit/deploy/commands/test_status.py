@@ -3,11 +3,16 @@
 import pytest
 
 from cdc.records.fingerprint import EndedPartition, TableFingerprint
+from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
-from deploy.commands.sink_status import DropStatus, SinkStatus
+from cdc.settings import Settings
+from deploy.commands.sink_status import DropStatus, SinkStatus, _status
 from deploy.commands.table_status import snapshot_text, table_status
-from tests.fixtures.made_states import table_state
+from sinks.run.plan import RunPlan
+from sinks.run.summary import LastCheck
+from tests.fixtures.made_plans import table_plan
+from tests.fixtures.made_states import streaming, table_state
 
 NOW_MS = 11_000
 
@@ -97,3 +102,29 @@ def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too
         shown = snapshot_text(table_status(state, NOW_MS))
         assert shown.endswith("SET ASIDE since 1970-01-01 00:00:00: it has no key: add one")
         assert "left out" not in shown
+
+
+@pytest.mark.parametrize(
+    ("checked", "lag_s"),
+    [
+        (LastCheck(), 9.0),
+        (LastCheck(tables=["public.t"], cut_ts_us=8_000_000), 2.0),  # heartbeats alone came since
+        (LastCheck(tables=["public.other"], cut_ts_us=8_000_000), 9.0),
+    ],
+)
+def test_a_sink_is_as_far_as_a_run_had_nothing_to_do(checked: LastCheck, lag_s: float) -> None:
+    tables = {"public.t": table_plan()}
+    plan = RunPlan(
+        run=1,
+        prefix="p",
+        log="l",
+        cut=Position(1, Lsn(1), 0),
+        cut_ts_us=1_000_000,
+        ts_ms=0,
+        tables=tables,
+    )
+    log = streaming(Position(1, Lsn(9), 0), cut_ts_us=10_000_000)
+    settings = Settings(
+        source={}, capture={"topic.prefix": "p"}, kafka={"bootstrap.servers": "nowhere"}
+    )
+    assert _status(settings, log, plan, None, checked, sink="lakehouse").lag_s == lag_s
