@@ -117,9 +117,9 @@ psql:
 stop:
 	@$(RUN) -m deploy.local.stack stop
 
-## quick                lint, and the tests that need neither a server nor Spark: a minute
+## quick                lint, and the tests that need neither a server, Spark nor a JDK: a minute
 quick: environment lint
-	$(RUN) -m pytest -m "not server and not proof" -n 2
+	$(RUN) -m pytest -m "not server and not built and not proof" -n 2
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
 test: setup
