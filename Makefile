@@ -126,7 +126,7 @@ test: setup
 	@$(MAKE) -j3 types rules $(if $(TESTS)$(SERVERS),,registry)
 	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 4 --dist loadgroup))
 
-CORE = -rs -n 2 --dist loadgroup \
+CORE = -n 2 --dist loadgroup \
 	$$($(RUN) -c 'from tests.proof import CONTAINERS; print(*CONTAINERS)')
 
 ## opensearch-image     build OPENSEARCH_IMAGE=millrace-tests/opensearch, where no registry has it
