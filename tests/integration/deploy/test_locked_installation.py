@@ -46,6 +46,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build what `make dist` does, for this Python alone."""
     folder = tmp_path_factory.mktemp("dist")
     packages.build({f"{sys.version_info[0]}.{sys.version_info[1]}": Path(sys.executable)}, folder)
+    (wheel,) = folder.glob("*.whl")
+    if sys.platform == "linux":
+        assert "manylinux_2_17" in wheel.name, "it runs with glibc 2.17 or newer"
     return folder
 
 
