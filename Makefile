@@ -58,7 +58,8 @@ define fetch
 	@echo "setup: $(2)"; new=$(@D).$$$$; trap 'rm -rf "$$new"' EXIT; mkdir -p "$$new"; \
 	$(MAVEN) -f deploy/local/jars/$(1)/pom.xml $(3) -DoutputDirectory="$$new" </dev/null; \
 	touch "$$new/.complete"; \
-	$(PYTHON) -c 'import os, sys; os.rename(*sys.argv[1:])' "$$new" $(@D) 2>/dev/null || test -e $@
+	$(PYTHON) -c 'import os, sys; os.rename(*sys.argv[1:])' "$$new" $(@D) 2>/dev/null || test -e $@ || \
+		{ echo "setup: $(@D) is there, but isn't whole: remove it and run make again" >&2; exit 1; }
 endef
 
 $(foreach set,$(SETS) opensearch3,$(eval $($(set))/.complete: ; \
