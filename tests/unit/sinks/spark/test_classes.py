@@ -21,8 +21,13 @@ def test_an_archive_is_made_unless_one_is_there(
     if archive is not None:
         file.write_bytes(archive)
     calls: list[str] = []
+
+    def make_archive() -> str:
+        calls.append("made")
+        return ""
+
     monkeypatch.setattr(classes, "driver_jars", lambda: [jar])
     monkeypatch.setattr(classes, "class_archive", lambda: file)
-    monkeypatch.setattr(classes, "make_archive", lambda: calls.append("made") or "")
+    monkeypatch.setattr(classes, "make_archive", make_archive)
     classes.archive_classes(print)
     assert len(calls) == made
