@@ -58,7 +58,8 @@ define fetch
 	@echo "setup: $(2)"; new=$(@D).$$$$; trap 'rm -rf "$$new"' EXIT; mkdir -p "$$new"; \
 	$(MAVEN) -f deploy/local/jars/$(1)/pom.xml $(3) -DoutputDirectory="$$new" </dev/null; \
 	touch "$$new/.complete"; \
-	$(PYTHON) -c 'import os, sys; os.rename(*sys.argv[1:])' "$$new" $(@D) 2>/dev/null || test -e $@
+	$(PYTHON) -c 'import os, sys; os.rename(*sys.argv[1:])' "$$new" $(@D) 2>/dev/null || test -e $@ || \
+		{ echo "setup: $(@D) is there, but isn't whole: remove it and run make again" >&2; exit 1; }
 endef
 
 $(foreach set,$(SETS) opensearch3,$(eval $($(set))/.complete: ; \
@@ -117,16 +118,16 @@ psql:
 stop:
 	@$(RUN) -m deploy.local.stack stop
 
-## quick                lint, and the tests that need neither a server nor Spark: a minute
+## quick                lint, and the tests that need neither a server, Spark nor a JDK: a minute
 quick: environment lint
-	$(RUN) -m pytest -m "not server and not proof" -n 2
+	$(RUN) -m pytest -m "not server and not built and not proof" -n 2
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
 test: setup
 	@$(MAKE) -j3 types rules $(if $(TESTS)$(SERVERS),,registry)
 	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 4 --dist loadgroup))
 
-CORE = -rs -n 2 --dist loadgroup \
+CORE = -n 2 --dist loadgroup \
 	$$($(RUN) -c 'from tests.proof import CONTAINERS; print(*CONTAINERS)')
 
 ## opensearch-image     build OPENSEARCH_IMAGE=millrace-tests/opensearch, where no registry has it

@@ -117,10 +117,10 @@ STAGES: Final = (
     ),
     Stage(
         "containers",
-        (*PYTEST, "-rs", *CONTAINERS, "-n", "2", "--dist", "loadgroup"),
+        (*PYTEST, *CONTAINERS, "-n", "2", "--dist", "loadgroup"),
         {"SERVERS": "containers"},
     ),
-    Stage("images", (*PYTEST, "-m", "", "-rs", "tests/containers")),
+    Stage("images", (*PYTEST, "-m", "", "tests/containers")),
     Stage("chaos", (*CHAOS, "--duration", str(CHAOS_S))),
     Stage("chaos-brokers", (*CHAOS, "--brokers", "3", "--duration", str(CHAOS_S))),
     Stage("ddl-chaos", (*DDL_CHAOS, "--duration", str(DDL_CHAOS_S))),

@@ -63,6 +63,7 @@ def build(pythons: Mapping[str, Path], into: Path) -> None:
         shutil.copy2(_wheel(version, python, sdist), into)
     for name in ("daemon", "jobs"):
         write_requirements(name, into)
+    shutil.copy2(LOCKED / "build.txt", into)  # PySpark is a source distribution
 
 
 def find_pythons() -> Iterator[tuple[str, Path]]:

@@ -36,18 +36,22 @@ def archive_classes(report: Callable[[str], None]) -> None:
 
 
 def _is_fresh() -> bool:
-    """Whether the archive is there, and was made for these jars; Java sees whether it fits."""
+    """Whether an archive was made for these jars; Java sees whether it fits.
+
+    An empty file is none: Java may have come since.
+    """
     try:
-        made = class_archive().stat().st_mtime_ns
+        made = class_archive().stat()
     except OSError:
         return False
-    return made > max(jar.stat().st_mtime_ns for jar in driver_jars())
+    newest = max(jar.stat().st_mtime_ns for jar in driver_jars())
+    return made.st_size > 0 and made.st_mtime_ns > newest
 
 
 def make_archive() -> str:
     """Write the archive, which is there once it is whole; returns why there is none, or "".
 
-    The file is empty where Java can't make one, and then isn't used.
+    The file is empty where Java can't make one, and then isn't used; make looks at it all the same.
     """
     file = class_archive()
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -65,9 +65,11 @@ def is_right(folder: Path, jar: Jar) -> bool:
 
 def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Notify) -> None:
     """Fetch what a folder lacks; one that isn't there yet appears with all of it."""
-    place = folder if folder.exists() else folder.with_name(f"{folder.name}.fetching")
-    place.mkdir(parents=True, exist_ok=True)
-    with _alone(place), _progress() as progress:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.parent), _progress() as progress:
+        # Another run may have made it until now.
+        place = folder if folder.exists() else folder.with_name(f"{folder.name}.fetching")
+        place.mkdir(exist_ok=True)
         for jar in manifest().jars:
             if not is_right(place, jar):
                 _fetch(jar, place, opener, repository, progress)
@@ -105,15 +107,24 @@ def _fetch(
 
 def _download(url: str, opener: OpenerDirector) -> Iterator[tuple[bytes, int | None]]:
     """Yield the parts of a file, with its size where that is known."""
+    came = 0
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
             size = answer.headers.get("Content-Length", "")
+            total = int(size) if size.isdigit() else None
             while chunk := answer.read(_CHUNK):
-                yield chunk, int(size) if size.isdigit() else None
+                came += len(chunk)
+                yield chunk, total
     except HTTPError as error:
         raise _unfetched(url, f"{error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         raise _unfetched(url, str(getattr(error, "reason", error))) from None
+    if total is not None and came < total:  # read(n) tells no end before the last byte
+        raise SparkMissingError(
+            f"a jar was cut short on its way: {came:,} of {total:,} bytes came",
+            where=url,
+            remedy="run `millrace jars` again: it goes on from here",
+        )
 
 
 def _unfetched(url: str, reason: str) -> SparkMissingError:

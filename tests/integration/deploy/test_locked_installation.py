@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from deploy.local import packages
-from deploy.local.jars import REPOSITORY, jar_folder
+from deploy.local.jars import jar_folder
 from deploy.local.processes import Command, Process, environment_with
 from sinks.spark.jars import COMPLETE, manifest
 from tests.fixtures.pipeline import RunningPipeline
@@ -46,6 +46,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build what `make dist` does, for this Python alone."""
     folder = tmp_path_factory.mktemp("dist")
     packages.build({f"{sys.version_info[0]}.{sys.version_info[1]}": Path(sys.executable)}, folder)
+    (wheel,) = folder.glob("*.whl")
+    if sys.platform == "linux":
+        assert "manylinux_2_17" in wheel.name, "it runs with glibc 2.17 or newer"
     return folder
 
 
@@ -140,7 +143,7 @@ def test_the_daemon_is_installed_by_hashes_and_captures_without_compiler_and_jav
 def test_a_source_distribution_says_that_it_needs_a_compiler(dist: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "uncompiled")
     (sdist,) = dist.glob("*.tar.gz")
-    environment.install("--require-hashes", "-r", REPOSITORY / "deploy/requirements/build.txt")
+    environment.install("--require-hashes", "-r", dist / "build.txt")
     ended = environment.run("pip", "install", "--no-deps", "--no-build-isolation", sdist)
     assert ended.returncode != 0
     output = ended.stdout + ended.stderr
@@ -160,7 +163,8 @@ def test_the_jobs_are_installed_by_hashes_fetch_their_jars_and_merge(
 ) -> None:
     sums = fill(database)
     environment = Environment(tmp_path / "jobs")
-    environment.install("--require-hashes", "-r", dist / "jobs.txt")
+    environment.install("--require-hashes", "-r", dist / "build.txt")
+    environment.install("--require-hashes", "--no-build-isolation", "-r", dist / "jobs.txt")
     libraries = "import authlib, delta, fastavro, httpx2, opensearchpy, pyspark"
     assert environment.run("python", "-c", libraries).returncode == 0
     made = pipeline(search=True)

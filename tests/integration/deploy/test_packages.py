@@ -23,7 +23,7 @@ from deploy.local import packages
 from deploy.local.jars import REPOSITORY
 from deploy.local.processes import reserve_port
 
-pytestmark = [pytest.mark.xdist_group("packages")]
+pytestmark = [pytest.mark.built, pytest.mark.xdist_group("packages")]
 SOURCES = ("cdc", "compaction", "deploy", "sinks", "snapshots")
 OF_A_CLONE = ("deploy/local/", "deploy/demo/")
 """What starts servers, and has no use without them."""

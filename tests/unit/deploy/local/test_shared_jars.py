@@ -71,6 +71,16 @@ def test_a_clone_takes_no_jar_from_under_another_clones_jvm(clone: Clone, tmp_pa
     assert left == {ours.parent.name, theirs.parent.name}
 
 
+def test_a_folder_that_isnt_whole_is_named(clone: Clone) -> None:
+    broker = clone("ours", "4.3.1")
+    (broker.parent / ".complete").unlink()
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        clone("theirs", "4.3.1")
+    told = f"setup: {broker.parent} is there, but isn't whole: remove it and run make again"
+    assert failed.value.stderr.decode().splitlines()[0] == told
+    assert [path.name for path in broker.parents[1].iterdir()] == [broker.parent.name]
+
+
 def test_jars_of_the_wheel_are_those_of_the_clone() -> None:
     """The pom is where versions stand; `make manifest` takes them over, with the checksums."""
     assert manifest().folder == folder_name("spark"), "make manifest"

@@ -3,6 +3,7 @@
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,8 @@ class Repository:
     files: dict[str, bytes]
     url: str = ""
     password: str = ""
+    lost: int = 0
+    """So many bytes at each file's end don't arrive."""
     asked: list[str] = field(default_factory=list)
 
 
@@ -44,7 +47,7 @@ def handler(repository: Repository) -> type[BaseHTTPRequestHandler]:
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                self.wfile.write(content[: len(content) - repository.lost])
 
         def log_message(self, *_: object) -> None: ...
 
@@ -115,6 +118,15 @@ def test_a_jar_that_isnt_the_listed_one_is_refused(repository: Repository, root:
     assert content(root / f"{FOLDER}.fetching") == {}
 
 
+def test_a_transfer_that_is_cut_short_is_told_as_such(repository: Repository, root: Path) -> None:
+    repository.lost = 1
+    with pytest.raises(SparkMissingError, match=r"499,999 of 500,000 bytes"):
+        fetch(repository.url)
+    repository.lost = 0
+    fetch(repository.url)
+    assert content(root / FOLDER) == WHOLE
+
+
 def test_a_jar_that_was_damaged_is_replaced(repository: Repository, root: Path) -> None:
     fetch(repository.url)
     (root / FOLDER / JARS[2].name).write_bytes(b"cut")
@@ -155,6 +167,23 @@ def test_a_folder_that_cant_be_written_is_named(repository: Repository, root: Pa
 
 
 def test_two_runs_take_turns(repository: Repository, root: Path) -> None:
-    (root / f"{FOLDER}.fetching").mkdir(parents=True)
-    with maven._alone(root / f"{FOLDER}.fetching"), pytest.raises(BusyError):
+    root.mkdir()
+    with maven._alone(root), pytest.raises(BusyError):
         fetch(repository.url)
+
+
+def test_a_run_finds_what_another_one_made_before_its_turn(
+    repository: Repository, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = maven._alone
+
+    def after_another(folder: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr(maven, "_alone", alone)
+        fetch(repository.url)
+        return alone(folder)
+
+    monkeypatch.setattr(maven, "_alone", after_another)
+    fetch(repository.url)
+    assert content(root / FOLDER) == WHOLE
+    assert {path.name for path in root.iterdir()} == {FOLDER}
+    assert len(repository.asked) == len(JARS)
