@@ -140,14 +140,14 @@ def _is_confirmed() -> bool:
 def _without_daemon(settings: Settings) -> Iterator[None]:
     """Keep daemons out meanwhile; raises SlotInUseError where one runs.
 
-    A source that can't be reached has none that writes.
+    A source that can't be reached from here may have one nevertheless: its error goes on.
     """
     name = settings.capture.slot_name
     try:
         connection = connect(settings.source, purpose="drop")
-    except MillraceError:  # it is among the errors already
-        yield
-        return
+    except MillraceError:
+        print("nothing was removed: only the source tells whether a daemon still runs")
+        raise
     with connection:
         if not slot.lock(connection, name):
             raise SlotInUseError(
