@@ -76,8 +76,11 @@ def test_a_run_with_nothing_to_do_or_beside_another_is_no_failure(name: str) -> 
 
 def test_all_services_are_hardened_alike() -> None:
     shared = re.compile(
-        r"^EnvironmentFile=.*^SystemCallArchitectures=native$", re.MULTILINE | re.DOTALL
+        r"^Environment=.*^SystemCallArchitectures=native$", re.MULTILINE | re.DOTALL
     )
     services = [text for name, text in UNITS.items() if name.endswith(".service")]
     assert len(services) == 4
+    folder = "TMPDIR=/var/lib/millrace/tmp\n"
+    assert all(f"\nEnvironment={folder}" in text for text in services)
+    assert f"\nexport {folder}" in (ROOT / "deploy/cron/millrace-job").read_text()
     assert len({"".join(shared.findall(text)) for text in services} - {""}) == 1
