@@ -75,10 +75,12 @@ class Item(NamedTuple):
 def drop(
     config: ConfigOption = DEFAULT_PATH,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    topics: Annotated[bool, typer.Option("--topics", help="The topics, too.")] = False,
-    lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
-    indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="Remove the topics, too.")] = False,
+    lakehouse: Annotated[
+        bool, typer.Option("--lakehouse", help="Remove the Delta tables, too.")
+    ] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="Remove the indexes, too.")] = False,
 ) -> None:
     """Remove slot and publication, so that nothing holds WAL back any more.
 
