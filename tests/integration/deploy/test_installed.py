@@ -216,6 +216,7 @@ def test_the_daemon_and_the_jobs_run_as_the_page_has_them(
     assert (merged.returncode, merged.stdout, merged.stderr) == (0, "", "")
     assert sorted(row["id"] for row in query_builder(str(table))) == [1, 2]
     assert table.owner() == USER
+    assert (installation.home / "tmp" / f"millrace-{table.stat().st_uid}").is_dir()
     nothing = installation.as_user(by_hand, {})
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "")
     service.stop(timeout_s=60)
