@@ -28,6 +28,8 @@ from sinks.run.summary import RunSummary, TableResult
 
 IDLE_MAX_S: Final = 60.0
 """A run at least as often writes down that a table has nothing to do, and so isn't late."""
+REPEAT_S: Final = 3600.0
+"""What lasts is reported again so often: nobody reads a journal back to its beginning."""
 _PAUSE_MAX_S: Final = 60.0
 
 
@@ -122,21 +124,24 @@ class _FailingTables:
 
 
 class _NewLines:
-    """A report that leaves out the lines of the turn before."""
+    """A report that leaves out the lines of the turn before, for an hour."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._before: set[str] = set()
-        self._now: set[str] = set()
+        self._before: dict[str, float] = {}  # when each was reported
+        self._now: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        self._now.add(line)
-        if line not in self._before:
+        now = time.monotonic()
+        reported = self._before.get(line)
+        if reported is None or now - reported >= REPEAT_S:
             self._report(line)
+            reported = now
+        self._now[line] = reported
 
     def begin_turn(self) -> None:
         """Begin the next turn."""
-        self._before, self._now = self._now, set()
+        self._before, self._now = self._now, {}
 
 
 def _report(

@@ -52,8 +52,9 @@ def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
     return LogMissingError(
         f"there is no log under topic.prefix {prefix}: no daemon has written one",
         where=f"slot.name {slot}, bootstrap.servers {servers}",
-        remedy="start the daemon (millrace run) first, or correct topic.prefix, slot.name or"
-        " bootstrap.servers",
+        remedy="start the daemon (millrace run) first, correct topic.prefix, slot.name or"
+        " bootstrap.servers, or allow the user Describe on the log's topics: brokers"
+        " hide all others",
     )
 
 

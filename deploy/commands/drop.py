@@ -22,6 +22,7 @@ from cdc.errors import (
     LogAccessError,
     LogUnreachableError,
     MillraceError,
+    SinkError,
     SlotInUseError,
 )
 from cdc.kafka.admin import LogAdmin
@@ -74,10 +75,12 @@ class Item(NamedTuple):
 def drop(
     config: ConfigOption = DEFAULT_PATH,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    topics: Annotated[bool, typer.Option("--topics", help="The topics, too.")] = False,
-    lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
-    indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="Remove the topics, too.")] = False,
+    lakehouse: Annotated[
+        bool, typer.Option("--lakehouse", help="Remove the Delta tables, too.")
+    ] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="Remove the indexes, too.")] = False,
 ) -> None:
     """Remove slot and publication, so that nothing holds WAL back any more.
 
@@ -140,14 +143,14 @@ def _is_confirmed() -> bool:
 def _without_daemon(settings: Settings) -> Iterator[None]:
     """Keep daemons out meanwhile; raises SlotInUseError where one runs.
 
-    A source that can't be reached has none that writes.
+    A source that can't be reached from here may have one nevertheless: its error goes on.
     """
     name = settings.capture.slot_name
     try:
         connection = connect(settings.source, purpose="drop")
-    except MillraceError:  # it is among the errors already
-        yield
-        return
+    except MillraceError:
+        print("nothing was removed: only the source tells whether a daemon still runs")
+        raise
     with connection:
         if not slot.lock(connection, name):
             raise SlotInUseError(
@@ -187,12 +190,9 @@ def _removed(act: Callable[[], object]) -> MillraceError | None:
         act()
     except MillraceError as error:
         return error
-    except FileNotFoundError:
-        return None
     except OSError as error:
-        if (of_disk := DiskError.of(error, "a folder can't be removed")) is None:
-            raise
-        return of_disk
+        what = "a folder can't be removed"
+        return DiskError.of(error, what) or SinkError(f"{what}: {error}")
     return None
 
 
@@ -286,7 +286,7 @@ def _topics(settings: Settings) -> list[Item]:
 def _lakehouse(settings: Settings) -> list[Item]:
     lakehouse = settings.require_lakehouse()
     from sinks.changes.derived import derived_tables, local_path, table_path
-    from sinks.run.plans import lakehouse_plans, one_at_a_time
+    from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
 
     folder = local_path(lakehouse.path)
@@ -300,23 +300,35 @@ def _lakehouse(settings: Settings) -> list[Item]:
     # Only what Millrace made: the location may hold other tables, too.
     planned = last.all_tables if last is not None else {}
     tables = [Path(table_path(str(folder), TableName.parse(name))) for name in planned]
-
-    def remove(path: Path) -> None:
-        with one_at_a_time(lakehouse.path):
-            shutil.rmtree(path)
-        if path.parent != folder and not any(path.parent.iterdir()):
-            path.parent.rmdir()  # the schema's
-
+    plans = folder / "_millrace"  # it tells which tables there are
     derived = derived_tables(lakehouse, {table.source for table in planned.values()})
     names = [of.catalog for name, of in derived.items() if name in planned and of.catalog]
     return [
         *(
-            Item(f"lakehouse folder {path}", partial(remove, path))
-            for path in [*tables, folder / "_millrace"]
-            if path.exists()
+            Item(
+                f"lakehouse folder {path}",
+                partial(_remove_folder, path, folder),
+                last=path == plans,
+            )
+            for path in [*tables, plans]
+            if path.exists() or path.is_symlink()
         ),
         *(Item(f"{name} in Spark's catalog", why=f"DROP TABLE {name};") for name in names),
     ]
+
+
+def _remove_folder(path: Path, lakehouse: Path) -> None:
+    """Remove a folder of the lakehouse, and its schema's when it was the last one in there."""
+    from sinks.run.plans import one_at_a_time
+
+    with one_at_a_time(str(lakehouse)):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:  # somebody else's removal, of all of it or of a part
+            if path.exists():
+                raise
+        if path.parent != lakehouse and path.parent.exists() and not any(path.parent.iterdir()):
+            path.parent.rmdir()
 
 
 def _indexes(settings: Settings) -> list[Item]:

@@ -224,7 +224,7 @@ def _tables(settings: Settings, dry_run: bool) -> Iterator[str]:
 
 
 def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
-    if settings.search is None:
+    if settings.search is None or not settings.captures_itself:
         return
     require_log(settings)
     from compaction.indexes import compact as compact_indexes

@@ -176,7 +176,7 @@ def _disk_error(
         what, is_read = f"a file that [kafka] names can't be read: {reason}", True
     elif any(_SCRATCH.search(place) for each in errors for place in each.places):
         what = f"Spark can't {'read' if is_read else 'write'} its temporary files: {reason}"
-        whose = "; they are in spark.local.dir in [spark], or in /tmp"
+        whose = "; they are in spark.local.dir in [spark], else in TMPDIR, or /tmp"
     if is_read:
         remedy = remedy.replace("write there", "read there")
     return DiskError(

@@ -209,6 +209,8 @@ def _start(options: dict[str, str]) -> "SparkSession":
             options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
+        if "TMPDIR" in os.environ:  # which means nothing to a JVM
+            options.setdefault("spark.local.dir", tempfile.gettempdir())
     # Executors are left to Spark: it spills what doesn't fit, and ends them itself (52) otherwise.
     java = "spark.driver.defaultJavaOptions"
     options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()

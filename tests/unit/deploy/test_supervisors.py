@@ -40,6 +40,11 @@ def setting(unit: str, name: str) -> str:
     return str(value)
 
 
+def successes(unit: str) -> set[int]:
+    """The codes that a unit takes for a success, if any."""
+    return codes("".join(re.findall(r"^SuccessExitStatus=(.*)$", UNITS[unit], re.MULTILINE)))
+
+
 def test_the_unit_leaves_stopped_what_a_person_has_to_mend_as_docs_say() -> None:
     of_daemon, _, of_merges = SECTION.partition("\n\n")
     again, _, person = of_daemon.partition(" the daemon is worth another start")
@@ -48,6 +53,15 @@ def test_the_unit_leaves_stopped_what_a_person_has_to_mend_as_docs_say() -> None
     assert prevented == codes(of_merges.partition("; after")[2].partition("a person")[0])
     assert codes(again) | codes(person) == set(ExitCode) - OTHER_COMMANDS
     assert not codes(again) & codes(person)
+
+
+def test_what_is_worth_another_start_is_no_success() -> None:
+    of_daemon, _, of_merges = SECTION.partition("\n\n")
+    again = codes(of_daemon.partition(" the daemon is worth another start")[0])
+    jvm_ended = codes(of_merges.partition("has ended (")[2].partition(")")[0])
+    assert jvm_ended == {ExitCode.SINK_UNREACHABLE, ExitCode.MEMORY, ExitCode.INTERRUPTED}
+    assert not successes("millrace.service") & again
+    assert not successes("millrace-follow.service") & jvm_ended
 
 
 @pytest.mark.parametrize("name", ["merge", "compact"])
@@ -62,8 +76,11 @@ def test_a_run_with_nothing_to_do_or_beside_another_is_no_failure(name: str) -> 
 
 def test_all_services_are_hardened_alike() -> None:
     shared = re.compile(
-        r"^EnvironmentFile=.*^SystemCallArchitectures=native$", re.MULTILINE | re.DOTALL
+        r"^Environment=.*^SystemCallArchitectures=native$", re.MULTILINE | re.DOTALL
     )
     services = [text for name, text in UNITS.items() if name.endswith(".service")]
     assert len(services) == 4
+    folder = "TMPDIR=/var/lib/millrace/tmp\n"
+    assert all(f"\nEnvironment={folder}" in text for text in services)
+    assert f"\nexport {folder}" in (ROOT / "deploy/cron/millrace-job").read_text()
     assert len({"".join(shared.findall(text)) for text in services} - {""}) == 1

@@ -100,6 +100,14 @@ def test_a_log_that_isnt_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch
     assert followed.lines[1:] == ["lakehouse: no log", APPLIED.line()]
 
 
+def test_what_lasts_is_reported_again_each_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = LogMissingError("no log")
+    monkeypatch.setattr(follow, "REPEAT_S", 0.0)
+    followed = Followed(monkeypatch, missing, missing, NOTHING)
+    followed.run()
+    assert followed.lines.count("lakehouse: no log") == 2
+
+
 def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch, SparkEndedError("ended"), APPLIED)
     assert followed.run() == ExitCode.SINK_UNREACHABLE
