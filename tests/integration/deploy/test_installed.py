@@ -182,6 +182,7 @@ def test_a_job_names_the_file_and_the_key_that_it_lacks(
         assert word in unset.stdout
 
 
+@pytest.mark.proof  # a minute and more, beside other tests on two cores
 @pytest.mark.spark
 def test_the_daemon_and_the_jobs_run_as_the_page_has_them(
     installation: Installation,
