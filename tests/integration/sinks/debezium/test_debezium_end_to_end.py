@@ -139,6 +139,7 @@ def test_json_with_schemas_tells_everything(
     merged_while_it_changes(made, spark, database, lambda _: RunOptions(), emptied=emptied)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "tables", few([("item",), tuple(TABLES)], ("item",)), ids=["one table", "all tables"]
 )

@@ -74,6 +74,7 @@ def secrets_on_disk(lakehouse: Lakehouse) -> list[Path]:
     return [path for path in files if SECRET in str(pl.read_parquet(path).rows())]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -149,6 +150,7 @@ def test_a_run_that_dies_behind_a_removed_column_is_finished(
     assert dict(lakehouse.table("public.t").dtypes)["a"] == "int"
 
 
+@pytest.mark.proof
 def test_a_removed_column_leaves_what_names_it_and_an_archive_keeps_it(
     lakehouse: Lakehouse,
 ) -> None:

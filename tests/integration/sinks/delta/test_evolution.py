@@ -101,6 +101,7 @@ def derived_target(lakehouse: Lakehouse) -> DeltaTarget:
     return DeltaTarget(lakehouse.spark, lakehouse.prefix, derived)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "kinds", [KINDS[:1], pytest.param(KINDS, marks=pytest.mark.proof)], ids=["current", "all"]
 )
