@@ -30,10 +30,8 @@ from deploy.commands.sink_status import (
 )
 from sinks.run.options import RunOptions
 from sinks.run.summary import SinkName
-from sinks.spark.classes import archive_classes
+from sinks.spark.jars import REPOSITORY
 from sinks.spark.jars import VARIABLE as JARS
-from sinks.spark.maven import VARIABLE as REPOSITORY
-from sinks.spark.maven import fetch_jars
 
 
 def merge(  # noqa: PLR0913 (a command's options)
@@ -256,6 +254,9 @@ def jars(
     They lie where --to or MILLRACE_JARS says, else in the installation itself. With PySpark and
     Java an archive of classes is made, too: merges start faster with it.
     """
+    from sinks.spark.classes import archive_classes
+    from sinks.spark.maven import fetch_jars
+
     if to is not None:
         os.environ[JARS] = str(to.absolute())
     fetch_jars(repository, print_line)

@@ -22,6 +22,8 @@ OWN: Final = _JVM / "millrace-sinks.jar"
 """Spark expressions of our own."""
 VARIABLE: Final = "MILLRACE_JARS"
 """Where they lie, where that isn't the installation itself."""
+REPOSITORY: Final = "MILLRACE_MAVEN_REPOSITORY"
+"""The Maven repository that has them, where no option names it."""
 COMPLETE: Final = ".complete"
 """What a folder has that is whole, for make."""
 

@@ -25,9 +25,8 @@ from urllib.request import (
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from cdc.errors import BusyError, ConfigError, DiskError, SparkMissingError
-from sinks.spark.jars import COMPLETE, OWN, Jar, jars_folder, manifest
+from sinks.spark.jars import COMPLETE, OWN, REPOSITORY, Jar, jars_folder, manifest
 
-VARIABLE: Final = "MILLRACE_MAVEN_REPOSITORY"
 TIMEOUT_S: Final = 60.0
 """An answer's next byte is waited for that long."""
 _CHUNK: Final = 1 << 18
@@ -141,7 +140,7 @@ def _opener(repository: str) -> OpenerDirector:
     if not repository:
         raise ConfigError(
             "no Maven repository is named to fetch jars from",
-            where=f"--repository or {VARIABLE}",
+            where=f"--repository or {REPOSITORY}",
             remedy="name one: your company's, or Maven Central, whose address is in Maven's"
             ' documentation ("Introduction to Repositories")',
         )
@@ -149,7 +148,7 @@ def _opener(repository: str) -> OpenerDirector:
     if parts.scheme not in {"http", "https", "file"}:
         raise ConfigError(
             "the repository's URL has to begin with https://, http:// or file://",
-            where=f"--repository or {VARIABLE}",
+            where=f"--repository or {REPOSITORY}",
         )
     passwords = HTTPPasswordMgrWithDefaultRealm()
     if parts.username is not None:
