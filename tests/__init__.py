@@ -1,1 +1,1 @@
-"""Tests by need: unit (no server), integration, faults, golden, properties."""
+"""Tests by need: unit and properties (no server), integration, faults, golden, chaos, containers."""

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import settings
 
 from deploy.local.jars import REPOSITORY, Component, is_fetched
+from tests.fixtures.examples import examples
 
 # On a busy machine an example may take long: that is no fault of the code.
-settings.register_profile("machine", deadline=None)
+settings.register_profile("machine", deadline=None, max_examples=examples(100))
 settings.load_profile("machine")
 
 pytest_plugins = [

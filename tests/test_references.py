@@ -11,7 +11,12 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("cdc", "snapshots", "sinks", "compaction", "deploy", "benchmarks", "tests")
-PAGES: Final = [ROOT / "README.md", ROOT / "benchmarks/README.md", *(ROOT / "docs").rglob("*.md")]
+PAGES: Final = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/README.md",
+    *(ROOT / "docs").rglob("*.md"),
+]
 SOURCES: Final = [
     ROOT / "millrace.py",
     *(path for name in PACKAGES for path in (ROOT / name).rglob("*.p[yx]*")),

@@ -4,10 +4,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cdc", "sinks", "snapshots", "compaction", "deploy", "benchmarks", "tests")
@@ -32,29 +32,67 @@ PRIVATE_WORDS: Final = frozenset({
 """A reader who hasn't written the code can't guess what they mean in a name."""
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef):
-            yield node
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_is_small_and_says_what_it_is_for(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= FILE_LINES_MAX
-    assert not set(path.relative_to(ROOT).with_suffix("").parts) & EMPTY_WORDS
-    if text:
-        assert ast.get_docstring(ast.parse(text)), "no module docstring"
-    for function in functions(path):
-        lines = (function.end_lineno or 0) - function.lineno + 1
-        assert lines <= FUNCTION_LINES_MAX, f"{function.name} has {lines} lines"
+@dataclass(frozen=True)
+class Outline:
+    """What the tests want of a file's syntax, whose whole tree is too large to keep."""
+
+    docstring: str | None
+    functions: dict[str, int]
+    """Lines of each."""
+    types: tuple[str, ...]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_ignore_is_a_blanket_one(path: Path) -> None:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if path != Path(__file__):
-            assert not line.rstrip().endswith(("# noqa", "# type: ignore")), line
+@cache
+def outline(path: Path) -> Outline:
+    tree = ast.parse(text_of(path))
+    functions = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    return Outline(ast.get_docstring(tree), functions, tuple(type_names(tree)))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_a_file_is_small_and_has_a_plain_name() -> None:
+    sizes = {name_of(path): len(text_of(path).splitlines()) for path in FILES}
+    assert {name: lines for name, lines in sizes.items() if lines > FILE_LINES_MAX} == {}
+    names = {name_of(path): set(Path(name_of(path)).with_suffix("").parts) for path in FILES}
+    assert [name for name, words in names.items() if words & EMPTY_WORDS] == []
+
+
+def test_a_file_says_what_it_is_for() -> None:
+    written = [path for path in FILES if text_of(path)]
+    assert [name_of(path) for path in written if not outline(path).docstring] == []
+
+
+def test_a_function_fits_a_screen() -> None:
+    long = {
+        f"{name_of(path)}: {name}": lines
+        for path in FILES
+        for name, lines in outline(path).functions.items()
+        if lines > FUNCTION_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_no_ignore_is_a_blanket_one() -> None:
+    blanket = [
+        f"{name_of(path)}: {line}"
+        for path in FILES
+        if path != Path(__file__)
+        for line in text_of(path).splitlines()
+        if line.rstrip().endswith(("# noqa", "# type: ignore"))
+    ]
+    assert blanket == []
 
 
 def test_imports_find_our_packages_and_nobody_elses() -> None:
@@ -63,9 +101,9 @@ def test_imports_find_our_packages_and_nobody_elses() -> None:
     assert Path(cdc.__file__ or "").parent.parent == ROOT
 
 
-def type_names(path: Path) -> Iterator[str]:
+def type_names(tree: ast.Module) -> Iterator[str]:
     """The classes and type aliases of a module; an imported type's alias is none of its own."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree.body:
         match node:
             case ast.ClassDef(name=name):
                 yield name
@@ -81,16 +119,16 @@ def test_a_type_name_has_one_meaning() -> None:
     """One name stands in one module, with or without a leading underscore."""
     modules: dict[str, list[str]] = defaultdict(list)
     for path in PRODUCT:
-        for name in type_names(path):
-            modules[name.lstrip("_")].append(str(path.relative_to(ROOT)))
+        for name in outline(path).types:
+            modules[name.lstrip("_")].append(name_of(path))
     assert {name: where for name, where in modules.items() if len(where) > 1} == {}
 
 
 def test_no_module_or_type_has_a_private_word_for_its_name() -> None:
     private = set()
     for path in PRODUCT:
-        where = str(path.relative_to(ROOT))
-        for name in (path.stem, *type_names(path)):
+        where = name_of(path)
+        for name in (path.stem, *outline(path).types):
             words = {word.lower() for word in re.findall("[A-Z]?[a-z]+", name)}
             if words & PRIVATE_WORDS and "dead" not in words:
                 private.add((where, name))

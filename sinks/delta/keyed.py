@@ -1,6 +1,6 @@
-"""The newest state of each key → one commit to the table of current rows, in one of five ways.
+"""The newest state of each key → one commit to the table of current rows, in one of four ways.
 
-- ``write_new`` makes the table; ``replace_rows`` makes it anew, where its rows have other keys.
+- ``write_new`` makes the table (``replace_rows`` does, where its rows have other keys).
 - ``rewrite`` writes a small table whole, in one job. 1,000 changes of each of twelve tables of
   10,000 rows take it 10 s on two cores; they would take ``mark`` 21 s, and ``merge`` 42 s.
 - ``mark`` marks rows of a large table as gone, by deletion vectors, and writes those that come. The

@@ -320,14 +320,17 @@ millrace.main()
     assert bool(told) == bool(complaint)
 
 
-@pytest.mark.parametrize("stream", ["2>/dev/full", "2>&-", "2>&1 >&-", "<&- 2>&- >&-"])
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "code", "stream"),
     [
-        ("cuts --json", ExitCode.OK),
-        ("snapshot", ExitCode.SOURCE_UNREACHABLE),
-        ("run", ExitCode.SOURCE_UNREACHABLE),
-        ("dorp", ExitCode.CONFIG),
+        ("cuts --json", ExitCode.OK, "2>/dev/full"),
+        ("cuts --json", ExitCode.OK, "2>&-"),
+        ("cuts --json", ExitCode.OK, "2>&1 >&-"),
+        ("snapshot", ExitCode.SOURCE_UNREACHABLE, "2>/dev/full"),
+        ("run", ExitCode.SOURCE_UNREACHABLE, "2>&-"),
+        ("run", ExitCode.SOURCE_UNREACHABLE, "<&- 2>&- >&-"),
+        ("dorp", ExitCode.CONFIG, "2>/dev/full"),
+        ("dorp", ExitCode.CONFIG, "<&- 2>&- >&-"),
     ],
 )
 def test_warnings_and_errors_that_cant_be_written_change_nothing(
