@@ -1,1 +1,1 @@
-"""Tests by need: unit and properties (no server), integration, faults, golden, chaos, containers."""
+"""Tests by need: unit, properties (no server), integration, faults, golden, chaos, containers."""
