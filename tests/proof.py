@@ -46,7 +46,7 @@ CONTAINERS: Final = (
 """What is run on servers in containers: from the whole way to deaths, merges and search."""
 SEARCH: Final = ("tests/integration/sinks/search", "tests/integration/compaction/test_indexes.py")
 PROPERTIES: Final = (
-    "tests/properties/cdc",
+    "tests/properties",
     "tests/integration/cdc/values/test_values_against_postgres.py",
 )
 EXAMPLES: Final = 10

@@ -19,7 +19,7 @@ from tests.fuzz.target import Target, fuzz
 
 SECOND_INPUTS = 12_000
 """Shares of the inputs are such that these take about a second."""
-LONG = 1 << 16
+LONG = 1 << 15
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -23,6 +23,7 @@ from sinks.changes.names import OWN, POSITION
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.changes.types import from_text, spark_type
 from tests.fixtures.ended_rows import between, is_within, listed
+from tests.fixtures.examples import examples
 from tests.fixtures.made_changes import NATIVE
 from tests.fixtures.spark import at, column, table_schema
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-EXAMPLES = 6
 KEY = (
     column("n", "int4", 1, number=1),
     column("day", "date", 2, number=2),
@@ -107,7 +107,7 @@ def derived_shape() -> TableShape:
 
 
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(6),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes too long
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -196,7 +196,7 @@ MOMENTS = {"day": "", "moment": " 23:59:59.999999", "at": " 00:00:00+00"}
 
 
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(6),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -1,10 +1,9 @@
 """A random history of one table, in random batches and cuts → Delta is the model at every cut.
 
 Its columns are altered meanwhile, and runs die; each is followed by one that doesn't.
-``LAKEHOUSE_EXAMPLES`` makes it more histories, and longer ones.
+``EXAMPLES`` makes it more histories, and longer ones.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
@@ -30,6 +29,7 @@ from sinks.job import run_lakehouse
 from sinks.run.engine import Run
 from sinks.spark.session import RECORDS_FEW
 from tests.fixtures.ended_rows import between, ended, is_within
+from tests.fixtures.examples import examples
 from tests.fixtures.readers import delta_scan
 from tests.fixtures.spark import HandLog, at, column, merge_settings, run_once, table_schema
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Table = dict[int, dict[str, Any]]
 Step = tuple[str, int, int]
-EXAMPLES = int(os.environ.get("LAKEHOUSE_EXAMPLES", "1"))
+EXAMPLES = examples(1)
 ROUNDS = 3 if EXAMPLES > 1 else 1
 TRANSACTIONS_MIN = 12
 KEYS = 6

@@ -1,10 +1,8 @@
 """Whatever happens while a table is read in chunks: what the log adds up to is the source.
 
-tests/fixtures/snapshot_model.py plays it all, but for the servers. MILLRACE_SNAPSHOT_EXAMPLES makes
-it longer.
+tests/fixtures/snapshot_model.py plays it all, but for the servers.
 """
 
-import os
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -21,10 +19,10 @@ from cdc.tables.schemas import EncoderRegistry
 from snapshots import chunk, table_read
 from snapshots.chunk import Visibility
 from snapshots.table_read import Changes
+from tests.fixtures.examples import examples
 from tests.fixtures.heap_model import Values
 from tests.fixtures.snapshot_model import World, by_position, in_order
 
-EXAMPLES = int(os.environ.get("MILLRACE_SNAPSHOT_EXAMPLES", "100"))
 STEPS = 200
 FEW_KEYS = 3
 
@@ -62,7 +60,7 @@ def _of(row: Values, names: tuple[str, ...]) -> Values:
     return {name: value for name, value in (absent | row).items() if name in names}
 
 
-@settings(max_examples=EXAMPLES, print_blob=True)
+@settings(max_examples=examples(100), print_blob=True)
 @given(st.binary(min_size=STEPS, max_size=STEPS), st.booleans(), st.booleans())
 def test_what_the_log_adds_up_to_is_the_source(program: bytes, compiled: bool, few: bool) -> None:
     assert differences(program, compiled=compiled, few=few) == {}

@@ -18,6 +18,7 @@ from cdc.records.position import Lsn, Position
 from sinks.run.cut_run import CutLoad, CutRecord, CutRun, CutTarget
 from sinks.run.cuts import CutReader, Instant
 from sinks.run.summary import TableVersion
+from tests.fixtures.examples import examples
 
 Rows = dict[int, str]
 Joined = dict[int, tuple[str, str | None]]
@@ -278,7 +279,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_whatever_happens_it_is_the_newest_cut_in_the_end_and_never_goes_back(
     steps: list[Step],
