@@ -1,5 +1,6 @@
 """The fixtures that every test may ask for; each server starts when the first test wants it."""
 
+import gc
 import os
 import subprocess
 from typing import Final
@@ -87,6 +88,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     Workers find it there: whoever starts them has fetched it.
     """
+    gc.freeze()  # thousands of tests stay to the end: no collection has to look at them again
     if "PYTEST_XDIST_WORKER" in os.environ or session.config.option.collectonly:
         return
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
