@@ -27,7 +27,7 @@ from sinks.delta.evolution import (
     retention_properties,
     set_properties,
 )
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plans import Plans, lakehouse_plans, require_owner
 from sinks.spark.errors import explained
 
@@ -112,7 +112,7 @@ def compact_lakehouse(
         if name not in tables:
             continue
         spark = session().newSession()
-        target = DeltaTarget(spark, last.prefix, derived)
+        target = DerivedDeltaTable(spark, last.prefix, derived)
         with explained(name, settings.log.keep):
             there = target.read_applied()
             if there is not None and there.run:
@@ -132,7 +132,7 @@ def _forget(plans: Plans, last_run: int, keep: timedelta) -> None:
             return
 
 
-def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> CompactedTable:
+def _compact(target: DerivedDeltaTable, derived: Derived, *, dry_run: bool) -> CompactedTable:
     from delta.tables import DeltaTable
 
     before = _files(target)
@@ -155,7 +155,7 @@ def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> Compact
     return CompactedTable(target.name, before, _files(target), _vacuumed(table))
 
 
-def _files(target: DeltaTarget) -> TableFiles:
+def _files(target: DerivedDeltaTable) -> TableFiles:
     """By the statistics that Delta's log has of each file; OPTIMIZE leaves partitions apart."""
     from pyspark.sql import functions as F
 

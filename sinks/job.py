@@ -15,7 +15,7 @@ from cdc.errors import (
 )
 from cdc.lines import Lines
 from cdc.settings import Settings
-from sinks.delta.target import LakehouseTables
+from sinks.delta.target import LakehouseTarget
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
 from sinks.run.options import PausedTables, Report, RunContext, RunOptions, wait_on
@@ -122,8 +122,8 @@ def run_lakehouse(context: RunContext, log: MillraceTopics) -> RunSummary:
             from sinks.debezium.topics import DebeziumTopics
 
             topics = DebeziumTopics(context, lakehouse)
-        ended = Run(context, topics, LakehouseTables(context, lakehouse)).once()
-    return ended.summary(LakehouseTables.sink, time.monotonic() - started)
+        ended = Run(context, topics, LakehouseTarget(context, lakehouse)).once()
+    return ended.summary(LakehouseTarget.sink, time.monotonic() - started)
 
 
 def _search(context: RunContext, log: MillraceTopics) -> RunSummary:

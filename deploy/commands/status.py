@@ -37,7 +37,7 @@ from deploy.commands.table_status import (
     TableStatus,
     seconds_text,
     size_text,
-    snapshot_text,
+    state_text,
     table_status,
     time_text,
 )
@@ -180,7 +180,7 @@ def render(status: Status) -> Group:
     )
     tables = Table("table", "snapshot", "rows", "topic")
     for table in status.tables:
-        snapshot = snapshot_text(table)
+        snapshot = state_text(table)
         tables.add_row(Text(table.table), snapshot, f"{table.rows:,}", Text(table.topic))
     sinks = Table("sink", "run", "tables", "cut", "behind the log", "log.keep left")
     for sink in status.sinks:

@@ -132,7 +132,7 @@ def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | 
     return rows / took_s, took_s * (1 - share) / share
 
 
-def snapshot_text(table: TableStatus) -> str:
+def state_text(table: TableStatus) -> str:
     """How far the table's rows are in the log, and what is being read again."""
     text = "complete"
     if table.left_unread:

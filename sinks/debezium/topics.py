@@ -30,7 +30,7 @@ from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_end
 from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
-from sinks.run.topics import Examination, ExaminedTables, require_retained
+from sinks.run.topics import Examination, ExaminedTables, require_offsets_kept
 from sinks.spark.session import tune
 
 if TYPE_CHECKING:
@@ -160,7 +160,9 @@ class DebeziumTopics:
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
         return replace(state, ends={**state.ends, **ends})
 
-    def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
+    def require_retained(
+        self, name: str, table: TablePlan, state: LogState, *, fresh: bool
+    ) -> None:
         """By the topics' first offsets; by the promise of those that are compacted.
 
         TopicMismatchError where compaction may take what a table hasn't applied yet.
@@ -174,13 +176,13 @@ class DebeziumTopics:
         first = table.start if table.base else dict.fromkeys(table.start, 0)
         start = {table.topic: first}
         try:
-            require_retained(start, state.starts, name, keep)
+            require_offsets_kept(start, state.starts, name, keep)
             if promised is None or not table.base:
                 return
             if not table.fresh_ms:
-                require_retained(start, {table.topic: table.end}, name, keep)
+                require_offsets_kept(start, {table.topic: table.end}, name, keep)
             if not fresh:
-                require_retained(start, self._log.forgotten(start, keep), name, keep)
+                require_offsets_kept(start, self._log.forgotten(start, keep), name, keep)
         except LogForgottenError as error:
             raise _forgotten(name, table, error.where) from None
 

@@ -27,7 +27,7 @@ from sinks.changes.names import (
 from sinks.changes.shape import TableShape
 from sinks.delta.commit import create
 from sinks.delta.evolution import columns_with_ids
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.log.ends import ENDING, end_struct, ends_of
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
@@ -37,7 +37,7 @@ GAP: Final = "gap"
 
 
 def write_events(
-    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+    target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
     table = plan.tables[target.name]

@@ -20,7 +20,7 @@ from sinks.delta.evolution import (
     require_clusterable,
     settle,
 )
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS
 from sinks.run.options import Report
 from sinks.run.summary import Rows, TableVersion
@@ -29,7 +29,7 @@ ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
 
 
-def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
+def create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     """Write a Delta table that isn't there yet; inside of ``commit``."""
     options = target.derived.options
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
@@ -40,7 +40,7 @@ def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
     return Rows(inserted=target.added())
 
 
-def replace_all(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
+def replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
     before = target.spark.read.format("delta").load(target.path).count()
@@ -64,7 +64,7 @@ def execute(builder: DeltaMergeBuilder) -> Rows:
     )
 
 
-def write_nothing(target: DeltaTarget) -> Rows:
+def write_nothing(target: DerivedDeltaTable) -> Rows:
     """Note the run at a table whose rows stay as they are; inside of ``commit``."""
     none = target.spark.read.format("delta").load(target.path).where(F.lit(False))
     none.write.format("delta").mode("append").save(target.path)
@@ -72,7 +72,7 @@ def write_nothing(target: DeltaTarget) -> Rows:
 
 
 def commit(
-    target: DeltaTarget,
+    target: DerivedDeltaTable,
     run: int,
     base: int,
     shape: TableShape,
@@ -116,7 +116,7 @@ def commit(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _applied(target: DeltaTarget, run: int, base: int) -> TableVersion | None:
+def _applied(target: DerivedDeltaTable, run: int, base: int) -> TableVersion | None:
     """The version that has the run; None: the table stands where ``base`` has left it."""
     applied = target.read_applied()
     if (applied.run if applied else 0) not in {base, run}:
@@ -128,7 +128,7 @@ def _applied(target: DeltaTarget, run: int, base: int) -> TableVersion | None:
     return None
 
 
-def _foreign(target: DeltaTarget, run: int | None, expected: int) -> SinkError:
+def _foreign(target: DerivedDeltaTable, run: int | None, expected: int) -> SinkError:
     state = "isn't there" if run is None else f"has run {run}" if run else "isn't ours"
     return SinkError(
         f"the Delta table {state}, but the plan goes on from run {expected}",

@@ -7,13 +7,13 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import FIRST_EPOCH
 from sinks.changes.names import DELETED, IS_CURRENT, OP, POSITION, quoted
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.debezium_topic import MemberDoubt
 
 _DELETE, _TRUNCATE = "d", "t"
 
 
-def is_covered(target: DeltaTarget, doubt: MemberDoubt, keys: Sequence[str]) -> bool:
+def is_covered(target: DerivedDeltaTable, doubt: MemberDoubt, keys: Sequence[str]) -> bool:
     """Whether no row that is there now was written last by an event of before.
 
     Of an archive that are its events replayed; without a key (``keys``) nobody can tell.

@@ -320,13 +320,13 @@ def view_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
 def _make_views(
     spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, views: Mapping[str, TableName]
 ) -> None:
-    from sinks.delta.table import DeltaTarget
+    from sinks.delta.table import DerivedDeltaTable
 
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_DEFAULT_SCHEMA}")
     for name, view in views.items():
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
         at_cut = cut.versions.get(name)
-        applied = DeltaTarget(spark, "", derived[name]).read_applied()
+        applied = DerivedDeltaTable(spark, "", derived[name]).read_applied()
         if at_cut is None or applied is None or applied.at.id != at_cut.id:
             spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
             continue

@@ -31,7 +31,7 @@ from sinks.delta.columns import (
     type_of,
 )
 from sinks.delta.readers import MAPPING, WIDENING, require_readable, warning
-from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
+from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, DeltaTransaction
 from sinks.run.options import Report
 from sinks.spark.errors import spark_error
@@ -54,7 +54,7 @@ _MARGIN_HOURS: Final = 1
 _LOG_HOURS: Final = 30 * 24
 
 
-def creation_properties(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
+def creation_properties(target: DerivedDeltaTable, shape: TableShape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
     return {
         **(_NAME_MAPPING if needs_mapping(shape.names) else {}),
@@ -70,7 +70,9 @@ def needs_mapping(names: Iterable[str]) -> bool:
     return any(NOT_IN_PARQUET.search(name) for name in names)
 
 
-def _statistics(target: DeltaTarget, shape: TableShape, there: TableColumns) -> dict[str, str]:
+def _statistics(
+    target: DerivedDeltaTable, shape: TableShape, there: TableColumns
+) -> dict[str, str]:
     """Of which columns Delta keeps the least and greatest value, if not of the first ones.
 
     What is ``there`` counts as well: columns that the source has dropped come before others.
@@ -112,13 +114,13 @@ def columns_with_ids(shape: TableShape) -> list[SparkColumn]:
     ]
 
 
-def dropped_columns(target: DeltaTarget, shape: TableShape) -> list[str]:
+def dropped_columns(target: DerivedDeltaTable, shape: TableShape) -> list[str]:
     """The table's columns that the source doesn't have any more: null from then on."""
     own = {name.lower() for name in (*target.derived.reserved, *shape.names)}
     return [field.name for field in target.columns() if field.name.lower() not in own]
 
 
-def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> None:
+def evolve(target: DerivedDeltaTable, run: int, shape: TableShape, report: Report) -> None:
     """Bring the table's columns to those of a shape, in one commit before the run's own.
 
     All steps are planned first, from what stands: nothing is changed where one can't be done, and
@@ -155,12 +157,12 @@ def evolve(target: DeltaTarget, run: int, shape: TableShape, report: Report) -> 
         raise
 
 
-def _rewrites(target: DeltaTarget, steps: Iterable[ColumnStep]) -> bool:
+def _rewrites(target: DerivedDeltaTable, steps: Iterable[ColumnStep]) -> bool:
     """Whether files are written anew, since not all readers would find columns in the old ones."""
     return target.derived.for_readers and not all(isinstance(step, AddColumn) for step in steps)
 
 
-def _features(target: DeltaTarget, steps: Sequence[ColumnStep]) -> set[str]:
+def _features(target: DerivedDeltaTable, steps: Sequence[ColumnStep]) -> set[str]:
     """What the steps need of Delta that not all readers know."""
     if target.derived.for_readers:
         return set()
@@ -171,7 +173,7 @@ def _features(target: DeltaTarget, steps: Sequence[ColumnStep]) -> set[str]:
 
 
 def _change(
-    target: DeltaTarget,
+    target: DerivedDeltaTable,
     run: int,
     there: TableColumns,
     steps: Sequence[ColumnStep],
@@ -189,7 +191,7 @@ def _change(
 
 
 def _rewrite(
-    target: DeltaTarget,
+    target: DerivedDeltaTable,
     run: int,
     there: TableColumns,
     steps: Sequence[ColumnStep],
@@ -213,7 +215,7 @@ def _rewrite(
     transaction.commit_columns()
 
 
-def _let_go(target: DeltaTarget, names: Collection[str]) -> None:
+def _let_go(target: DerivedDeltaTable, names: Collection[str]) -> None:
     """Have the table not be clustered by columns that aren't there afterwards.
 
     Delta wouldn't let them go. Without column mapping it knows them by names that are others then.
@@ -223,7 +225,7 @@ def _let_go(target: DeltaTarget, names: Collection[str]) -> None:
 
 
 def _with_properties(
-    target: DeltaTarget, after: TableColumns, steps: Sequence[ColumnStep], shape: TableShape
+    target: DerivedDeltaTable, after: TableColumns, steps: Sequence[ColumnStep], shape: TableShape
 ) -> TableColumns:
     """The columns, with the properties that their types need, and for statistics of them."""
     properties = {key: value for key, value in after.properties.items() if key != _STATISTICS}
@@ -237,7 +239,9 @@ def _with_properties(
     return replace(after, properties=properties)
 
 
-def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, report: Report) -> None:
+def prepare_replacement(
+    target: DerivedDeltaTable, _run: int, shape: TableShape, report: Report
+) -> None:
     """Let the table take the columns of a shape in place of its own; raises SinkError.
 
     Properties that name columns of before, which are about to go, are taken away. ``report`` is
@@ -267,13 +271,13 @@ def prepare_replacement(target: DeltaTarget, _run: int, shape: TableShape, repor
         ) from None
 
 
-def settle(target: DeltaTarget, shape: TableShape) -> None:
+def settle(target: DerivedDeltaTable, shape: TableShape) -> None:
     """Have a table that was just written as a whole clustered, with statistics of its columns."""
     _set_statistics(target, shape)
     cluster(target, shape)
 
 
-def _set_statistics(target: DeltaTarget, shape: TableShape) -> None:
+def _set_statistics(target: DerivedDeltaTable, shape: TableShape) -> None:
     there = target.columns_in_log()
     missing = _statistics(target, shape, there).items() - there.properties.items()
     set_properties(target, dict(missing))
@@ -286,7 +290,7 @@ def _needed_by(shape: TableShape) -> dict[str, str]:
     return {**properties, **({"delta.feature.timestampNtz": "supported"} if is_local else {})}
 
 
-def _require_same_deletes(target: DeltaTarget) -> None:
+def _require_same_deletes(target: DerivedDeltaTable) -> None:
     derived = target.derived
     marked = DELETED in target.columns().names
     if derived.kind == "current" and marked != derived.marks_deletes:
@@ -297,7 +301,7 @@ def _require_same_deletes(target: DeltaTarget) -> None:
         )
 
 
-def require_clusterable(target: DeltaTarget, shape: TableShape, names: Iterable[str]) -> None:
+def require_clusterable(target: DerivedDeltaTable, shape: TableShape, names: Iterable[str]) -> None:
     """Raise SinkError where the table is to be clustered by a column that it won't have."""
     there = {name.lower() for name in names}
     wanted = shape.still(target.derived.options.cluster)
@@ -310,7 +314,7 @@ def require_clusterable(target: DeltaTarget, shape: TableShape, names: Iterable[
         )
 
 
-def column_ids(target: DeltaTarget) -> str:
+def column_ids(target: DerivedDeltaTable) -> str:
     """The numbers that Delta's column mapping has given the table's columns; empty: it hasn't.
 
     A column that comes later has a number that none before had.
@@ -319,14 +323,14 @@ def column_ids(target: DeltaTarget) -> str:
     return ",".join(str(id_) for id_ in ids if id_ is not None)
 
 
-def has_removed_columns(target: DeltaTarget) -> bool:
+def has_removed_columns(target: DerivedDeltaTable) -> bool:
     """Whether files may have values of columns that the table doesn't have any more."""
     properties, ids = target.properties(), column_ids(target)
     ever = int(properties.get(_MAPPING_LAST, 0))
     return ever > len(ids.split(",")) and properties.get(PURGED_PROPERTY) != ids
 
 
-def cluster(target: DeltaTarget, shape: TableShape) -> None:
+def cluster(target: DerivedDeltaTable, shape: TableShape) -> None:
     """Have the table clustered as it is to be; only files written from then on are.
 
     It can't be by columns without statistics.
@@ -342,13 +346,13 @@ def cluster(target: DeltaTarget, shape: TableShape) -> None:
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY {by}")
 
 
-def _clustering(target: DeltaTarget) -> list[str]:
+def _clustering(target: DerivedDeltaTable) -> list[str]:
     """By which columns the table is clustered."""
     detail = DeltaTable.forPath(target.spark, target.path).detail().first()
     return list(detail["clusteringColumns"]) if detail is not None else []
 
 
-def stored_names(target: DeltaTarget) -> dict[str, str]:
+def stored_names(target: DerivedDeltaTable) -> dict[str, str]:
     """The names of the table's columns, by their ids."""
     there = ((column_id(field), field["name"]) for field in target.columns_in_log().fields)
     return {id_: name for id_, name in there if id_ is not None}
@@ -359,7 +363,7 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def set_properties(target: DeltaTarget, properties: dict[str, str]) -> None:
+def set_properties(target: DerivedDeltaTable, properties: dict[str, str]) -> None:
     """Have the table's properties be these."""
     if properties:
         pairs = ((_literal(name), _literal(value)) for name, value in properties.items())

@@ -33,7 +33,7 @@ from sinks.changes.versions import versions, whole
 from sinks.delta.commit import create, execute
 from sinks.delta.evolution import columns_with_ids, stored_names
 from sinks.delta.keyed import same_key, source, stored
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges
@@ -42,7 +42,7 @@ _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 
 
 def write_history(
-    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+    target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """End versions of rows, and add new ones; or make the table of all versions.
 

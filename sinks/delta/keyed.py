@@ -31,7 +31,7 @@ from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import create, execute, replace_all
 from sinks.delta.evolution import columns_with_ids, dropped_columns
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.transaction import FILE_AND_INDEX, DeltaTransaction
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
@@ -44,7 +44,7 @@ _STORED: Final = "_millrace_stored_"
 
 
 def write_rows(
-    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+    target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Write what the plan says in the way that suits the table; inside of ``commit``."""
     table = plan.tables[target.name]
@@ -65,13 +65,13 @@ def write_rows(
         return merge(target, newest, shape, older, rebuilds=table.rebuilds)
 
 
-def write_new(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> Rows:
+def write_new(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) -> Rows:
     """Create the Delta table with the rows."""
     return create(target, _new_rows(target, newest, shape), shape)
 
 
 def replace_rows(
-    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+    target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Write the table anew, as its rows have other keys: the changes have all of them.
 
@@ -82,7 +82,7 @@ def replace_rows(
         return replace_all(target, _new_rows(target, newest.all(), shape), shape)
 
 
-def _new_rows(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> DataFrame:
+def _new_rows(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) -> DataFrame:
     """All columns of the rows that are there; of a table that has no others."""
     return newest.where(F.col(OP) == UPSERT).select(
         *columns_with_ids(shape),
@@ -92,7 +92,7 @@ def _new_rows(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> Data
 
 
 def rewrite(
-    target: DeltaTarget, run: int, newest: Newest, shape: TableShape, older: Older | None
+    target: DerivedDeltaTable, run: int, newest: Newest, shape: TableShape, older: Older | None
 ) -> Rows:
     """Rewrite a small table; rows that are ``older``, and that no change speaks of, go."""
     transaction = DeltaTransaction(target, run)
@@ -157,7 +157,7 @@ def _rewritten(
 
 
 def mark(
-    target: DeltaTarget, run: int, newest: Newest, shape: TableShape, older: Older | None
+    target: DerivedDeltaTable, run: int, newest: Newest, shape: TableShape, older: Older | None
 ) -> Rows:
     """Mark the rows that go, and write those that come; all of them are newer than any stored."""
     transaction = DeltaTransaction(target, run)
@@ -209,7 +209,7 @@ def _of_marked(newest: Newest, older: Older | None) -> SparkColumn | None:
 
 
 def merge(
-    target: DeltaTarget,
+    target: DerivedDeltaTable,
     newest: Newest,
     shape: TableShape,
     older: Older | None,
@@ -294,7 +294,7 @@ def _joined(
 
 
 def _updated(
-    target: DeltaTarget, shape: TableShape, *, marks: bool, rebuilds: bool
+    target: DerivedDeltaTable, shape: TableShape, *, marks: bool, rebuilds: bool
 ) -> dict[str, str | SparkColumn]:
     """The values of a stored row that MERGE updates."""
     patchy = set() if rebuilds else set(shape.patchy)

@@ -15,7 +15,7 @@ from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import create, execute, replace_all
 from sinks.delta.evolution import columns_with_ids
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges
@@ -25,7 +25,7 @@ _NET = "_millrace_net"
 
 
 def write_copies(
-    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+    target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Add and remove copies of rows, or make the table of those that are left.
 
@@ -63,7 +63,7 @@ def write_copies(
 
 
 def replace_copies(
-    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
+    target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Write the table anew, as its rows had a key; inside of ``commit``."""
     del plan

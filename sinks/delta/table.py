@@ -50,7 +50,7 @@ class Applied(NamedTuple):
         return self.altered > self.run
 
 
-class DeltaTarget:
+class DerivedDeltaTable:
     """The Delta table of a derived table, there or not."""
 
     def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
@@ -227,7 +227,7 @@ class DeltaTarget:
         return dict(action["metaData"])
 
 
-def register(target: DeltaTarget) -> None:
+def register(target: DerivedDeltaTable) -> None:
     """Give the table its name in the catalog; raises SinkError if another one has it."""
     if target.derived.catalog is None:
         return

@@ -29,7 +29,7 @@ from sinks.delta.history import write_history
 from sinks.delta.keyed import replace_rows, write_rows
 from sinks.delta.keyless import replace_copies, write_copies
 from sinks.delta.readers import MAPPING, VECTORS, warning
-from sinks.delta.table import DeltaTarget, register
+from sinks.delta.table import DerivedDeltaTable, register
 from sinks.run.options import RunContext
 from sinks.run.plan import Lack, RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
@@ -57,7 +57,7 @@ _ACCEPTED: Final[Mapping[bool, tuple[Lack, str]]] = {
 """Whether a table is there → what it lacks once a gap is accepted, and what the user reads."""
 
 
-class LakehouseTables(Target):
+class LakehouseTarget(Target):
     """The derived tables of one lakehouse."""
 
     sink: ClassVar[str] = "lakehouse"
@@ -213,7 +213,7 @@ class LakehouseTables(Target):
         if not table.commits:
             return Rows()
         derived = replace(self._configured(name), removal=table.removes)
-        target = DeltaTarget(spark, self._prefix, derived)
+        target = DerivedDeltaTable(spark, self._prefix, derived)
         archived = None
         if table.replay is None:
             tune(spark, table.events, target.size_bytes())
@@ -241,7 +241,7 @@ class LakehouseTables(Target):
         doubt = table.debezium and table.debezium.doubt
         return rows._replace(is_covered=is_covered(target, doubt, shape.keys)) if doubt else rows
 
-    def _report_features(self, target: DeltaTarget, plan: RunPlan, shape: TableShape) -> None:
+    def _report_features(self, target: DerivedDeltaTable, plan: RunPlan, shape: TableShape) -> None:
         """Tell which readers can't read a new table; of those with vectors once for all of them."""
         if needs_mapping(shape.names):
             self._report(warning(MAPPING, [target.name]))
@@ -289,8 +289,8 @@ class LakehouseTables(Target):
                 versions[name] = applied.at
         return versions
 
-    def _table(self, name: str) -> DeltaTarget:
-        return DeltaTarget(self._session(), self._prefix, self._derived[name])
+    def _table(self, name: str) -> DerivedDeltaTable:
+        return DerivedDeltaTable(self._session(), self._prefix, self._derived[name])
 
     def _configured(self, name: str) -> Derived:
         if name not in self._derived:
@@ -302,7 +302,7 @@ class LakehouseTables(Target):
         return self._derived[name]
 
 
-def _mark_gaps(target: DeltaTarget, gaps: Sequence[Gap]) -> None:
+def _mark_gaps(target: DerivedDeltaTable, gaps: Sequence[Gap]) -> None:
     """Have the table's property list the gaps, oldest first; raises SinkError.
 
     Nothing is done where it does, so that it may be repeated after a crash.

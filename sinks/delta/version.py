@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED, POSITION, quoted
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
 from sinks.spark.jvm import observed
@@ -56,7 +56,7 @@ def all_there(columns: Iterable[str]) -> SparkColumn:
 class Version:
     """A table as of one of its versions."""
 
-    def __init__(self, target: DeltaTarget, number: int) -> None:
+    def __init__(self, target: DerivedDeltaTable, number: int) -> None:
         jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         self._target = target
         self._none = jvm.scala.Option.empty()
@@ -175,7 +175,9 @@ class LakehouseReader:
         self.spark = spark
         versions = {pair for instant in instants for pair in instant.versions.items()}
         self._versions: dict[tuple[str, TableVersion], Version] = {
-            (name, version): Version(DeltaTarget(spark, prefix, derived[name]), version.version)
+            (name, version): Version(
+                DerivedDeltaTable(spark, prefix, derived[name]), version.version
+            )
             for name, version in versions
             if name in derived
         }

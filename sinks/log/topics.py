@@ -22,7 +22,13 @@ from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, to_read
 from sinks.run.rekeyed import has_other_key
-from sinks.run.topics import Examination, ExaminedTables, Topics, require_all, require_retained
+from sinks.run.topics import (
+    Examination,
+    ExaminedTables,
+    Topics,
+    require_offsets_kept,
+    require_topic_kept,
+)
 from sinks.spark.jvm import release
 from sinks.spark.session import RECORDS_FEW, tune
 
@@ -72,15 +78,17 @@ class MillraceTopics(Topics):
             self._report,
         )
 
-    def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
+    def require_retained(
+        self, name: str, table: TablePlan, state: LogState, *, fresh: bool
+    ) -> None:
         """By what the log promises to keep, and by the first records of topics that lose some."""
         keep, start = self._settings.log.keep, {table.topic: table.start}
         is_deleted = state.tables[table.source].cleanup == "delete"
         if is_deleted and not table.base and table.replay is None:
-            require_all(table.topic, state.starts, name, keep)
-        require_retained(start, state.starts, name, keep)
+            require_topic_kept(table.topic, state.starts, name, keep)
+        require_offsets_kept(start, state.starts, name, keep)
         if not fresh:
-            require_retained(start, self._log.forgotten(start, keep), name, keep)
+            require_offsets_kept(start, self._log.forgotten(start, keep), name, keep)
 
     def examined(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination

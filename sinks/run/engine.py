@@ -83,7 +83,7 @@ def retained_tables(
         checked_ms = checked.ts_ms if reader in checked.tables else 0
         fresh = begins or max(table.fresh_ms, checked_ms) >= fresh_since_ms
         try:
-            topics.require_whole(name, table, state, fresh=fresh)
+            topics.require_retained(name, table, state, fresh=fresh)
         except TopicMismatchError as error:
             # What is compacted until the topic is mended is missing for good.
             _refuse(retained, name, table.model_copy(update={"fresh_ms": 0}), error)

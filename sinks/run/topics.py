@@ -138,7 +138,9 @@ class Topics(Protocol):
     ) -> LogState:
         """The state as if the topics ended where about so many records are read."""
 
-    def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
+    def require_retained(
+        self, name: str, table: TablePlan, state: LogState, *, fresh: bool
+    ) -> None:
         """Raise MillraceError where the topics may lack records that the table has to read.
 
         ``fresh``: it has read all that there was so short a time ago that nothing has gone since.
@@ -173,13 +175,13 @@ class Topics(Protocol):
         """Let records go that are kept for several tables; they are read again where needed."""
 
 
-def require_all(topic: str, kept_from: Offsets, what: str, keep: timedelta) -> None:
+def require_topic_kept(topic: str, kept_from: Offsets, what: str, keep: timedelta) -> None:
     """Raise LogForgottenError if the log has lost any record that the topic ever had."""
     from_zero = {topic: dict.fromkeys(kept_from.get(topic, {}), 0)}
-    require_retained(from_zero, kept_from, what, keep)
+    require_offsets_kept(from_zero, kept_from, what, keep)
 
 
-def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
+def require_offsets_kept(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
     """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
     for topic, partitions in start.items():
         for partition, offset in partitions.items():

@@ -100,7 +100,7 @@ class TableIndexer:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
         ``loaded`` is what there already is of its first load. A new index ``removes`` dropped
-        columns. None: a load of several steps is begun (``TableIndexes.load_next`` goes on).
+        columns. None: a load of several steps is begun (``IndexTarget.load_next`` goes on).
         """
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([str(newest.name)]).get(str(newest.name))

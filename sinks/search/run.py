@@ -20,7 +20,7 @@ from sinks.search.client import check, connect
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.joined.target import JoinedDocuments
 from sinks.search.progress import Ledger
-from sinks.search.target import TableIndexes
+from sinks.search.target import IndexTarget
 
 
 def run_search(run: RunContext, log: MillraceTopics) -> RunSummary:
@@ -40,13 +40,13 @@ def run_search(run: RunContext, log: MillraceTopics) -> RunSummary:
     dead_letters.create()
     context = SearchContext(run, search, client, ledger)
     with ledger.claim() as claim:
-        ended = _run(context, TableIndexes(context, claim), log)
+        ended = _run(context, IndexTarget(context, claim), log)
     for alias, count in dead_letters.counts().items() if ended.results else ():
         run.report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
-    return ended.summary(TableIndexes.sink, time.monotonic() - started)
+    return ended.summary(IndexTarget.sink, time.monotonic() - started)
 
 
-def _run(context: SearchContext, target: TableIndexes, topics: MillraceTopics) -> RunEnd:
+def _run(context: SearchContext, target: IndexTarget, topics: MillraceTopics) -> RunEnd:
     options = context.run.options
     ended = Run(context.run, topics, target).once()
     state = ended.state

@@ -9,7 +9,7 @@ from cdc.log.offsets import Offsets
 from cdc.settings import Settings
 from sinks.log.records import read_raw
 from sinks.run.plan import TablePlan
-from sinks.run.topics import require_all
+from sinks.run.topics import require_topic_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def require_rows(
         rows = raw.groupBy("partition").agg(reaches_back.alias("reaches_back")).collect()
         lost -= {row["partition"] for row in rows if row["reaches_back"]}
     if lost:
-        require_all(table.topic, starts, table.source, settings.log.keep)
+        require_topic_kept(table.topic, starts, table.source, settings.log.keep)
 
 
 def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:

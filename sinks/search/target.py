@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from sinks.changes.shape import TableShape
 
 
-class TableIndexes(Target):
+class IndexTarget(Target):
     """The indexes of the captured tables, while the claim is held."""
 
     sink: ClassVar[str] = "search"
@@ -305,7 +305,7 @@ class TableIndexes(Target):
 
     def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:
         plan = self._plan(name, record).tables[name]
-        topics.require_whole(name, plan, self._state, fresh=True)
+        topics.require_retained(name, plan, self._state, fresh=True)
         versions = versions_of(self._state, plan)
         self._indexer().begin_load(self._index(name), record, versions)
         return TableResult(name)

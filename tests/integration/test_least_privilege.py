@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
-from deploy.commands.table_status import TableStatus, snapshot_text
+from deploy.commands.table_status import TableStatus, state_text
 from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.source import Conninfo, run
@@ -253,4 +253,4 @@ def test_a_right_that_is_lost_while_running_shows_with_what_gives_it_back(
 def status_of(made: RunningPipeline) -> str:
     """What ``millrace status`` says of the tables, unwrapped."""
     shown: dict[str, Any] = json.loads(made.millrace("status", "--json").stdout)
-    return "\n".join(snapshot_text(TableStatus(**table)) for table in shown["tables"])
+    return "\n".join(state_text(TableStatus(**table)) for table in shown["tables"])

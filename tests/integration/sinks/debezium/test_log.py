@@ -63,7 +63,7 @@ class Topics:
         from sinks.changes.newest import Newest
         from sinks.delta.commit import commit
         from sinks.delta.keyed import merge, write_new
-        from sinks.delta.table import DeltaTarget
+        from sinks.delta.table import DerivedDeltaTable
 
         log = TopicLog(self.kafka)
         found = log.describe([*log.tables(self.prefix, lambda _name: True).values()], {})
@@ -81,7 +81,7 @@ class Topics:
         changes = DebeziumChanges(self.spark, source, self.plan, planned.groups[str(NAME)])
         lakehouse = LakehouseSettings(path=self.folder)
         derived = derived_tables(lakehouse, [str(NAME)])[str(NAME)]
-        target = DeltaTarget(self.spark, self.prefix, derived)
+        target = DerivedDeltaTable(self.spark, self.prefix, derived)
         shape = plain_shape(changes.versions, derived.reserved)
         rows = latest(changes.parsed(shape), shape)
         base, self.run = self.run, self.run + 1

@@ -12,7 +12,7 @@ from cdc.errors import ExitCode
 from compaction.lakehouse import CompactedTable, compact_lakehouse
 from sinks.delta.cuts import cuts
 from sinks.delta.evolution import PURGED_PROPERTY, set_properties
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, table_schema
@@ -55,7 +55,7 @@ def compacted(lakehouse: Lakehouse) -> dict[str, CompactedTable]:
     return {table.name: table for table in done}
 
 
-def dies_at_note(target: DeltaTarget, properties: dict[str, str]) -> None:
+def dies_at_note(target: DerivedDeltaTable, properties: dict[str, str]) -> None:
     """Set a table's properties, but for the note of what was rewritten."""
     if PURGED_PROPERTY in properties:
         raise ZeroDivisionError

@@ -14,7 +14,7 @@ from cdc.records.schema import Column
 from sinks.changes.derived import derived_tables
 from sinks.changes.names import POSITION
 from sinks.delta.cuts import cuts, query
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
@@ -95,10 +95,10 @@ def is_between(lakehouse: Lakehouse) -> bool:
     return applied.is_between
 
 
-def derived_target(lakehouse: Lakehouse) -> DeltaTarget:
+def derived_target(lakehouse: Lakehouse) -> DerivedDeltaTable:
     assert lakehouse.settings.lakehouse is not None
     derived = derived_tables(lakehouse.settings.lakehouse, ["public.t"])["public.t"]
-    return DeltaTarget(lakehouse.spark, lakehouse.prefix, derived)
+    return DerivedDeltaTable(lakehouse.spark, lakehouse.prefix, derived)
 
 
 @pytest.mark.proof

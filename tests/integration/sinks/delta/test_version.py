@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sinks.changes.derived import Derived
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def version(spark: "SparkSession", path: str, monkeypatch: pytest.MonkeyPatch) -
     """The table's newest version, as if it were large."""
     monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
     derived = cast("Derived", SimpleNamespace(name="t", path=path))
-    return Version(DeltaTarget(spark, "p", derived), 1)
+    return Version(DerivedDeltaTable(spark, "p", derived), 1)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from tests.fixtures.indexes import Indexes
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 from tests.fixtures.targets import (
-    IndexTarget,
-    LakehouseTarget,
-    MemoryTarget,
+    IndexInTest,
+    LakehouseInTest,
+    MemoryInTest,
     RowsById,
     TargetInTest,
 )
@@ -300,7 +300,7 @@ class TestLakehouse(Exactness):
 
     @pytest.fixture
     def target(self, lakehouse: Lakehouse) -> TargetInTest:
-        return LakehouseTarget(lakehouse)
+        return LakehouseInTest(lakehouse)
 
 
 class TestIndexes(Exactness):
@@ -308,7 +308,7 @@ class TestIndexes(Exactness):
 
     @pytest.fixture
     def target(self, indexes: Indexes) -> TargetInTest:
-        return IndexTarget(indexes)
+        return IndexInTest(indexes)
 
 
 @pytest.mark.proof
@@ -317,7 +317,7 @@ class TestDetailsOfLakehouse(Details):
 
     @pytest.fixture
     def target(self, lakehouse: Lakehouse) -> TargetInTest:
-        return LakehouseTarget(lakehouse)
+        return LakehouseInTest(lakehouse)
 
 
 @pytest.mark.proof
@@ -326,7 +326,7 @@ class TestDetailsOfIndexes(Details):
 
     @pytest.fixture
     def target(self, indexes: Indexes) -> TargetInTest:
-        return IndexTarget(indexes)
+        return IndexInTest(indexes)
 
 
 @pytest.mark.proof
@@ -337,4 +337,4 @@ class TestDictionary(Exactness, Details):
     def target(
         self, spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Path
     ) -> TargetInTest:
-        return MemoryTarget(spark, kafka, topic_prefix, tmp_path)
+        return MemoryInTest(spark, kafka, topic_prefix, tmp_path)

@@ -10,14 +10,14 @@ import pytest
 from cdc.errors import ExitCode, MillraceError, SinkError, SinkUnreachableError
 from cdc.log.offsets import LogReader
 from sinks.delta.cuts import cuts
-from sinks.delta.table import DeltaTarget
-from sinks.delta.target import LakehouseTables
+from sinks.delta.table import DerivedDeltaTable
+from sinks.delta.target import LakehouseTarget
 from sinks.job import Jobs, Turn
 from sinks.log import records
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunSummary
-from sinks.search.target import TableIndexes
+from sinks.search.target import IndexTarget
 from tests.fixtures.indexes import Indexes
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, table_schema
@@ -77,7 +77,7 @@ def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) ->
     log = merged(lakehouse)
     log.row("c", at(20), {"id": 2})
     log.reached(at(20))
-    with patch.object(DeltaTarget, "_listed", side_effect=AssertionError):
+    with patch.object(DerivedDeltaTable, "_listed", side_effect=AssertionError):
         assert lakehouse.merge().exit_code == ExitCode.OK
     assert sorted(row["id"] for row in lakehouse.rows(log.schema)) == [1, 2]
 
@@ -92,7 +92,7 @@ def test_a_version_file_that_another_has_written_is_seen(lakehouse: Lakehouse) -
     log.row("c", at(20), {"id": 2})
     log.reached(at(20))
     with patch.object(
-        DeltaTarget, "_listed", autospec=True, side_effect=DeltaTarget._listed
+        DerivedDeltaTable, "_listed", autospec=True, side_effect=DerivedDeltaTable._listed
     ) as look:
         assert lakehouse.merge().exit_code == ExitCode.OK
     assert look.call_count > 0
@@ -196,7 +196,7 @@ def test_an_interrupted_run_has_its_own_records_and_not_those_of_the_turn(turns:
     turns.take("lakehouse")
     turns.update(30, 2)
     with (
-        patch.object(TableIndexes, "apply", side_effect=ZeroDivisionError),
+        patch.object(IndexTarget, "apply", side_effect=ZeroDivisionError),
         pytest.raises(ZeroDivisionError),
     ):
         turns.take("search")
@@ -227,7 +227,7 @@ def test_a_run_that_fails_spoils_nothing_for_the_next_one(turns: Turns) -> None:
     turns.take()
     turns.update(20, 1)
     away = SinkUnreachableError("the lakehouse is away")
-    with patch.object(LakehouseTables, "versions", side_effect=away):  # once all is applied
+    with patch.object(LakehouseTarget, "versions", side_effect=away):  # once all is applied
         (_, lakehouse), (_, index) = turns.begin()
     assert lakehouse is away
     assert_whole(index)

@@ -16,7 +16,7 @@ from cdc.errors import ExitCode
 from sinks.changes.names import END, OP, POSITION
 from sinks.delta import commit, target
 from sinks.delta.cuts import cuts
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.engine import Run
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
@@ -223,7 +223,7 @@ def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_die
     log.reached(at(31))
     real = commit.commit
 
-    def dies_but_for_the_archive(of: DeltaTarget, *rest: Any, **options: Any) -> Any:
+    def dies_but_for_the_archive(of: DerivedDeltaTable, *rest: Any, **options: Any) -> Any:
         if of.name.endswith("_history"):
             raise KeyboardInterrupt
         return real(of, *rest, **options)

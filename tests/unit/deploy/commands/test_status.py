@@ -8,7 +8,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from cdc.settings import Settings
 from deploy.commands.sink_status import DropStatus, SinkStatus, _status
-from deploy.commands.table_status import snapshot_text, table_status
+from deploy.commands.table_status import state_text, table_status
 from sinks.run.plan import RunPlan
 from sinks.run.summary import LastCheck
 from tests.fixtures.made_plans import table_plan
@@ -26,7 +26,7 @@ def _state(phase: Phase, *requests: SnapshotRequest) -> TableState:
 def test_a_tables_own_pace_is_that_of_its_first_snapshot() -> None:
     first = table_status(_state(Phase.SNAPSHOT, SnapshotRequest(kind="initial")), NOW_MS)
     assert (first.rows_per_s, first.left_s) == (50.0, 10.0)
-    assert snapshot_text(first) == "50 %, 50 rows/s, 10.0 s left"
+    assert state_text(first) == "50 %, 50 rows/s, 10.0 s left"
     again = table_status(
         _state(Phase.STREAMING, SnapshotRequest(kind="incremental", order=1)), NOW_MS
     )
@@ -35,21 +35,19 @@ def test_a_tables_own_pace_is_that_of_its_first_snapshot() -> None:
 
 def test_a_table_that_went_while_it_was_read_has_no_progress_to_show() -> None:
     read = table_status(_state(Phase.SNAPSHOT, SnapshotRequest(kind="initial")), NOW_MS)
-    assert (read.left_unread, snapshot_text(read)[:4]) == (False, "50 %")
+    assert (read.left_unread, state_text(read)[:4]) == (False, "50 %")
     gone = table_status(_state(Phase.SNAPSHOT), NOW_MS)
     assert gone.left_unread
-    assert snapshot_text(gone) == "not all of it was read: it is gone, or was left out"
+    assert state_text(gone) == "not all of it was read: it is gone, or was left out"
     assert not table_status(_state(Phase.STREAMING), NOW_MS).left_unread
 
 
 def test_a_table_that_is_gone_says_since_when_and_under_which_name() -> None:
     shown = table_status(table_state(TableName("public", "t"), gone_ms=60_000), NOW_MS)
-    assert snapshot_text(shown).endswith("\ndropped at the source, seen 1970-01-01 00:01:00")
+    assert state_text(shown).endswith("\ndropped at the source, seen 1970-01-01 00:01:00")
     away = {"gone_ms": 60_000, "renamed_to": "public.u"}
     shown = table_status(table_state(TableName("public", "t"), **away), NOW_MS)
-    assert snapshot_text(shown).endswith(
-        "renamed to public.u at the source, seen 1970-01-01 00:01:00"
-    )
+    assert state_text(shown).endswith("renamed to public.u at the source, seen 1970-01-01 00:01:00")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go(
     fingerprint = TableFingerprint(columns="", identity="", gone_bounds=gone, seen="1:1:")
     update = {"fingerprint": fingerprint, "ended": ended, **also}
     state = _state(Phase.STREAMING).model_copy(update=update)
-    lines = snapshot_text(table_status(state, NOW_MS)).split("\n")
+    lines = state_text(table_status(state, NOW_MS)).split("\n")
     stay = f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go"
     assert f"{stay} of them" in lines
     assert f"rows of 2 dropped partitions are about to be deleted, once {waits}" in lines
@@ -99,7 +97,7 @@ def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too
     doubt = Doubt(reason="it has no key: add one", since_ms=0, set_aside=True)
     for phase in (Phase.STREAMING, Phase.CREATING):
         state = _state(phase).model_copy(update={"doubt": doubt})
-        shown = snapshot_text(table_status(state, NOW_MS))
+        shown = state_text(table_status(state, NOW_MS))
         assert shown.endswith("SET ASIDE since 1970-01-01 00:00:00: it has no key: add one")
         assert "left out" not in shown
 

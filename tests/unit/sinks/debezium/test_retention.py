@@ -11,7 +11,7 @@ from cdc.log.offsets import LogState, Offsets
 from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.topics import NOWHERE, DebeziumTopics
-from sinks.delta.target import LakehouseTables
+from sinks.delta.target import LakehouseTarget
 from sinks.run.engine import retained_tables
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import TablePlan
@@ -59,7 +59,7 @@ def retained(
     topics._log = cast("TopicLog", MadeLog())
     topics._topics = {str(NAME): BrokerTopic("id", 1, promised)}
     topics._ends = state.ends
-    target = LakehouseTables(context, settings.lakehouse)
+    target = LakehouseTarget(context, settings.lakehouse)
     return retained_tables(topics, target, {str(NAME): table}, state, KEEP, LastCheck())
 
 

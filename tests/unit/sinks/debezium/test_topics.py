@@ -11,7 +11,7 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic
 from sinks.debezium.topics import DebeziumTopics
-from sinks.delta.target import LakehouseTables
+from sinks.delta.target import LakehouseTarget
 from sinks.run.engine import Run
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import WantedTable
@@ -97,7 +97,7 @@ def test_a_hidden_topic_whose_delta_table_was_removed_stops_its_own_table_only(
     lakehouse = topics._settings.lakehouse
     assert lakehouse is not None
     context = RunContext(topics._settings, no_session, print, RunOptions())
-    target = LakehouseTables(context, lakehouse)
+    target = LakehouseTarget(context, lakehouse)
     wanted, *_ = target.wanted(state, [])
     topic = state.tables[str(HIDDEN)].topic
     before = {str(HIDDEN): table_plan(topic=topic, source=str(HIDDEN), base=1, start={0: 7})}

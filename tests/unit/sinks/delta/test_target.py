@@ -9,7 +9,7 @@ import pytest
 from cdc.errors import LogForgottenError
 from cdc.records.position import Lsn, Position
 from cdc.settings import Settings
-from sinks.delta.target import LakehouseTables
+from sinks.delta.target import LakehouseTarget
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import Rows
@@ -20,7 +20,7 @@ TABLE = str(NAME)
 AT = Position(1, Lsn(9), 0)
 
 
-def lakehouse(tmp_path: Path, *accepted: str) -> LakehouseTables:
+def lakehouse(tmp_path: Path, *accepted: str) -> LakehouseTarget:
     settings = Settings(
         source={},
         capture={"topic.prefix": "p"},
@@ -29,7 +29,7 @@ def lakehouse(tmp_path: Path, *accepted: str) -> LakehouseTables:
     )
     assert settings.lakehouse is not None
     options = RunOptions(accepted_gaps=frozenset(accepted))
-    return LakehouseTables(RunContext(settings, Mock(), print, options), settings.lakehouse)
+    return LakehouseTarget(RunContext(settings, Mock(), print, options), settings.lakehouse)
 
 
 def test_a_table_that_has_nothing_to_commit_reads_nothing(tmp_path: Path) -> None:

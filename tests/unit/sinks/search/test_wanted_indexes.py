@@ -9,7 +9,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import SearchSettings
 from sinks.run.options import RunOptions
 from sinks.run.target import Wanted
-from sinks.search.target import TableIndexes
+from sinks.search.target import IndexTarget
 from tests.fixtures.made_states import streaming, table_state
 
 
@@ -35,7 +35,7 @@ def wanted(*names: str, **search: object) -> Wanted:
     states = {str(table): table_state(table) for table in tables}
     run = SimpleNamespace(report=lambda _: None, options=RunOptions())
     settings = SearchSettings.model_validate({"url": "http://search", **search})
-    target = TableIndexes(cast("Any", SimpleNamespace(search=settings, run=run)), cast("Any", None))
+    target = IndexTarget(cast("Any", SimpleNamespace(search=settings, run=run)), cast("Any", None))
     progress = streaming(Position(1, Lsn(100), 0))
     return target.wanted(LogState(progress, states, schemas, {}, {}), [])
 
