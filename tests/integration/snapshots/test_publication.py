@@ -103,10 +103,11 @@ def test_a_table_that_ones_own_publication_lacks_is_set_aside_at_every_start(
 
 IN_PART = [
     ("item WHERE (id > 3)", ["rows WHERE (id > 3) only"], {}),
-    (
+    pytest.param(
         "item (id, a)",
         ["without g", "column.exclude.list"],
         {"column.exclude.list": "public.item.g"},
+        marks=pytest.mark.proof,
     ),
 ]
 
@@ -165,6 +166,7 @@ def reasons_of(made: RunningPipeline, table: str) -> Callable[[], bool]:
     return lambda: table in reasons(made)
 
 
+@pytest.mark.proof
 def test_a_table_that_is_renamed_to_what_the_lists_leave_out_ends_no_start(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
