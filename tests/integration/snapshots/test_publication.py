@@ -101,7 +101,7 @@ def test_a_table_that_ones_own_publication_lacks_is_set_aside_at_every_start(
     assert made.stop(daemon) == 0
 
 
-IN_PART = [
+IN_PART: list[object] = [
     ("item WHERE (id > 3)", ["rows WHERE (id > 3) only"], {}),
     pytest.param(
         "item (id, a)",
