@@ -53,7 +53,7 @@ def open_transaction(database: dict[str, str], first: int) -> Iterator[psycopg.C
         connection.execute("COMMIT")
 
 
-@pytest.mark.parametrize("steps", few([STEPS[::2], STEPS], STEPS[::2]), ids=["some", "all"])
+@pytest.mark.parametrize("steps", few([STEPS[::4], STEPS], STEPS[::4]), ids=["some", "all"])
 def test_a_daemon_killed_at_any_step_loses_nothing_and_repeats_nothing(
     pipeline: Callable[..., RunningPipeline],
     database: dict[str, str],

@@ -21,7 +21,7 @@ from sinks.search.documents import field_name, index_name
 from sinks.search.run import run_search
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
-from tests.fixtures.source import Conninfo, run
+from tests.fixtures.source import Conninfo
 from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
@@ -36,24 +36,22 @@ pytestmark = [
 ]
 VARIABLE: Final = "${env:PATH}"
 """In the JVM's environment, too, whoever has started it."""
-NAMES: Final = (
-    f"two\nlines \x1b[31m{VARIABLE}",
-    "'; DROP TABLE x; -- `back` \\ticks",
-    '../../up "quoted" $1 %s %24 {0}',
-)
+WORST: Final = f'../../up\n\x1b[31m{VARIABLE}\'; DROP TABLE x; -- `b` \\t "q"$1%s{{0}}'
+"""63 bytes, of which each has done harm somewhere."""
 MORE_NAMES: Final = (
-    ".", "..", "/etc/passwd", "a/../../b", "\\..\\up", "_millrace", "_delta_log", "runs", "~",
-    "-rf", "*", "?", "a,b", "<logstash>", "%2e%2e", "=2E", "$(id)", "x` UNION SELECT 1", "{0}",
+    "two\nlines \x1b[31m", "'; DROP TABLE x; -- `back` \\ticks", '../../up "quoted" $1 %s %24 {0}',
+    VARIABLE, ".", "..", "/etc/passwd", "a/../../b", "\\..\\up", "_millrace", "_delta_log", "runs",
+    "~", "-rf", "*", "?", "a,b", "<logstash>", "%2e%2e", "=2E", "$(id)", "x` UNION SELECT 1", "{0}",
     "%s", "\r", "\t", "\x7f", "\u202eleft to right", "é" * 31, "\U0001f4a9" * 15,
 )  # fmt: skip
-"""With the others, 33."""
+"""Columns of one table, with the worst."""
 
 
-def all_of(database: Conninfo, statement: str, names: tuple[str, ...] = NAMES) -> None:
-    """Run a statement for each name: ``{name}`` is it, quoted, ``{text}`` as a text."""
+def run_named(database: Conninfo, *statements: str) -> None:
+    """Run statements in which ``{name}`` is the worst of names, quoted, and ``{text}`` a text."""
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
-        for name in names:
-            made = sql.SQL(statement).format(name=sql.Identifier(name), text=sql.Literal(name))
+        for statement in statements:
+            made = sql.SQL(statement).format(name=sql.Identifier(WORST), text=sql.Literal(WORST))
             connection.execute(made)
 
 
@@ -69,33 +67,37 @@ def written_below(folder: Path) -> str:
 def test_tables_columns_and_types_may_have_any_name(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
-    run(database, "CREATE SCHEMA kinds")
-    all_of(database, "CREATE TYPE kinds.{name} AS ENUM ({text})")
-    all_of(database, "CREATE TABLE {name} (id int PRIMARY KEY, {name} kinds.{name})")
-    all_of(database, "COMMENT ON TABLE {name} IS {text}; COMMENT ON COLUMN {name}.id IS {text}")
-    all_of(database, "INSERT INTO {name} VALUES (1, {text})")
+    run_named(
+        database,
+        "CREATE SCHEMA kinds",
+        "CREATE TYPE kinds.{name} AS ENUM ({text})",
+        "CREATE TABLE {name} (id int PRIMARY KEY, {name} kinds.{name})",
+        "COMMENT ON TABLE {name} IS {text}; COMMENT ON COLUMN {name}.id IS {text}",
+        "INSERT INTO {name} VALUES (1, {text})",
+    )
     made = pipeline(search=True)
     daemon = made.catch_up()
     for sink in (run_lakehouse, run_search):
         run_once(sink, made.settings, spark)
-    all_of(database, "ALTER TABLE {name} ADD COLUMN x int")
-    all_of(database, 'ALTER TABLE {name} RENAME x TO "x${{env:PATH}}"')
-    all_of(database, "INSERT INTO {name} VALUES (2, {text}, 3)")
+    run_named(
+        database,
+        "ALTER TABLE {name} ADD COLUMN x int",
+        'ALTER TABLE {name} RENAME x TO "x${{env:PATH}}"',
+        "INSERT INTO {name} VALUES (2, {text}, 3)",
+    )
     made.wait_until_logged(made.wal_end(), daemon)
     for sink in (run_lakehouse, run_search):
         run_once(sink, made.settings, spark)
     assert made.stop(daemon) == 0
     assert made.settings.search is not None
     client, lakehouse = connect(made.settings.search), made.folder / "lakehouse"
-    for name in NAMES:
-        added = f"x{VARIABLE}"
-        path = table_path(str(lakehouse), TableName("public", name))
-        rows = sorted((row["id"], row[name], row[added]) for row in query_builder(path))
-        assert rows == [(1, name, None), (2, name, 3)]
-        assert Path(path).resolve().is_relative_to(lakehouse.resolve())
+    added = f"x{VARIABLE}"
+    path = table_path(str(lakehouse), TableName("public", WORST))
+    rows = sorted((row["id"], row[WORST], row[added]) for row in query_builder(path))
+    assert rows == [(1, WORST, None), (2, WORST, 3)]
+    assert Path(path).resolve().is_relative_to(lakehouse.resolve())
     assert os.environ["PATH"] not in written_below(lakehouse)
-    counted = client.count(index=f"{made.settings.search.index_prefix}public.*")
-    assert counted["count"] == 2 * len(NAMES)
+    assert client.count(index=f"{made.settings.search.index_prefix}public.*")["count"] == 2
 
 
 def identifiers() -> st.SearchStrategy[str]:
@@ -134,7 +136,7 @@ def test_whatever_postgresql_takes_as_a_name_comes_to_a_delta_table_and_an_index
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
     tables = {TableName("public", table): names for table, *names in drawn_names(10)}
-    chosen = {alike(name): name for name in (*NAMES, *MORE_NAMES)}
+    chosen = {alike(name): name for name in (WORST, *MORE_NAMES)}
     tables[TableName("public", "..")] = [*chosen.values()]
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         for table, names in tables.items():

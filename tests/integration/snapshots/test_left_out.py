@@ -67,6 +67,7 @@ def test_what_somebody_took_out_is_set_aside_in_a_new_epoch(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_new_table_that_is_locked_is_published_later(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

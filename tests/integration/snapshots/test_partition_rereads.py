@@ -66,7 +66,7 @@ def keys(*ids: int) -> list[str]:
     [
         rare("keep", TRUNCATED, [N1], keys(11, 12)),
         rare("delete", REATTACHED, [N2], keys(25, 26, 27, 28, 29)),
-        ("keep", EXCHANGED, [N1], keys(15)),
+        rare("keep", EXCHANGED, [N1], keys(15)),
         ("delete", (*TRUNCATED, *REATTACHED), [N1, N2], keys(11, 12, 25, 26, 27, 28, 29)),
     ],
     ids=["truncated", "attached again", "exchanged", "two of three"],

@@ -101,12 +101,13 @@ def test_a_table_that_ones_own_publication_lacks_is_set_aside_at_every_start(
     assert made.stop(daemon) == 0
 
 
-IN_PART = [
+IN_PART: list[object] = [
     ("item WHERE (id > 3)", ["rows WHERE (id > 3) only"], {}),
-    (
+    pytest.param(
         "item (id, a)",
         ["without g", "column.exclude.list"],
         {"column.exclude.list": "public.item.g"},
+        marks=pytest.mark.proof,
     ),
 ]
 
@@ -165,6 +166,7 @@ def reasons_of(made: RunningPipeline, table: str) -> Callable[[], bool]:
     return lambda: table in reasons(made)
 
 
+@pytest.mark.proof
 def test_a_table_that_is_renamed_to_what_the_lists_leave_out_ends_no_start(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -129,7 +129,7 @@ def change(source: Conninfo, seconds: float) -> None:
     "strategy",
     [
         "message",
-        "read_only",
+        pytest.param("read_only", marks=pytest.mark.proof),
         pytest.param("insert_insert", marks=pytest.mark.proof),
         pytest.param("insert_delete", marks=pytest.mark.proof),
     ],

@@ -88,6 +88,7 @@ def test_its_table_alone_is_set_aside_and_is_whole_once_the_row_is_mended(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_first_snapshot_and_a_read_while_streaming_go_on_without_it(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -156,6 +157,7 @@ def test_names_that_arent_utf8_concern_their_tables_alone(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_row_whose_key_isnt_utf8_is_read_again_as_its_neighbours_are(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -87,6 +87,7 @@ def test_initial_only_ends_by_naming_a_table_that_lasts_in_what_is_wrong_with_it
     wait_until_mended(made, database)
 
 
+@pytest.mark.proof
 def test_a_read_that_brokers_refuse_again_leaves_its_table_set_aside_and_others_streaming(
     configured: Configured, database: dict[str, str]
 ) -> None:

@@ -19,6 +19,7 @@ from cdc.faults import VARIABLE, FaultPoint
 from deploy.local.kafka import Kafka
 from deploy.local.processes import reserve_port
 from tests.faults.test_dead_letters import limit, text
+from tests.fixtures.few import few
 from tests.fixtures.pipeline import RunningPipeline, read_log, state_of
 from tests.fixtures.refusals import Configured
 from tests.fixtures.source import Conninfo, run
@@ -98,7 +99,7 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
     assert shown["set_aside"]
     assert "can't be written" in shown["doubt"]
     assert "the next start tries again" in shown["not_reread"]
-    time.sleep(6)  # a check of the catalog comes, and reads nothing
+    time.sleep(3)  # a check of the catalog comes, and reads nothing
     assert truncates(made) == 0
     assert made.stop(daemon) == 0
     daemon = made.start()
@@ -125,7 +126,7 @@ POINTS = (
 )
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", few(POINTS, FaultPoint.BATCH_COMMITTED, FaultPoint.CHUNK_TAKEN))
 def test_a_death_anywhere_leaves_it_set_aside_and_the_others_whole(
     pipeline: MakePipeline, database: Conninfo, point: FaultPoint
 ) -> None:
@@ -237,6 +238,7 @@ def test_a_record_that_the_broker_refuses_concerns_its_table_alone(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_record_in_a_topic_that_tables_share_concerns_the_table_that_wrote_it(
     pipeline: MakePipeline, database: Conninfo, kafka: Kafka, topic_prefix: str
 ) -> None:

@@ -137,12 +137,12 @@ def test_unusual_tables_are_captured_right_by_snapshot_and_stream(
     made = pipeline()
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         connection.execute(SCHEMA.encode())
-        connection.execute("INSERT INTO text VALUES (1, %s)", [unicode_text(800_000)])
+        connection.execute("INSERT INTO text VALUES (1, %s)", [unicode_text(100_000)])
         daemon = made.start()
         daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
         for statement in CHANGES.split(";"):
             connection.execute(statement.encode())
-        connection.execute("INSERT INTO text VALUES (2, %s)", [unicode_text(800_000)])
+        connection.execute("INSERT INTO text VALUES (2, %s)", [unicode_text(100_000)])
         made.wait_until_logged(made.wal_end(), daemon)
         assert made.stop(daemon) == 0
         records = made.log()

@@ -20,6 +20,7 @@ def rekeyed(log: HandLog) -> None:
         log.row("r", at(220, 0), {"id": number, "code": f"c{number}"})
 
 
+@pytest.mark.proof
 def test_documents_go_by_a_text_column_that_is_the_key_now(indexes: Indexes) -> None:
     """An update may have no value for a text column, but for one of the key."""
     log = indexes.log(column("id", "int4", 1, number=1), column("code", "text", number=2))
@@ -54,7 +55,9 @@ def test_an_index_under_another_key_needs_what_is_behind_the_new_read_alone(
     assert indexes.merge().exit_code == ExitCode.OK
     forget_records(kafka, log.schema.topic, log.partitions)
     rekeyed(log)
+    log.row("d", at(230), None, {"id": 2, "code": "c2"})
+    log.tombstone(at(230), {"code": "c2"})
     log.table(220, cleanup="delete")
     log.reached(at(230))
     assert indexes.merge().exit_code == ExitCode.OK
-    assert indexes.documents() == {f"c{n}": {"id": n, "code": f"c{n}"} for n in (1, 2, 3)}
+    assert indexes.documents() == {f"c{n}": {"id": n, "code": f"c{n}"} for n in (1, 3)}

@@ -43,7 +43,7 @@ def merged(indexes: Indexes) -> None:
     ("owner", "name"),
     [
         ("sinks.search.apply.TableIndexer", "_record"),
-        ("sinks.search.apply", "write_remaining"),
+        pytest.param("sinks.search.apply", "write_remaining", marks=pytest.mark.proof),
         pytest.param("sinks.search.apply.TableIndexer", "finish_load", marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", marks=pytest.mark.proof),
         pytest.param("sinks.search.indexes.TableIndex", "publish", marks=pytest.mark.proof),
@@ -89,6 +89,7 @@ def test_values_may_be_kept_until_the_row_changes_and_go_once_they_are_to_be_rem
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_columns_that_swap_names_swap_their_values(indexes: Indexes) -> None:
     log = begun(indexes)
     merged(indexes)

@@ -63,7 +63,8 @@ def test_changes_reach_the_index_once_and_in_order(indexes: Indexes) -> None:
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
-def test_values_and_composite_keys_are_documents(indexes: Indexes) -> None:
+def test_values_composite_keys_and_millraces_own_names_are_documents(indexes: Indexes) -> None:
+    own = ("_millrace_key", "_millrace_op", "_millrace_position", "_millrace_absent")
     log = indexes.log(
         column("id", "int4", 1),
         column("day", "date", 2),
@@ -79,6 +80,7 @@ def test_values_and_composite_keys_are_documents(indexes: Indexes) -> None:
         column("a.b", "bool"),
         column("Case", "text"),
         column("case", "text"),
+        *(column(name, "text") for name in own),
     )
     value = {
         "id": 1,
@@ -95,6 +97,7 @@ def test_values_and_composite_keys_are_documents(indexes: Indexes) -> None:
         "a.b": True,
         "Case": "upper",
         "case": "lower",
+        **{name: name for name in own},
     }
     log.row("r", at(100, 0), value)
     log.table(100)
@@ -116,6 +119,7 @@ def test_values_and_composite_keys_are_documents(indexes: Indexes) -> None:
             "a_b": True,
             "Case": "upper",
             "case": "lower",
+            **{f"x{name}": name for name in own},
         }
     }
 
@@ -136,18 +140,7 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     )
 
 
-def test_columns_may_have_names_that_are_millraces_own(indexes: Indexes) -> None:
-    names = ("_millrace_key", "_millrace_op", "_millrace_position", "_millrace_absent")
-    columns = [column("id", "int4", 1), *(column(name, "text") for name in names)]
-    log = HandLog(indexes.kafka, indexes.prefix, table_schema(indexes.prefix, "t", *columns))
-    log.row("r", at(100, 0), {"id": 0, **{name: name for name in names}})
-    log.table(100)
-    log.reached(at(100, 0))
-    indexes.merge()
-    expected = {"id": 0, **{f"x{name}": name for name in names}}
-    assert indexes.documents() == {"0": expected}
-
-
+@pytest.mark.proof
 def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexes) -> None:
     key = column("id", "int4", 1, number=1)
     versions = [
