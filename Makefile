@@ -45,7 +45,7 @@ jars: $(foreach set,$(SETS),$($(set))/.complete) $(OWN_JAR) .cache/opensearch/Os
 .venv/.requirements: requirements.txt
 	@echo "setup: Python packages into .venv (a minute or two, the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install --require-hashes -r requirements.txt
+	@$(PIP) install --no-compile --require-hashes -r requirements.txt  # Python compiles what it imports
 	@touch $@
 
 .venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/compiled/*.p[yx][xi])
