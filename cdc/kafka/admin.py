@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from itertools import chain, groupby, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -340,6 +341,8 @@ class LogAdmin:
             if left:
                 self._while_waiting()
                 time.sleep(_AGAIN_S)
+                with suppress(KafkaException):  # or it waits, busily, for a controller that is dead
+                    self._client.list_topics(timeout=METADATA_S)
         return answers
 
     def _settle(

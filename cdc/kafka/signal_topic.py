@@ -92,6 +92,10 @@ class Follower:
                     self._read()
             except KafkaException as exception:
                 self._report(reason(exception))
+                # A request waits, and busily, for the controller that brokers have named last:
+                # where that one is dead, they are to name another one.
+                with suppress(KafkaException):
+                    self._admin.list_topics(timeout=_ANSWER_S)
                 self._closing.wait(_RETRY_S)
 
     def _assign(self) -> bool:
