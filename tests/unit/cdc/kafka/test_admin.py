@@ -27,6 +27,9 @@ class Client:
     def poll(self, _seconds: float) -> None:
         """Nothing to serve."""
 
+    def list_topics(self, timeout: float) -> None:
+        """Who the controller is; nobody here asks."""
+
     def list_offsets(
         self, specs: Iterable[TopicPartition], **_more: object
     ) -> dict[TopicPartition, Future[Any]]:
