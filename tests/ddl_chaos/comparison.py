@@ -43,12 +43,26 @@ def full_name(table: str) -> TableName:
     return TableName.parse(table if "." in table else f"public.{table}")
 
 
+def has(form: Form, table: str, derived: Collection[str] = ()) -> bool:
+    """Whether a table has such a form; ``derived`` tables alone have more than the log, or all."""
+    if form == "log" or not derived:
+        return table in _TABLES.get(form, {table})
+    return table in derived and table in _TABLES.get(form, derived)
+
+
 class Comparison:
     """Both sides; nobody may change the source while they are compared."""
 
-    def __init__(self, source: Source, pipeline: Pipeline, forms: Collection[Form]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        pipeline: Pipeline,
+        forms: Collection[Form],
+        derived: Collection[str] = (),
+    ) -> None:
         self._source = source
         self._pipeline = pipeline
+        self._tables = derived
         self._forms = [form for form in FORMS if form in forms]
 
     def differences(self) -> dict[str, dict[Form, str]]:
@@ -60,7 +74,7 @@ class Comparison:
             columns = self._columns(table)
             expected = self._expected(table, columns)
             for form in self._forms:
-                if table not in _TABLES.get(form, self._source.shapes):
+                if not has(form, table, self._tables):
                     continue
                 rows: Iterable[Row]
                 if form == "log":

@@ -26,7 +26,6 @@ _CALM_S: Final = (0.0, 0.3, 1.0, 2.0)
 _HASTE_S: Final = (0.0, 0.0, 0.2)
 """Pauses of a run that is behind with its DDL."""
 _MERGES_S: Final = 25.0
-"""From the beginning of a merge to that of the next."""
 _LONG_S: Final = 1800
 """A run of this length, or a longer one, has to have so many DDL, of each kind, and merges."""
 _DDL_MIN: Final = 300
@@ -52,9 +51,13 @@ class Plan:
     without: Collection[str] = frozenset()
     forms: Collection[Form] = FORMS
     """What is compared with each table."""
+    derived: Collection[str] = ()
+    """The tables that alone have derived tables; empty: all."""
     blind: str = ""
     """To what the daemon is blind (tests/ddl_chaos/blind.py); empty: to nothing. Such a run has
     the kinds that tell on it alone, and ends as soon as it is found out."""
+    merges_s: float = _MERGES_S
+    """From the beginning of a merge to that of the next."""
 
     @property
     def kinds(self) -> list[str]:
@@ -130,7 +133,7 @@ def run(plan: Plan, folder: Path, spark: "SparkSession | None" = None) -> Outcom
     Without Spark nothing is merged: of the plan's forms there is the log alone.
     """
     outcome = Outcome(plan)
-    with Stand(folder, spark, plan.forms, plan.blind) as stand:
+    with Stand(folder, spark, plan.forms, plan.derived, plan.blind) as stand:
         _Run(plan, outcome, stand).live()
         outcome.merge_seconds = stand.merge_seconds
         outcome.stopped = len(stand.exits)
@@ -160,8 +163,8 @@ class _Run:
         self._source = Source(stand.conninfo, plan.seed, self._during, pauses_s)
         stand.tables = lambda: self._source.shapes
         self._writer = Writer(stand.conninfo, plan.seed, self._source.note)
-        self._merging = Merging(stand, plan.seed, _MERGES_S)
-        self._comparison = Comparison(self._source, stand.pipeline, plan.forms)
+        self._merging = Merging(stand, plan.seed, plan.merges_s)
+        self._comparison = Comparison(self._source, stand.pipeline, plan.forms, plan.derived)
         self._rereads = Rereads(stand.log, self._source)
         outcome.rereads = self._rereads.count
         self._left: list[str] = []

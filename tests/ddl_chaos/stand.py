@@ -35,8 +35,8 @@ from sinks.run.summary import RunSummary
 from sinks.search.run import run_search
 from tests.chaos.harness import Servers
 from tests.ddl_chaos import blind
-from tests.ddl_chaos.comparison import Form, full_name
-from tests.ddl_chaos.shapes import ARCHIVES, DAEMON, HISTORIES, PUBLICATION, SHAPES
+from tests.ddl_chaos.comparison import Form, full_name, has
+from tests.ddl_chaos.shapes import DAEMON, PUBLICATION, SHAPES
 from tests.fixtures.postgres import NEWEST, VERSION, unpacked
 from tests.fixtures.spark import run_once
 
@@ -59,8 +59,8 @@ _CAPTURE: Final[dict[str, str | int]] = {
 class Stand(Servers):
     """Everything that a run needs, of the version of PostgreSQL that POSTGRES names.
 
-    ``forms`` are derived of each table, without ``spark`` none; ``blindness`` is what the daemon
-    doesn't see.
+    ``forms`` are derived of each table, or of ``derived`` ones, and without ``spark`` of none;
+    ``blindness`` is what the daemon doesn't see.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Stand(Servers):
         folder: Path,
         spark: "SparkSession | None",
         forms: Collection[Form],
+        derived: Collection[str] = (),
         blindness: str = "",
     ) -> None:
         self.folder = folder
@@ -79,11 +80,15 @@ class Stand(Servers):
         """All that have to be whole before anything is compared."""
         self._spark = spark
         self._blind = blindness
-        sources: dict[Form, tuple[str, ...]] = {"history": HISTORIES, "changes": ARCHIVES}
-        self._more = [
+        self._kinds = [] if derived else ["current"]
+        kinds: set[Form] = {"history", "changes"}
+        if derived:
+            kinds.add("current")
+        self._tables = [
             {"source": str(full_name(table)), "kind": kind}
-            for kind in sources.keys() & {*forms}
-            for table in sources[kind]
+            for kind in kinds & {*forms}
+            for table in SHAPES
+            if has(kind, table, derived)
         ]
         binaries = unpacked(VERSION, folder) if VERSION != NEWEST else None
         self._postgres = Postgres(folder, _SETTINGS, binaries=binaries)
@@ -115,7 +120,13 @@ class Stand(Servers):
             prefix=PREFIX,
             capture=_CAPTURE,
             search_url=self._opensearch.url if self._opensearch else None,
-            sections={"lakehouse": {"tables": self._more, COLUMN_POLICY: "remove"}},
+            sections={
+                "lakehouse": {
+                    "kinds": self._kinds,
+                    "tables": self._tables,
+                    COLUMN_POLICY: "remove",
+                }
+            },
         )
 
     @property
@@ -260,7 +271,7 @@ class Merging(threading.Thread):
 
     def run(self) -> None:
         """Merge."""
-        wait_s = self._every_s
+        wait_s = 0.0
         while not self._out.wait(wait_s):
             begun = time.monotonic()
             try:

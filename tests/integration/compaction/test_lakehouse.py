@@ -37,7 +37,6 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     log.table(10)
     log.reached(at(10, 0))
     lakehouse.merge()
-    assert not compacted(lakehouse, dry_run=True).before.pays
     log.row("c", at(11), {"id": 1, "n": 1})
     log.reached(at(11))
     lakehouse.merge()
@@ -48,8 +47,7 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     assert lakehouse.version(log.schema) == version, "a dry run changes nothing"
     done = compacted(lakehouse)
     assert done.after is not None
-    assert (done.after.files, done.vacuumed) == (1, 0)
-    assert not compacted(lakehouse, dry_run=True).before.pays
+    assert (done.after.files, done.after.pays, done.vacuumed) == (1, False, 0)
 
     plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
     for number, cut in enumerate(cuts(plans)):

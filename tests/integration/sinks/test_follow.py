@@ -1,4 +1,7 @@
-"""A daemon and `merge --follow` as processes of their own, killed and stopped: tables keep up."""
+"""A daemon and `merge --follow` as processes of their own, killed and stopped: tables keep up.
+
+Their configuration has secrets, of which others can read none.
+"""
 
 import json
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from cdc.errors import ExitCode
 from deploy.local.processes import Process
 from tests.fixtures.few import few
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.secrets import arguments_seen, assert_no_secret, sections_with_secrets
 
 pytestmark = [
     pytest.mark.postgres,
@@ -39,6 +43,19 @@ def shows(folder: Path, total: int, column: str = "v") -> bool:
     return (answer["rows"][0].as_py(), answer["total"][0].as_py()) == (ROWS, total)
 
 
+def once_changed(folder: Path, is_reached: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether so much is reached; a table without a new commit since isn't read again."""
+    commits_seen = 0
+
+    def look() -> bool:
+        nonlocal commits_seen
+        commits = len(list((folder / "_delta_log").glob("*.json")))
+        is_new, commits_seen = commits > commits_seen, commits
+        return is_new and is_reached()
+
+    return look
+
+
 def under_way(runs: Path, events_min: int = 0) -> bool:
     """Whether a run has made its plan, with so many events, and hasn't finished it.
 
@@ -57,9 +74,13 @@ def under_way(runs: Path, events_min: int = 0) -> bool:
     "is_late", few([False, True], False), ids=["killed in its first run", "killed later"]
 )
 def test_tables_keep_up_whatever_becomes_of_the_merge(
-    pipeline: Callable[..., RunningPipeline], database: dict[str, str], is_late: bool
+    pipeline: Callable[..., RunningPipeline],
+    database: dict[str, str],
+    tmp_path: Path,
+    is_late: bool,
 ) -> None:
-    made = pipeline()
+    events = tmp_path / "events"
+    made = pipeline(sections=sections_with_secrets(events))
     lakehouse = made.folder / "lakehouse"
     table, runs = lakehouse / "public" / "item", lakehouse / "_millrace" / "runs"
 
@@ -68,27 +89,35 @@ def test_tables_keep_up_whatever_becomes_of_the_merge(
         made.daemons.append(merge)
         return merge
 
-    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+    def wait_until_shown(total: int, column: str = "v") -> None:
+        merge.wait_until(once_changed(table, partial(shows, table, total, column)))
+
+    with (
+        arguments_seen() as seen,
+        psycopg.connect(make_conninfo(**database), autocommit=True) as connection,
+    ):
         connection.execute("CREATE TABLE item (id int PRIMARY KEY, v int)")
         connection.execute("INSERT INTO item SELECT i, 0 FROM generate_series(1, %s) i", [ROWS])
         made.start()
         merge = follow()  # before there is a log
         if is_late:
-            merge.wait_until(partial(shows, table, 0))
+            wait_until_shown(0)
             connection.execute("ALTER TABLE item ADD COLUMN w int NOT NULL DEFAULT 7")
         else:
             merge.wait_until(lambda: runs.is_dir() and under_way(runs, ROWS))
         connection.execute("UPDATE item SET v = v + 1 WHERE id = 1")
         if is_late:
-            merge.wait_until(partial(shows, table, 1))
-            merge.wait_until(partial(shows, table, 7 * ROWS, "w"))  # all rows were read again
+            wait_until_shown(1)
+            wait_until_shown(7 * ROWS, "w")  # all rows were read again
         connection.execute("UPDATE item SET v = v + 1")
         merge.kill()
         merge = follow()
-        merge.wait_until(partial(shows, table, 1 + ROWS))
+        wait_until_shown(1 + ROWS)
         merge.wait_until(lambda: not under_way(runs))
         connection.execute("UPDATE item SET v = v + 1")
         merge.wait_until(partial(under_way, runs, ROWS))
     assert made.stop(merge) == ExitCode.OK
     assert not under_way(runs)
     assert shows(table, 1 + 2 * ROWS)
+    output = [path.read_text() for path in made.folder.glob("*.log")]
+    assert_no_secret(seen, events, lakehouse, *output)

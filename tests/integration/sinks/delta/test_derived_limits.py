@@ -14,6 +14,8 @@ VALUES = (
     " c4 text"
 )
 ARRAYS = "ia int4, ta text, na numeric, ib int4, tb text, nb numeric, da date, db date"
+LONGEST = 255 - len("col-6f1cf55c-2d67-4a7c-9f5c-0f3d8a1d2b3c=")
+"""Bytes of a value that partitions."""
 
 
 @pytest.mark.proof
@@ -56,9 +58,8 @@ def test_an_empty_text_does_not_become_null_by_partitioning(lakehouse: Lakehouse
 
 
 def test_a_value_that_partitions_is_no_path(lakehouse: Lakehouse) -> None:
-    longest = 255 - len("col-6f1cf55c-2d67-4a7c-9f5c-0f3d8a1d2b3c=")
     hostile = ["../../../up", "/etc/x", "..", "two\nlines", "%2e%2e", "a=b", "\x01", "?" * 71]
-    hostile += ["x" * longest, "é" * (longest // 2)]
+    hostile += ["x" * LONGEST, "é" * (LONGEST // 2)]
     table = {"source": "public.t", "partition": ["p"]}
     lakehouse.configure(tables=[table])
     log = lakehouse.log(column("id", "int4", 1), column("p", "text"))
@@ -70,6 +71,22 @@ def test_a_value_that_partitions_is_no_path(lakehouse: Lakehouse) -> None:
     assert [str(each.error) for each in done.tables if each.error] == []
     assert sorted(row["p"] for row in lakehouse.rows(log.schema)) == sorted(hostile)
     assert [path.name for path in lakehouse.folder.parent.iterdir()] == [lakehouse.folder.name]
+    log.row("u", at(20), {"id": 0, "p": "x" * (LONGEST + 1)})
+    log.reached(at(20))
+    (refused,) = lakehouse.merge().tables
+    assert "which can't partition" in str(refused.error)
+
+
+@pytest.mark.proof
+def test_a_value_that_can_be_no_folder_is_refused_or_null(lakehouse: Lakehouse) -> None:
+    table = {"source": "public.t", "partition": ["p"]}
+    lakehouse.configure(tables=[table])
+    log = lakehouse.log(column("id", "int4", 1), column("p", "text"))
+    for number in range(3):
+        log.row("r", at(10, 0), {"id": number, "p": ".."})
+    log.table(10)
+    log.reached(at(10, 0))
+    assert lakehouse.merge().exit_code == ExitCode.OK
     log.row("u", at(20), {"id": 0, "p": "__HIVE_DEFAULT_PARTITION__"})
     log.reached(at(20))
     (refused,) = lakehouse.merge().tables
@@ -79,7 +96,7 @@ def test_a_value_that_partitions_is_no_path(lakehouse: Lakehouse) -> None:
     log.reached(at(30, 1))
     (refused,) = lakehouse.merge().tables
     assert "which can't partition" in str(refused.error)  # the value that a task comes to first
-    log.row("u", at(40), {"id": 0, "p": "x" * (longest + 1)})
+    log.row("u", at(40), {"id": 0, "p": "x" * (LONGEST + 1)})
     log.row("u", at(40, 1), {"id": 1, "p": "y"})
     log.reached(at(40, 1))
     lakehouse.configure(tables=[{**table, "unfit": {"p": "null"}}])

@@ -9,7 +9,6 @@ import pytest
 from cdc.errors import ExitCode
 from cdc.records.schema import Column
 from sinks.changes.names import DELETED, END, OP, POSITION
-from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.readers import query_builder
 from tests.fixtures.spark import HandLog, at, column, table_schema
@@ -188,17 +187,14 @@ def test_an_archive_has_every_event_once(lakehouse: Lakehouse) -> None:
         kinds=["changes"],
         tables=[{"source": "public.t", "kind": "changes", "partition": [OP]}],
     )
-    log = started(
-        lakehouse,
-        column("id", "int4", 1),
-        column("a", "text"),
-        rows=[{"id": 1, "a": "one"}],
-    )
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"))
+    log.row("r", at(10, 0), {"id": 1, "a": "one"})
     log.row("u", at(20), {"id": 1})
     log.row("d", at(20, 2), None, {"id": 1, "a": "one"})
     log.tombstone(at(20, 2), {"id": 1})
     log.row("c", at(30), {"id": 5, "a": "above the cut"})
     log.row("r", at(20, 2), {"id": 6, "a": "a chunk at the cut"})
+    log.table(10)
     log.reached(at(20, 2))
     merged(lakehouse)
     log.truncate(at(40))
@@ -264,7 +260,8 @@ INCOMPATIBLE: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("policy", few(["cast", "new_column", "fail_table"], "fail_table"))
+@pytest.mark.proof
+@pytest.mark.parametrize("policy", ["cast", "new_column", "fail_table"])
 def test_a_type_that_does_not_fit_is_handled_as_the_user_says(
     lakehouse: Lakehouse, policy: str
 ) -> None:
@@ -288,6 +285,7 @@ def test_a_type_that_does_not_fit_is_handled_as_the_user_says(
     assert rows(lakehouse, "public.t") == INCOMPATIBLE.get(policy, INCOMPATIBLE["cast"])
 
 
+@pytest.mark.proof
 def test_a_wish_about_no_column_stops_that_table_only(lakehouse: Lakehouse) -> None:
     lakehouse.configure(
         tables=[{"source": "public.t", "name": "public.odd", "exclude": ["nothing"]}]

@@ -11,7 +11,6 @@ from sinks.delta.transaction import DeltaTransaction
 from sinks.run.summary import Rows
 from sinks.spark import session
 from tests.fixtures.ended_rows import between, ended
-from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -96,8 +95,22 @@ def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are
     after = files(lakehouse)
     assert sorted(after[name] for name in before) == [0, 3]
 
+    read.clear()
+    log.drop(at(30, 0), ended(at(29), between("id", [1], [3])))
+    log.row("c", at(30, 1), {"id": 2, "a": "in the next partition", "n": 1})
+    log.reached(at(30, 1))
+    (done,) = lakehouse.merge().tables
+    assert (done.inserted, done.updated, done.deleted) == (0, 1, 1)
+    expected[2] = {"id": 2, "a": "in the next partition", "n": 1}
+    del expected[1]
+    assert lakehouse.rows(log.schema) == sorted_by_key(expected)
+    assert read == [1], "bounds tell that the other files have none of the rows"
+    after = files(lakehouse)
+    assert sorted(after[name] for name in before) == [2, 3]
 
-@pytest.mark.parametrize("others", few([True, False], True))
+
+@pytest.mark.proof
+@pytest.mark.parametrize("others", [True, False])
 def test_rows_of_a_dropped_partition_are_marked_in_the_files_that_may_have_them(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, others: bool
 ) -> None:

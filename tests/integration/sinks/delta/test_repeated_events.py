@@ -43,8 +43,6 @@ def test_events_that_come_again_change_nothing(
     log.row("r", at(10, 0), {"id": 0, "n": 0})
     log.table(10)
     first(log)
-    log.reached(at(20, 3))
-    lakehouse.merge()
     second(log)
     log.reached(at(30, 2))
     lakehouse.merge()

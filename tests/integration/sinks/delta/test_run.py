@@ -129,7 +129,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kinds", few([("nan",), tuple(BAD)], ("nan",)), ids=",".join)
+@pytest.mark.parametrize("kinds", few([("nan",), (*BAD, "garbage")], ("nan",)), ids=",".join)
 def test_a_bad_value_stops_its_table_only_and_changes_nothing(
     lakehouse: Lakehouse, kinds: tuple[str, ...]
 ) -> None:
@@ -140,10 +140,7 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(
         column("arr", "int4", array=True),
     )
     good = lakehouse.log(*columns, table="good")
-    bad = {
-        name: good.beside(table_schema(lakehouse.prefix, name, *columns))
-        for name in (*kinds, "garbage")
-    }
+    bad = {name: good.beside(table_schema(lakehouse.prefix, name, *columns)) for name in kinds}
     for log in (good, *bad.values()):
         log.row("r", at(10, 0), {"id": 1, "dec": "1.00", "d": 1, "arr": [1]})
         log.table(10)
@@ -151,11 +148,12 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(
     lakehouse.merge()
     value = {"id": 1, "dec": "2.00", "d": 2, "arr": [2]}
     good.row("u", at(20), value)
-    for name in kinds:
+    for name in BAD.keys() & kinds:
         bad[name].row("u", at(20), value | BAD[name][0])
-    bad["garbage"].raw(b'{"id":1}', b"not json", b"garbage")
+    if "garbage" in kinds:
+        bad["garbage"].raw(b'{"id":1}', b"not json", b"garbage")
     good.reached(at(20))
-    says = {name: BAD[name][1] for name in kinds} | {"garbage": "is not one of Millrace's"}
+    says = {name: BAD[name][1] if name in BAD else "is not one of Millrace's" for name in kinds}
     summary = lakehouse.merge()
     assert summary.exit_code == ExitCode.SINK
     errors = {table.name: str(table.error) for table in summary.tables if table.error}
@@ -166,7 +164,8 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(
     assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
 
 
-@pytest.mark.parametrize("is_committed", few([True, False], True), ids=["behind", "before"])
+@pytest.mark.proof
+@pytest.mark.parametrize("is_committed", [True, False], ids=["behind", "before"])
 def test_an_interrupted_run_is_finished_by_the_next_one(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:

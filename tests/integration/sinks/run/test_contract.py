@@ -96,21 +96,14 @@ def after(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 KILLS = [
-    pytest.param("_applied", after, False, id="applied"),
-    *(
-        pytest.param(
-            step, dying, first, id=f"{name}{first * ', first load'}", marks=pytest.mark.proof
-        )
-        for step, dying, first, name in (
-            ("_apply", before, True, "planned"),
-            ("_apply", before, False, "planned"),
-            ("_applied", after, True, "applied"),
-            ("_finished", before, True, "not recorded"),
-            ("_finished", before, False, "not recorded"),
-            ("_finished", after, True, "recorded"),
-            ("_finished", after, False, "recorded"),
-        )
-    ),
+    pytest.param(step, dying, first, id=f"{name}{first * ', first load'}")
+    for step, dying, name in (
+        ("_apply", before, "planned"),
+        ("_applied", after, "applied"),
+        ("_finished", before, "not recorded"),
+        ("_finished", after, "recorded"),
+    )
+    for first in (True, False)
 ]
 
 
@@ -134,6 +127,7 @@ class Exactness:
         assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
         assert target.rows() == changed(200)
 
+    @pytest.mark.proof
     @pytest.mark.parametrize(("step", "dying", "first"), KILLS)
     def test_a_run_that_is_killed_is_finished_by_the_next(
         self, target: TargetInTest, step: str, dying: Callable[..., Any], first: bool

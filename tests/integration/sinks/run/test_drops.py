@@ -11,6 +11,7 @@ from sinks.changes.names import END, IS_CURRENT
 from sinks.job import run_lakehouse
 from sinks.run.engine import Run
 from sinks.run.summary import RunSummary
+from tests.fixtures.few import few
 from tests.fixtures.indexes import Indexes, loaded
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import SYSTEM, HandLog, at, column, run_once
@@ -18,6 +19,7 @@ from tests.integration.sinks.run.test_contract import Killed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 COLUMNS = (column("id", "int4", 1), column("a", "text"))
+MARKED = {"source": "public.t", "name": "public.marked", "deletes": "mark"}
 DELETE: dict[str, Any] = {"table.drop.policy": "delete", "table.drop.delay.ms": 500}
 
 
@@ -28,8 +30,9 @@ def drop(log: HandLog, *, gone_ms: int, now_ms: int, lsn: int) -> None:
     log.reached(at(lsn, 0))
 
 
+@pytest.mark.parametrize("more", few([(), (MARKED,)], ()), ids=["usual", "marked"])
 def test_derived_tables_of_a_dropped_table_are_emptied_once(
-    lakehouse: Lakehouse,
+    lakehouse: Lakehouse, more: tuple[dict[str, Any], ...]
 ) -> None:
     said = list[str]()
 
@@ -37,8 +40,7 @@ def test_derived_tables_of_a_dropped_table_are_emptied_once(
         said.clear()
         return run_once(run_lakehouse, lakehouse.settings, lakehouse.spark, said.append)
 
-    marked = {"source": "public.t", "name": "public.marked", "deletes": "mark"}
-    lakehouse.configure(kinds=["current", "history"], tables=[marked], **DELETE)
+    lakehouse.configure(kinds=["current", "history"], tables=more, **DELETE)
     log = lakehouse.log(*COLUMNS)
     for number in range(3):
         log.row("r", at(100, 0), {"id": number, "a": f"a{number}"})
@@ -54,9 +56,10 @@ def test_derived_tables_of_a_dropped_table_are_emptied_once(
     emptied = merge()
     assert emptied.exit_code == ExitCode.OK
     assert {table.name for table in emptied.tables} == named
-    assert len(named) == 3
+    assert len(named) == 2 + len(more)
     assert lakehouse.read("public.t", "id") == []
-    assert lakehouse.read("public.marked", "_millrace_deleted") == [(True,)] * 3
+    for marked in (table["name"] for table in more):
+        assert lakehouse.read(marked, "_millrace_deleted") == [(True,)] * 3
     assert lakehouse.read("public.t_history", IS_CURRENT, END) == [(False, str(at(200, 0)))] * 3
 
     log.reached(at(300, 0))

@@ -80,7 +80,8 @@ def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
     assert "Spark's JVM has ended in the middle of the run: it was killed" in done.stdout
 
 
-@pytest.mark.parametrize("way", ["filling", pytest.param("collecting", marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("way", ["filling", "collecting"])
 def test_a_jvm_out_of_memory_is_told_by_its_setting(way: str) -> None:
     """Also one that throws no error, and only collects garbage: for seconds here, not a minute."""
     done = ended(way)
