@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from sinks.delta.cuts import Cut
-    from sinks.search.progress import Ledger, TableRecord
+    from sinks.search.progress import DocumentRecord, Ledger, TableRecord
 
 
 RUNS_SHOWN = 5
@@ -268,20 +268,29 @@ def search_status(
     progress: Progress | None,
     names: Sequence[TableName],
     states: Sequence[TableState],
+    lakehouse: SinkStatus | None,
 ) -> SinkStatus | None:
-    """How far search indexes are, those of these tables (with keys) and of joined documents."""
+    """How far search indexes are, those of these tables (with keys) and of joined documents.
+
+    The latter follow the ``lakehouse``.
+    """
     search = settings.search
     if search is None:
         return None
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.progress import Ledger
+    from sinks.search.progress import DocumentRecord, Ledger
 
     client = connect_search(search)
     check(client, search)  # one that is away is not waited for, as a merge would
     ledger = Ledger(client, search.index_prefix, settings.capture.topic_prefix)
     record = ledger.run()
-    indexes = _indexes(client, search, ledger, names)
+    documents = {
+        document.name: ledger.read(ledger.record_id("document", document.name), DocumentRecord)[0]
+        or DocumentRecord()
+        for document in search.documents
+    }
+    indexes = _indexes(client, search, ledger, names, documents)
     plan, outcome, checked = record.plan, record.outcome, record.checked
     wanted = {
         str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
@@ -290,11 +299,44 @@ def search_status(
     }
     drops = _drops(wanted, plan, outcome, progress, states, settings.capture)
     shown = {"sink": "search", "indexes": indexes, "drops": drops}
-    return _status(settings, progress, plan, outcome, checked, **shown)
+    status = _status(settings, progress, plan, outcome, checked, **shown)
+    return with_documents(status, documents.values(), lakehouse, progress)
+
+
+def with_documents(
+    status: SinkStatus,
+    documents: Iterable["DocumentRecord"],
+    lakehouse: SinkStatus | None,
+    log: Progress | None,
+) -> SinkStatus:
+    """How far a sink is whose joined documents come behind its other indexes.
+
+    It is no further than any of them, and has finished once all of them are where they were led.
+    """
+    lags_s, cut, finished = [status.lag_s], status.cut, status.finished
+    for record in documents:
+        if record.serves is None or record.at is None or record.frozen:
+            continue
+        reached = str(record.at.cut)
+        finished = finished and record.to is None
+        if record.to is None and lakehouse is not None and lakehouse.cut == reached:
+            lags_s.append(lakehouse.lag_s)
+            continue
+        cut = reached if cut is None else min(cut, reached)  # positions sort as their texts do
+        is_known = log is not None and record.at.committed_us
+        behind_us = log.cut_ts_us - record.at.committed_us if is_known and log else None
+        lags_s.append(None if behind_us is None else max(0.0, behind_us / 1e6))
+    known = [lag_s for lag_s in lags_s if lag_s is not None]
+    lag_s = max(known) if len(known) == len(lags_s) else None
+    return status.model_copy(update={"lag_s": lag_s, "cut": cut, "finished": finished})
 
 
 def _indexes(
-    client: "OpenSearch", search: SearchSettings, ledger: "Ledger", names: Sequence[TableName]
+    client: "OpenSearch",
+    search: SearchSettings,
+    ledger: "Ledger",
+    names: Sequence[TableName],
+    documents: Mapping[str, "DocumentRecord"],
 ) -> list[IndexStatus]:
     """Those that there are, or are going to be."""
     from sinks.search.dead_letters import DocumentDeadLetters
@@ -309,7 +351,7 @@ def _indexes(
         (
             _of_table(name, of_tables.get(name), refused.get(alias, 0))
             if name in tables
-            else _of_documents(name, ledger, refused.get(alias, 0))
+            else _of_documents(name, documents[name], refused.get(alias, 0))
         )
         for name, alias in by_name.items()
     ]
@@ -329,10 +371,7 @@ def _of_table(name: str, record: "TableRecord | None", refused: int) -> IndexSta
     )
 
 
-def _of_documents(name: str, ledger: "Ledger", refused: int) -> IndexStatus:
-    from sinks.search.progress import DocumentRecord
-
-    record = ledger.read(ledger.record_id("document", name), DocumentRecord)[0] or DocumentRecord()
+def _of_documents(name: str, record: "DocumentRecord", refused: int) -> IndexStatus:
     loading = record.loading
     return IndexStatus(
         name=name,

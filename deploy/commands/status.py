@@ -115,10 +115,8 @@ def collect(settings: Settings) -> Status:
     names = ask_log(lambda: keyed_tables(settings, states)) or []
     if any(not request.paused for state in states for request in state.requests):
         problems += map(str, filter(None, [why_unread(settings)]))
-    sinks = [
-        ask(lambda: lakehouse_status(settings, progress, states)),
-        ask(lambda: search_status(settings, progress, names, states)),
-    ]
+    lakehouse = ask(lambda: lakehouse_status(settings, progress, states))
+    search = ask(lambda: search_status(settings, progress, names, states, lakehouse))
     return Status(
         slot=slot_status,
         position=str(progress.position) if progress else None,
@@ -132,7 +130,7 @@ def collect(settings: Settings) -> Status:
             for dead_letter in dead_letters.values()
             if dead_letter.outcome is None
         ),
-        sinks=[sink for sink in sinks if sink is not None],
+        sinks=[sink for sink in (lakehouse, search) if sink is not None],
         problems=problems,
     )
 

@@ -228,7 +228,9 @@ class LakehouseCuts:
                 continue
             if all(self._stands(name, plan, outcome) for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
-                return Instant(run=number, cut=plan.cut, versions=versions)
+                return Instant(
+                    run=number, cut=plan.cut, versions=versions, committed_us=plan.cut_ts_us
+                )
         return None
 
     def _stands(self, name: str, plan: RunPlan, outcome: RunOutcome) -> bool:

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 
 class Instant(BaseModel):
-    """A cut (the ``run`` that made it), and its version of each of some tables."""
+    """A cut (the ``run`` that made it), and its version of each of some tables.
+
+    ``committed_us`` is when its last transaction was committed (µs since 1970; 0: none was seen).
+    """
 
     model_config = ConfigDict(frozen=True)
 
     run: int
     cut: PositionField
     versions: dict[str, TableVersion]
+    committed_us: int = 0
 
 
 class TableAtCut(Protocol):
