@@ -323,8 +323,8 @@ def with_documents(
             lags_s.append(lakehouse.lag_s)
             continue
         cut = reached if cut is None else min(cut, reached)  # positions sort as their texts do
-        is_known = log is not None and record.at.committed_us
-        behind_us = log.cut_ts_us - record.at.committed_us if is_known and log else None
+        committed_us = record.at.committed_us
+        behind_us = log.cut_ts_us - committed_us if log is not None and committed_us else None
         lags_s.append(None if behind_us is None else max(0.0, behind_us / 1e6))
     known = [lag_s for lag_s in lags_s if lag_s is not None]
     lag_s = max(known) if len(known) == len(lags_s) else None
