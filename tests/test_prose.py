@@ -1,0 +1,150 @@
+"""Pages that people read → short sentences, plain words, lines that fit.
+
+A page is in CHECKED once it was written for these rules; every other one is in UNCHECKED.
+"""
+
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+CHECKED: Final = {"CONTRIBUTING.md", "README.md"}
+UNCHECKED: Final = {
+    f"docs/{name}.md"
+    for name in (
+        *("chaos", "configuration", "debezium", "errors", "formats", "install", "lakehouse"),
+        *("operations", "performance", "postgresql", "search", "search-guide", "types"),
+        *("explanation/architecture", "explanation/guarantees", "explanation/runs"),
+        *("explanation/security", "explanation/unseen-changes"),
+    )
+}
+COLUMNS_MAX: Final = 120
+WORDS_MAX: Final = 35
+MEDIAN_MAX: Final = 16
+NINETIETH_MAX: Final = 28
+AVOIDED: Final = {
+    r"\banew\b": "again; from the beginning",
+    r"\bof such an? (one|table)\b": "name the thing",
+    r"\bothers'": "other tools', other users'",
+    r"\bis told\b|\bare told\b|\btold by\b": "is logged; names; reports",
+    r"\bhasn't any\b|\bhaven't any\b|\bhas no longer\b": "no longer has",
+    r"\bany more\b": "no longer",
+    r"\bas ever\b|\bas before\b": "say how",
+    r"\bwithout a word\b": "silently",
+    r"\btakes? \w+( and \w+)? away\b|\btaken away\b": "removes",
+    r"\bgives? (it|them) back\b": "returns",
+    r"\bbeside (it|them|that|this)\b": "next to; in addition to",
+    r"\bthereby\b|\bthereof\b|\btherein\b|\bhereby\b|\bwherein\b": "by, of, in which",
+    r"\bnevertheless\b|\bnonetheless\b": "even so",
+    r"\bmeanwhile\b.*\bmeanwhile\b": "once is enough",
+    r"\bmay well\b": "can",
+    r"\bso that not\b": "so that … doesn't",
+    r"\bnot until\b": "only after",
+    r"\bbe it\b": "whether",
+    r"\bby chance\b": "at random; may or may not",
+    r"\bfor good\b": "permanently",
+    r"\bfor now\b": "until …",
+    r"\bat once\b": "immediately; at the same time",
+    r"\bby and by\b|\bbit by bit\b": "gradually",
+    r"\ba good deal\b|\ba great many\b": "many",
+    r"\bgoes on\b|\bgo on\b|\bgoing on\b": "continues",
+    r"\bcomes? by\b": "runs",
+    r"\bleads? to nothing\b": "has no effect",
+    r"\bin vain\b": "without success",
+    r"\b(is|are) to be\b": "must be; give the command",
+    r"\bas (it|they) (is|are)\b": "unchanged",
+    r"\bhow (it|they) (is|are) meant\b": "its meaning",
+    r"\bthe one\b.{0,30}\bthe other\b": "name both",
+    r"\bwhich is why\b": "so",
+    r"\bwhose\b.{0,60}\bwhose\b": "two sentences",
+    r"\bof which\b|\bin which\b.{0,60}\bin which\b": "two sentences",
+    r"\blooks? at\b": "reads; checks",
+    r"^(What|Where|Who|Which|That which) [^?]*\b(is|are|was|were|has|have)\b[^?]*[.:]$": (
+        "begin with the subject"
+    ),
+    r"^(Not|No more|Neither) [a-z]": "a sentence has a verb and a subject",
+    r"^Without \w+,? it\b": "If there is no …",
+    r"^So (is|are|do|does)\b": "subject first",
+    r"\bmakes? it that\b": "makes",
+    r"\bthere is (no|a) \w+ that\b": "no … does; a … does",
+    r"\bin the case that\b|\bin case that\b": "if",
+    r"\bwith the help of\b": "with",
+    r"\bdue to the fact\b": "because",
+    r"\bin order to\b": "to",
+    r"\bit is possible to\b": "you can",
+    r"\bplease\b": "leave it out",
+    r"\bsimply\b|\bjust\b|\bobviously\b|\bof course\b": "leave it out",
+    r"\butilize\b|\bleverage\b|\bfacilitate\b": "use; help",
+}
+"""Pattern → what to write instead."""
+_FENCE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_BLOCK: Final = re.compile(r"\n\s*\n|\n(?=[-*|#] ?|\d+\. )")
+_ITEM: Final = re.compile(r"^([-*]|\d+\.) ")
+_CODE: Final = re.compile(r"`[^`]*`")
+_LINK: Final = re.compile(r"\]\([^)]*\)")
+_END: Final = re.compile(r"(?<=[.!?:;])\s+")
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Each sentence, also of tables and lists; code is one word."""
+    for block in _BLOCK.split(_FENCE.sub("", text)):
+        if block.startswith("#"):
+            continue
+        for cell in block.split("|") if block.startswith("|") else [_ITEM.sub("", block)]:
+            plain = " ".join(_LINK.sub("]", _CODE.sub("X", cell)).replace("*", "").split())
+            yield from (sentence for sentence in _END.split(plain) if len(words(sentence)) > 3)
+
+
+def words(sentence: str) -> list[str]:
+    return re.findall(r"[\w'-]+", sentence)
+
+
+def objections(text: str) -> list[str]:
+    """What a reader would stumble over."""
+    wrong = []
+    for number, line in enumerate(_FENCE.sub(lambda m: "\n" * m[0].count("\n"), text).split("\n")):
+        if len(line) > COLUMNS_MAX and not line.startswith("|"):
+            wrong.append(f"line {number + 1} has {len(line)} columns")
+    lengths = []
+    for sentence in sentences(text):
+        lengths.append(len(words(sentence)))
+        if lengths[-1] > WORDS_MAX:
+            wrong.append(f"{lengths[-1]} words: {sentence}")
+        for pattern, instead in AVOIDED.items():
+            if found := re.search(pattern, sentence, re.IGNORECASE):
+                wrong.append(f"{found[0]} (rather: {instead}): {sentence}")
+    if lengths and statistics.median(lengths) > MEDIAN_MAX:
+        wrong.append(f"half of its sentences have more than {MEDIAN_MAX} words")
+    if lengths and sorted(lengths)[int(0.9 * len(lengths))] > NINETIETH_MAX:
+        wrong.append(f"a tenth of its sentences has more than {NINETIETH_MAX} words")
+    return wrong
+
+
+@pytest.mark.parametrize("page", sorted(CHECKED))
+def test_a_page_reads_well(page: str) -> None:
+    assert objections((ROOT / page).read_text(encoding="utf-8")) == []
+
+
+def test_each_page_is_checked_or_waits_for_it() -> None:
+    pages = {"CONTRIBUTING.md", "README.md", *map(str, (ROOT / "docs").rglob("*.md"))}
+    names = {page.removeprefix(f"{ROOT}/") for page in pages}
+    decisions = {name for name in names if name.startswith("docs/decisions/")}
+    assert not CHECKED & UNCHECKED
+    assert names - decisions == CHECKED | UNCHECKED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Rows are read anew after that.",
+        "What was read is in the log by then.",
+        "It says so " + "and so " * 20 + "on.",
+        "x" * 121,
+    ],
+)
+def test_what_reads_badly_is_refused(text: str) -> None:
+    assert objections(text) != []
