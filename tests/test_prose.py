@@ -12,15 +12,29 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-CHECKED: Final = {"CONTRIBUTING.md", "README.md", "docs/explanation/guarantees.md"}
+CHECKED: Final = {
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/errors.md",
+    "docs/explanation/architecture.md",
+    "docs/explanation/guarantees.md",
+}
 UNCHECKED: Final = {
-    f"docs/{name}.md"
-    for name in (
-        *("chaos", "configuration", "debezium", "errors", "formats", "install", "lakehouse"),
-        *("operations", "performance", "postgresql", "search", "search-guide", "types"),
-        *("explanation/architecture", "explanation/runs"),
-        *("explanation/security", "explanation/unseen-changes"),
-    )
+    "docs/chaos.md",
+    "docs/configuration.md",
+    "docs/debezium.md",
+    "docs/explanation/runs.md",
+    "docs/explanation/security.md",
+    "docs/explanation/unseen-changes.md",
+    "docs/formats.md",
+    "docs/install.md",
+    "docs/lakehouse.md",
+    "docs/operations.md",
+    "docs/performance.md",
+    "docs/postgresql.md",
+    "docs/search.md",
+    "docs/search-guide.md",
+    "docs/types.md",
 }
 COLUMNS_MAX: Final = 120
 WORDS_MAX: Final = 35
