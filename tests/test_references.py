@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from tests.test_proofs import headings
+
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("cdc", "snapshots", "sinks", "compaction", "deploy", "benchmarks", "tests")
 PAGES: Final = [
@@ -26,7 +28,7 @@ TEXTS: Final = sorted(
 )
 FILE: Final = re.compile(r"(?<![\w./:-])(?:[\w-]+/)*(?!__init__)[\w-]+\.(?:pyx?|pxi|java)\b")
 MODULE: Final = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
-LINK: Final = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+LINK: Final = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 SAID: Final = re.compile(r'"""[^"]*(?:"{1,2}[^"]+)*"""|(?:^|  )# .*$', re.MULTILINE)
 """Texts in three quotes, and comments."""
 OTHERS: Final = ("compaction.lag",)
@@ -57,6 +59,14 @@ def _has(text: str, name: str) -> bool:
     return bool(re.search(rf"^\s*(?:{words}\b{name}\b|{name}\b\s*[:=,(])", text, re.MULTILINE))
 
 
+def leads(path: Path, page: str, anchor: str) -> bool:
+    """Whether a page's link to another one, or to itself, leads somewhere."""
+    target = (path.parent / page).resolve() if page else path
+    if not target.exists():
+        return False
+    return not anchor or anchor in headings(str(target.relative_to(ROOT)))
+
+
 def missing(path: Path) -> set[str]:
     """The names in a file that mean nothing."""
     text = said(path)
@@ -64,7 +74,7 @@ def missing(path: Path) -> set[str]:
     modules = {match[0] for match in MODULE.finditer(text)}
     links = LINK.findall(text) if path.suffix == ".md" else []
     return {
-        *(link for link in links if not (path.parent / link).exists()),
+        *(f"{page}#{anchor}" for page, anchor in links if not leads(path, page, anchor)),
         *(
             name
             for name in files
