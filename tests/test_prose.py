@@ -75,10 +75,10 @@ AVOIDED: Final = {
     r"\bwhose\b.{0,60}\bwhose\b": "two sentences",
     r"\bof which\b|\bin which\b.{0,60}\bin which\b": "two sentences",
     r"\blooks? at\b": "reads; checks",
-    r"^(What(?! happens)|Where|Who|Which|That which) [^?]*\b(is|are|was|were|has|have)\b[^?]*[.:]$": (
+    r"^(What(?! happens)|Where|Who|Which) [^?]*\b(is|are|was|were|has|have)\b[^?]*[.:]$": (
         "begin with the subject"
     ),
-    r"^(Not|No more|Neither) (?!covered\b|run\b|built\b)[a-z]": "a sentence has a verb and a subject",
+    r"^(Not|No more|Neither) (?!covered\b|run\b|built\b)[a-z]": "a verb and a subject",
     r"^Without \w+,? it\b": "If there is no …",
     r"^So (is|are|do|does)\b": "subject first",
     r"\bmakes? it that\b": "makes",
