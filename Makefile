@@ -24,7 +24,7 @@ OWN_JAR := sinks/jvm/millrace-sinks.jar
 # Maven resets a terminal's colours as it ends, colours or not.
 MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types rules bench bench-peers bench-pgsync dist manifest notice lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean
 
 ## help                 list these commands
 help:
@@ -118,8 +118,9 @@ psql:
 stop:
 	@$(RUN) -m deploy.local.stack stop
 
-## quick                lint, and the tests that need neither a server, Spark nor a JDK: a minute
-quick: environment lint
+## quick                lint, and the tests that need neither a server, Spark nor a JDK: one to two minutes
+quick: environment
+	@$(MAKE) -j2 types style
 	EXAMPLES=0.2 $(RUN) -m pytest -m "not server and not built and not proof" -n 2
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
@@ -183,10 +184,12 @@ lint:
 types:
 	.venv/bin/mypy
 
-# All tests are collected, to run a few: mypy takes longer, and make test compiles them no more.
-rules:
+style:
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
+
+# All tests are collected, to run a few: mypy takes longer, and make test compiles them no more.
+rules: style
 	$(RUN) -m pytest -k test_layout
 
 ## bench NAME=name      one of the benchmarks; ARGS="--rows 1000000" as it takes them
