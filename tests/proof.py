@@ -22,7 +22,7 @@ from tests.containers.engine import NONE_ANSWERS, engine
 
 REPORT: Final = REPOSITORY / ".cache" / "proof.json"
 PYTEST: Final = (sys.executable, "-m", "pytest")
-WORKERS: Final = ("-n", "3", "--dist", "loadgroup")
+WORKERS: Final = ("-n", "2", "--dist", "loadgroup")
 CORE: Final = (
     "tests/integration/test_end_to_end.py",
     "tests/integration/cdc/postgres",
