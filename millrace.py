@@ -1,6 +1,7 @@
-"""The public face: the version, and the command line.
+"""The public face: the version, the reader of the log, and the command line.
 
-Importing it costs nothing: ``main`` loads the commands when it is called.
+Importing it costs nothing: the reader is loaded when its name is imported, and ``main`` loads the
+commands when it is called.
 """
 
 import contextlib
@@ -13,12 +14,22 @@ import stat
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cdc.errors import DiskError, ExitCode, MillraceError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+    from cdc.reader.changes import changes
+    from cdc.reader.events import ChangeEvent, ChangeSource
+    from cdc.records.dead_letters import DeadLetter
+    from cdc.records.position import Lsn, Position
+
+__all__ = [
+    "ChangeEvent", "ChangeSource", "DeadLetter", "Lsn", "MillraceError", "Position", "changes",
+    "main",
+]  # fmt: skip
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 EXTRAS = {
@@ -29,13 +40,28 @@ EXTRAS = {
 """Package → the extra that brings it: the daemon's machine needs none of them."""
 
 
-def __getattr__(name: str) -> str:
-    """``__version__``, read from the installed package where it is wanted."""
-    if name != "__version__":
-        raise AttributeError(name)
-    from importlib.metadata import version
+READER: Final = {
+    "changes": "cdc.reader.changes",
+    "ChangeEvent": "cdc.reader.events",
+    "ChangeSource": "cdc.reader.events",
+    "DeadLetter": "cdc.records.dead_letters",
+    "Lsn": "cdc.records.position",
+    "Position": "cdc.records.position",
+}
+"""What programs read the log by → its module."""
 
-    return version("millrace")
+
+def __getattr__(name: str) -> Any:
+    """The reader's names, and ``__version__`` of the installed package, where they are wanted."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("millrace")
+    if name not in READER:
+        raise AttributeError(name)
+    from importlib import import_module
+
+    return getattr(import_module(READER[name]), name)
 
 
 def main() -> None:

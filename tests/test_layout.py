@@ -34,6 +34,7 @@ ALLOWED: Final = {
     "cdc.postgres": SETTINGS | {"cdc.events", "cdc.wal"},
     "cdc.kafka": SETTINGS | {"cdc.compiled"},
     "cdc.log": SETTINGS | {"cdc.kafka"},
+    "cdc.reader": SETTINGS | {"cdc.convert", "cdc.kafka", "cdc.log"},
     "cdc.transforms": SETTINGS | {"cdc.events"},
     "cdc.convert": EVENTS,
     "cdc.dead_letters": EVENTS | {"cdc.convert", "cdc.kafka", "cdc.log", "cdc.postgres"},
@@ -59,18 +60,25 @@ ALLOWED: Final = {
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
     "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
-    "millrace": {"cdc.compiled", "cdc.errors", "deploy.commands"},
+    "millrace": RECORDS | {"cdc.compiled", "cdc.reader", "deploy.commands"},
 }
 """Package → what it may import beside itself; a package's name stands for all below it."""
 
 LIBRARIES: Final = {
     "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots", "deploy"},
-    "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "deploy"},
+    "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "cdc.reader", "deploy"},
     "pyspark": {"sinks", "compaction", "deploy"},
     "delta": {"sinks", "compaction", "deploy.local"},
     "opensearchpy": {"sinks.search", "compaction", "deploy"},
     "sqlglot": {"cdc.postgres"},
-    "pydantic": {"cdc.records", "cdc.settings", "cdc.dead_letters", "sinks", "deploy"},
+    "pydantic": {
+        "cdc.records",
+        "cdc.reader",
+        "cdc.settings",
+        "cdc.dead_letters",
+        "sinks",
+        "deploy",
+    },
 }
 """Library → the packages that may import it. cdc.wal imports the standard library only."""
 PURE: Final = {"cdc.wal", "cdc.errors", "cdc.faults"}

@@ -21,6 +21,7 @@ CHECKED: Final = {
     "docs/explanation/guarantees.md",
     "docs/install.md",
     "docs/postgresql.md",
+    "docs/reader.md",
     "docs/search-guide.md",
 }
 UNCHECKED: Final = {

@@ -5,6 +5,7 @@ what stands before it. Offsets aren't a count (transaction markers, aborted reco
 compaction took leave gaps), so the end is reached when the broker says so, not at a number.
 """
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from cdc.errors import LogFormatError, LogUnreachableError
 from cdc.kafka import options
 from cdc.kafka.admin import ATTEMPT_S, METADATA_S, PATIENCE_S, do_nothing
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
-from cdc.records.dead_letters import PIECES_PARTITION, DeadLetter, piece_key
+from cdc.records.dead_letters import PIECES_PARTITION, Claim, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 from cdc.records.topics import progress_topic
 
@@ -152,23 +153,39 @@ def read_pieces(
     while_waiting: Callable[[], None] = do_nothing,
 ) -> bytes:
     """The contents of a dead letter; raises LogFormatError where they are gone."""
-    reader = _Reader(_StateConsumer(kafka_options, while_waiting), topic, PIECES_PARTITION)
     wanted = {
         piece_key("letter", dead_letter.id, number): number for number in range(dead_letter.pieces)
     }
+    reader = _Reader(_StateConsumer(kafka_options, while_waiting), topic, PIECES_PARTITION)
+    pieces = _read_pieces(reader, wanted, dead_letter.ts_ms)
+    if len(pieces) < len(wanted):
+        what = f"what dead letter {dead_letter.id} holds is gone"
+        raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
+    return b"".join(pieces[number] for number in sorted(pieces))
+
+
+def read_claim(kafka_options: Mapping[str, str], claim: Claim, ts_ms: int) -> bytes | None:
+    """The value that a record of that time refers to; None where some of it is gone."""
+    wanted = {piece_key("claim", claim.id, number): number for number in range(claim.pieces)}
+    reader = _Reader(_StateConsumer(kafka_options, do_nothing), claim.topic, PIECES_PARTITION)
+    pieces = _read_pieces(reader, wanted, ts_ms)
+    value = b"".join(pieces[number] for number in sorted(pieces))
+    return value if hashlib.sha256(value).hexdigest() == claim.sha256 else None
+
+
+def _read_pieces(reader: "_Reader", wanted: Mapping[bytes, int], ts_ms: int) -> dict[int, bytes]:
+    """Pieces by their numbers, of what was written at about a time; without those that are gone."""
     pieces: dict[int, bytes] = {}
+    if not wanted:
+        return pieces
     low, stop = reader.bounds()
-    for message in reader.read(max(low, reader.offset_at(dead_letter.ts_ms - _CLOCKS_MS)), stop):
+    for message in reader.read(max(low, reader.offset_at(ts_ms - _CLOCKS_MS)), stop):
         number = wanted.get(message.key() or b"")
         if number is not None and (value := message.value()) is not None:
             pieces[number] = value
-        if len(pieces) == dead_letter.pieces:
+        if len(pieces) == len(wanted):
             break
-    else:
-        if wanted:
-            what = f"what dead letter {dead_letter.id} holds is gone"
-            raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
-    return b"".join(pieces[number] for number in sorted(pieces))
+    return pieces
 
 
 class _StateConsumer:

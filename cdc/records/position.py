@@ -89,6 +89,25 @@ def filled_field(filled: Sequence[int]) -> str:
     return f"/{','.join(str(index + 1) for index in filled)}" if filled else ""
 
 
+class RecordPosition(NamedTuple):
+    """What a header says: ``filled`` are the indexes of the columns that were filled."""
+
+    position: Position
+    schema_version: int
+    filled: tuple[int, ...] = ()
+
+
+def parse_header(value: bytes) -> RecordPosition:
+    """Read the header; raises ValueError for anything else.
+
+    Fields that a later format adds behind these are ignored.
+    """
+    position, version, *more = value.decode("ascii").split("/")
+    ordinals = more[0].split(",") if more and more[0] else ()
+    filled = tuple(int(ordinal) - 1 for ordinal in ordinals)
+    return RecordPosition(Position.parse(position), int(version), filled)
+
+
 class Origin(NamedTuple):
     """The transaction was replicated from elsewhere."""
 

@@ -7,7 +7,7 @@ https://debezium.io/documentation/reference/stable/connectors/postgresql.html (a
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from cdc.records.schema import TableName
@@ -78,6 +78,19 @@ def data_topic(prefix: str, table: TableName) -> str:
     return _INVALID.sub("_", f"{prefix}.{table}")[:NAME_CHARS_MAX]
 
 
+def tables_of(
+    topics: Iterable[str], prefix: str, captures: Callable[[str], bool]
+) -> dict[TableName, str]:
+    """The tables among topics' names; those of transactions and messages have none."""
+    tables: dict[TableName, str] = {}
+    for topic in topics:
+        rest = topic.removeprefix(f"{prefix}.")
+        name = TableName.parse(rest)
+        if rest != topic and name.namespace and name.name and captures(rest):
+            tables[name] = topic
+    return tables
+
+
 def kafka_name(topic: str) -> str:
     """What Kafka tells topics apart by: those that differ by ``.`` and ``_`` only are one to it."""
     return topic.replace(".", "_")
@@ -126,6 +139,11 @@ def table_topic(prefix: str) -> str:
 def made_topic(prefix: str) -> str:
     """Where it is kept which topics are Millrace's own making."""
     return f"{OWN_TOPICS}{prefix}.topics"
+
+
+def reader_topic(prefix: str) -> str:
+    """Where it is kept how far groups of readers are."""
+    return f"{OWN_TOPICS}{prefix}.readers"
 
 
 def dead_letter_topic(prefix: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cdc.errors import MillraceError
 from cdc.log.offsets import LogReader, Offsets
 from cdc.records.schema import TableName
+from cdc.records.topics import tables_of
 from sinks.log.counts import ranges, some_of
 from sinks.log.records import committed, has_records
 from sinks.run.debezium_topic import DebeziumTopic
@@ -79,19 +80,6 @@ def _compacted_after(config: Mapping[str, str]) -> timedelta | None:
     if "compact" not in config["cleanup.policy"]:
         return None
     return timedelta(milliseconds=min(int(config["min.compaction.lag.ms"]), _LONGEST_MS))
-
-
-def tables_of(
-    topics: "Mapping[str, object] | list[str]", prefix: str, captures: Callable[[str], bool]
-) -> dict[TableName, str]:
-    """The tables among topics' names; those of transactions and messages have none."""
-    tables: dict[TableName, str] = {}
-    for topic in topics:
-        rest = topic.removeprefix(f"{prefix}.")
-        name = TableName.parse(rest)
-        if rest != topic and name.namespace and name.name and captures(rest):
-            tables[name] = topic
-    return tables
 
 
 def topic_of(table: TablePlan) -> DebeziumTopic:

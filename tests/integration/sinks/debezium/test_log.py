@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 from cdc.errors import MillraceError
 from cdc.kafka.admin import LogAdmin
 from cdc.records.schema import TableName
+from cdc.records.topics import tables_of
 from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
 from sinks.changes.derived import derived_tables, table_path
@@ -19,7 +20,7 @@ from sinks.changes.shape import plain_shape
 from sinks.debezium.changes import DebeziumChanges
 from sinks.debezium.described import ConnectorOptions, RecordSource
 from sinks.debezium.inspection import PlannedTopics, plan_tables
-from sinks.debezium.log import BrokerTopic, TopicLog, tables_of, topic_of
+from sinks.debezium.log import BrokerTopic, TopicLog, topic_of
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, MadeRegistry, Raw, as_avro, recorded
 from tests.fixtures.made_plans import table_plan

@@ -1,0 +1,1 @@
+"""The log → changes for programs of anybody: typed events, at least once, from where a group is."""

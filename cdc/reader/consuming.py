@@ -1,0 +1,117 @@
+"""Partitions and offsets → committed records, and what the brokers complain of as errors.
+
+A broker that is away is waited for: its partitions go on when it is back.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdc.errors import LogForgottenError, LogUnreachableError, MillraceError
+from cdc.kafka import options
+from cdc.kafka.admin import PATIENCE_S
+from cdc.kafka.errors import is_access, log_error, reason
+from cdc.log.offsets import Offsets
+
+WAIT_S: Final = 0.2
+"""How long a call waits for a record: a signal, or a position to keep, waits no longer."""
+_END: Final = "_PARTITION_EOF"
+_FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+_MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+_SESSION_MS: Final = "10000"
+"""So long after a member has died without a word, others have its partitions."""
+
+
+def make_consumer(
+    kafka_options: Mapping[str, str], group_id: str = ""
+) -> tuple[Consumer, "Complaints"]:
+    """A consumer of committed records; with a group it takes part in Kafka's assignment."""
+    complaints = Complaints()
+    config: dict[str, Any] = {
+        "session.timeout.ms": _SESSION_MS,
+        **options.follower_options(kafka_options),
+        "error_cb": complaints.add,
+    }
+    if group_id:
+        config |= {"group.id": group_id, "partition.assignment.strategy": "range"}
+    return options.client(Consumer, config, kafka_options), complaints
+
+
+class Complaints:
+    """What a client complains of while it runs: only what nobody can wait out ends a reader."""
+
+    def __init__(self) -> None:
+        self._fatal: KafkaError | None = None
+
+    def add(self, error: KafkaError) -> None:
+        """Take one in."""
+        if is_access(error):
+            self._fatal = error
+
+    def raise_fatal(self) -> None:
+        """Raise what was complained of, if trying again is no use."""
+        if self._fatal is not None:
+            raise log_error(self._fatal, "reading the log")
+
+
+def record_of(message: Message | None) -> Message | None:
+    """A message that is a record; None for what passes; raises a log's error for the rest."""
+    error = message.error() if message is not None else None
+    if message is None or error is None:
+        return message
+    if is_access(error) or error.name() in _FORGOTTEN | _MISSING or error.fatal():
+        raise _ended(message, error)
+    return None
+
+
+def is_end(message: Message | None) -> bool:
+    """Whether a message says that its partition has no more records."""
+    error = message.error() if message is not None else None
+    return error is not None and error.name() == _END
+
+
+def _ended(message: Message, error: KafkaError) -> MillraceError:
+    where = f"topic {message.topic()}, partition {message.partition()}"
+    if error.name() in _FORGOTTEN:
+        return LogForgottenError(
+            "the log no longer has what comes next for this reader",
+            where=where,
+            remedy="read by a new group, from the beginning; and read more often than log.keep",
+        )
+    return log_error(error, "reading the log", where)
+
+
+def read_range(
+    kafka_options: Mapping[str, str], starts: Offsets, ends: Offsets
+) -> Iterator[Message]:
+    """Committed records from ``starts`` until before ``ends``, partition by partition.
+
+    Raises LogUnreachableError where nothing comes for PATIENCE_S.
+    """
+    consumer, complaints = make_consumer(kafka_options)
+    for topic, numbers in starts.items():
+        for number, start in numbers.items():
+            if start < ends[topic][number]:
+                consumer.assign([TopicPartition(topic, number, start)])
+                yield from _until(consumer, complaints, ends[topic][number])
+
+
+def _until(consumer: Consumer, complaints: Complaints, stop: int) -> Iterator[Message]:
+    waited_s = 0.0
+    while waited_s < PATIENCE_S:
+        try:
+            message = consumer.poll(WAIT_S)
+        except KafkaException as exception:
+            raise log_error(reason(exception), "reading the log") from None
+        complaints.raise_fatal()
+        if is_end(message):
+            return
+        if (record := record_of(message)) is None:
+            waited_s += WAIT_S
+        elif (record.offset() or 0) >= stop:
+            return
+        else:
+            waited_s = 0.0
+            yield record
+    raise LogUnreachableError(f"reading the log: nothing came for {PATIENCE_S:.0f} s")

@@ -1,0 +1,201 @@
+"""A group's name → where it is in each partition, kept in the log.
+
+What goes in: offsets behind what members of the group have processed. What comes out: where to go
+on. A member that was taken for dead may write behind a newer member's back: its offset is lower,
+and true, so that the next start repeats changes and loses none.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.errors import ConfigError, LogForgottenError
+from cdc.kafka.admin import LogAdmin
+from cdc.kafka.copies import MIN_ISR, copies_of
+from cdc.kafka.errors import log_error
+from cdc.kafka.sending import Sender
+from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.log.offsets import Offsets
+from cdc.log.state import StateReader
+from cdc.reader.start import StartFinder
+from cdc.reader.topics import TableTopic
+from cdc.records.made_topics import MadeTopic
+from cdc.records.position import Position
+from cdc.records.readers import ReaderOffset, ReaderRecord
+from cdc.records.topics import made_topic, reader_topic
+from cdc.settings import Settings
+
+Partition = tuple[str, int]
+"""Topic and partition."""
+_EXISTS: Final = "TOPIC_ALREADY_EXISTS"
+
+
+class ReaderGroup:
+    """Where one group is: read at its start and when Kafka assigns partitions, kept in between."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.name = name
+        self._settings = settings
+        self._topic = reader_topic(settings.capture.topic_prefix)
+        self._states = StateReader(settings.kafka)
+        self._sender = Sender(settings.kafka)
+        self._places: dict[Partition, ReaderOffset] = {}
+        self.cut: Position | None = None
+
+    def read(self) -> bool:
+        """Read where the group is; returns whether there is any record of it."""
+        records = [
+            record
+            for record in self._states.read_all(self._topic, ReaderRecord)
+            if record.group == self.name
+        ]
+        places: dict[Partition, ReaderOffset] = {}
+        for record in records:
+            if record.start:
+                for place in record.offsets:
+                    at = place.topic, place.partition
+                    first = places.setdefault(at, place)
+                    places[at] = min(first, place, key=lambda each: each.offset)
+        for record in records:
+            if not record.start:
+                places |= {(place.topic, place.partition): place for place in record.offsets}
+        self._places = places
+        self.cut = next((record.cut for record in records if record.cut is not None), None)
+        return bool(records)
+
+    def require_kind(self, *, transactions: bool) -> None:
+        """Raise ConfigError for a group that has read in the other way."""
+        if transactions != (self.cut is not None):
+            way = "changes one by one" if transactions else "whole transactions"
+            raise ConfigError(
+                f"the group {self.name} reads {way}",
+                where="group",
+                remedy="name another group: what one has processed says nothing for the other way",
+            )
+
+    def unknown(self, topics: Mapping[str, TableTopic]) -> dict[str, TableTopic]:
+        """Topics that the group knows nothing of."""
+        known = {topic for topic, _ in self._places}
+        return {name: topic for name, topic in topics.items() if name not in known}
+
+    def ids(self) -> dict[str, str]:
+        """The topics that the group has places in, with Kafka's ids of them."""
+        return {place.topic: place.topic_id for place in self._places.values()}
+
+    def begin(
+        self,
+        topics: Mapping[str, TableTopic],
+        starts: Offsets,
+        kept_from: Offsets,
+        cut: Position | None = None,
+    ) -> None:
+        """Write where the group begins in topics that it hasn't read yet."""
+        now_ms = time.time_ns() // 1_000_000
+        places = tuple(
+            ReaderOffset(
+                topic=name,
+                topic_id=topics[name].id,
+                partition=number,
+                offset=offset,
+                kept_from=kept_from[name][number],
+                begun_ms=now_ms,
+            )
+            for name in topics
+            for number, offset in starts[name].items()
+        )
+        record = ReaderRecord(
+            group=self.name, offsets=places, start=uuid.uuid4().hex, cut=cut, ts_ms=now_ms
+        )
+        self._write([record])
+        self.read()
+
+    def offset(self, topic: TableTopic, partition: int) -> int:
+        """Where to go on; 0 in a topic that is newer than the group."""
+        place = self._places.get((topic.name, partition))
+        return 0 if place is None else place.offset
+
+    def require_kept(self, finder: StartFinder, topics: Mapping[str, TableTopic]) -> None:
+        """Raise LogForgottenError where the log may have lost what the group hasn't read.
+
+        A group that began with what was older than log.keep may read that for as long again.
+        """
+        keep_ms = self._settings.log.keep.total_seconds() * 1_000
+        now_ms = time.time_ns() // 1_000_000
+        offsets: Offsets = {}
+        for (name, number), place in self._places.items():
+            if name in topics and number < topics[name].partitions:
+                is_first_pass = now_ms - place.begun_ms < keep_ms
+                offset = max(place.offset, place.kept_from) if is_first_pass else place.offset
+                offsets.setdefault(name, {})[number] = offset
+        known = {name: topics[name] for name in offsets}
+        lows, ends = finder.bounds(known)
+        late = finder.forgotten(offsets, self._settings.log.keep)
+        for name, numbers in offsets.items():
+            for number, offset in numbers.items():
+                is_short = ends[name][number] < offset
+                if number in late.get(name, {}) or offset < lows[name][number] or is_short:
+                    raise LogForgottenError(
+                        f"the group {self.name} comes too late: the log may have forgotten changes"
+                        " that it hasn't read",
+                        where=f"topic {name}, partition {number}, offset {offset}",
+                        remedy="read by a new group, from the beginning; and read more often than"
+                        f" log.keep ({self._settings.log.keep})",
+                    )
+
+    def keep(self, topics: Mapping[str, TableTopic], offsets: Mapping[Partition, int]) -> None:
+        """Write how far members have come in these partitions, each by itself."""
+        places = [self._moved(topics[place[0]], place[1], offsets[place]) for place in offsets]
+        now_ms = time.time_ns() // 1_000_000
+        self._write(
+            ReaderRecord(group=self.name, offsets=(place,), ts_ms=now_ms) for place in places
+        )
+
+    def keep_cut(
+        self, topics: Mapping[str, TableTopic], offsets: Mapping[Partition, int], cut: Position
+    ) -> None:
+        """Write how far the group has come: all transactions up to the cut are processed."""
+        places = tuple(
+            self._moved(topics[topic], number, offset)
+            for (topic, number), offset in offsets.items()
+        )
+        now_ms = time.time_ns() // 1_000_000
+        self._write([ReaderRecord(group=self.name, offsets=places, cut=cut, ts_ms=now_ms)])
+        self.cut = cut
+
+    def _moved(self, topic: TableTopic, number: int, offset: int) -> ReaderOffset:
+        before = self._places.get((topic.name, number))
+        place = ReaderOffset(
+            topic=topic.name,
+            topic_id=topic.id,
+            partition=number,
+            offset=offset,
+            kept_from=before.kept_from if before else 0,
+            begun_ms=before.begun_ms if before else time.time_ns() // 1_000_000,
+        )
+        self._places[topic.name, number] = place
+        return place
+
+    def _write(self, records: Iterable[ReaderRecord]) -> None:
+        self._sender.send(
+            self._topic, [(record.key, record.model_dump_json().encode()) for record in records]
+        )
+
+    def ensure_topic(self) -> None:
+        """Make the topic where it isn't there: written down first, so that `drop` takes it."""
+        settings, admin = self._settings, LogAdmin(self._settings.kafka)
+        written_down = made_topic(settings.capture.topic_prefix)
+        existing = admin.describe([self._topic, written_down])
+        if self._topic in existing:
+            return
+        if written_down in existing:
+            made = MadeTopic(topic=self._topic, ts_ms=time.time_ns() // 1_000_000)
+            self._sender.send(written_down, [(made.key, made.model_dump_json().encode())])
+        copies = copies_of(settings.log, admin.broker_count())
+        config = {**STATE_CONFIG, MIN_ISR: str(copies.min_isr)}
+        topic = NewTopic(self._topic, 1, copies.replication_factor, config=config)
+        error = admin.create([topic]).get(self._topic)
+        if error is not None and error.name() != _EXISTS:
+            raise log_error(error, "creating a topic", f"topic {self._topic}")

@@ -1,0 +1,171 @@
+"""Where a reader is to begin → the offset of each partition.
+
+A time, or an LSN, is found in two steps: by the times at which records were written, which are a
+little later than those of the commits, and then by reading on to the first change that counts. Of
+an LSN the progress topic tells a time before which the log had nothing at or past it.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
+
+from confluent_kafka import IsolationLevel, Message
+
+from cdc.errors import ConfigError, LogForgottenError
+from cdc.kafka.admin import EARLIEST, LATEST
+from cdc.log.offsets import LogReader, Offsets
+from cdc.reader.consuming import read_range
+from cdc.reader.envelope import headers_of, place_of
+from cdc.reader.topics import TableTopic
+from cdc.records.position import HEADER, Lsn, Position, parse_header
+from cdc.records.state import Progress, parse_state
+from cdc.records.topics import progress_topic
+from cdc.settings import Settings
+
+Start: TypeAlias = str | datetime | Lsn
+"""``beginning``, ``now``, a time or an LSN; both may be text."""
+CLOCKS_MS: Final = 600_000
+"""How much earlier than its commit a record's time may be, as clocks differ."""
+ParsedStart: TypeAlias = Literal["beginning", "now"] | datetime | Lsn
+_CommitTimeOf = Callable[[Message], datetime | None]
+"""A record → when its change was committed; None: it says nothing of that."""
+
+
+def parse_start(start: Start) -> ParsedStart:
+    """Read the text of an LSN or of a time; raises ConfigError for anything else."""
+    if isinstance(start, str) and start not in {"beginning", "now"}:
+        try:
+            start = Lsn.parse(start) if "/" in start else datetime.fromisoformat(start)
+        except ValueError:
+            raise ConfigError(
+                f"{start} isn't a place to start at",
+                where="start",
+                remedy="say beginning, now, an LSN (16/B374D848), or a time with its offset"
+                " (2026-11-27T10:00:00Z)",
+            ) from None
+    if isinstance(start, datetime) and start.tzinfo is None:
+        raise ConfigError(
+            f"the time {start} has no offset",
+            where="start",
+            remedy=f"say which one is meant, such as {start.isoformat()}Z",
+        )
+    return start  # type: ignore[return-value]  # of texts two are left
+
+
+class StartFinder(LogReader):
+    """Finds offsets by what the log has at the moment."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.kafka)
+        self._kafka = settings.kafka
+        self._settings = settings
+        self._keep = settings.log.keep
+
+    def kept_from(self, topics: Mapping[str, TableTopic]) -> Offsets:
+        """The first records that are younger than log.keep."""
+        return self._first_since(_partitions(topics), self._since_ms())
+
+    def bounds(self, topics: Mapping[str, TableTopic]) -> tuple[Offsets, Offsets]:
+        """The first offsets, and the ends of what is committed."""
+        return self._committed_bounds(_partitions(topics), {})
+
+    def offsets(
+        self,
+        start: ParsedStart,
+        topics: Mapping[str, TableTopic],
+        commit: _CommitTimeOf,
+        epoch: int,
+    ) -> Offsets:
+        """Where to begin in each partition.
+
+        Raises LogForgottenError for a time or an LSN older than log.keep: of what was then, the
+        log may have lost changes.
+        """
+        if start == "beginning":
+            return self._offsets(_partitions(topics), EARLIEST)
+        if start == "now":
+            return self._offsets(_partitions(topics), LATEST, IsolationLevel.READ_COMMITTED)
+        if isinstance(start, Lsn):
+            return self._from_lsn(Position(epoch, start, 0), topics)
+        if start < datetime.now(UTC) - self._keep:
+            raise self._too_old(f"the time {start}")
+        since_ms = int(start.timestamp() * 1_000) - CLOCKS_MS
+
+        def counts(message: Message) -> bool:
+            committed = commit(message)
+            return committed is not None and committed >= start
+
+        return self._first(topics, since_ms, counts)
+
+    def _from_lsn(self, position: Position, topics: Mapping[str, TableTopic]) -> Offsets:
+        if not self._settings.captures_itself:
+            raise ConfigError(
+                "records of a real Debezium don't say the LSN of their commit",
+                where="start",
+                remedy="start at a time",
+            )
+        since_ms = self._time_before(position)
+        is_proven = since_ms is not None and since_ms >= self._since_ms()
+
+        def counts(message: Message) -> bool:
+            nonlocal is_proven
+            header = headers_of(message).get(HEADER)
+            if header is None:
+                return False
+            if parse_header(header).position >= position:
+                return True
+            is_proven = True  # it is older than the LSN, and younger than log.keep
+            return False
+
+        found = self._first(topics, max(since_ms or 0, self._since_ms()) - CLOCKS_MS, counts)
+        starts = self._offsets(_partitions(topics), EARLIEST)
+        was_always_there = all(start == 0 for each in starts.values() for start in each.values())
+        if not is_proven and not (was_always_there and not self.forgotten(starts, self._keep)):
+            raise self._too_old(f"LSN {position.commit_lsn}")
+        return found
+
+    def _time_before(self, position: Position) -> int | None:
+        """When (ms since 1970) the log had nothing at that position yet; None: nobody knows."""
+        topic = progress_topic(self._settings.capture.topic_prefix)
+        starts, ends = self._committed_bounds([(topic, 0)], {})
+        before: int | None = None
+        for message in read_range(self._kafka, starts, ends):
+            if (value := message.value()) is None:
+                continue
+            progress = parse_state(Progress, value, topic)
+            is_own = progress.slot == self._settings.capture.slot_name
+            if is_own and progress.position < position:
+                before = progress.ts_ms or message.timestamp()[1]
+        return before
+
+    def _first(
+        self, topics: Mapping[str, TableTopic], since_ms: int, counts: Callable[[Message], bool]
+    ) -> Offsets:
+        """The first record of each partition since a time that counts; the end where none does."""
+        starts = self._first_since(_partitions(topics), max(0, since_ms))
+        _, ends = self.bounds(topics)
+        found: Offsets = {topic: dict(numbers) for topic, numbers in ends.items()}
+        for topic, numbers in starts.items():
+            for number, start in numbers.items():
+                alone = {topic: {number: start}}, {topic: {number: ends[topic][number]}}
+                for message in read_range(self._kafka, *alone):
+                    if not topics[topic].table or counts(message):
+                        found[topic][number] = place_of(message)[2]
+                        break
+        return found
+
+    def _since_ms(self) -> int:
+        return int((time.time() - self._keep.total_seconds()) * 1_000)
+
+    def _too_old(self, what: str) -> LogForgottenError:
+        return LogForgottenError(
+            f"{what} may be older than log.keep ({self._keep}): changes since then can be missing",
+            where="start",
+            remedy="start at the beginning, which has the newest change of each row; or at a later"
+            " time",
+        )
+
+
+def _partitions(topics: Mapping[str, TableTopic]) -> list[tuple[str, int]]:
+    return [(topic.name, number) for topic in topics.values() for number in range(topic.partitions)]

@@ -1,0 +1,126 @@
+"""Tables → their topics, as the log's state or, of a real Debezium's, the brokers know them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from cdc.errors import ConfigError, LogMissingError, MillraceError, TopicMismatchError
+from cdc.kafka.admin import LogAdmin, do_nothing
+from cdc.log.offsets import log_missing
+from cdc.log.state import StateReader
+from cdc.records.schema import TableSchema
+from cdc.records.state import Progress, TableState
+from cdc.records.topics import (
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    table_topic,
+    tables_of,
+)
+from cdc.settings import Settings
+
+
+class TableTopic(NamedTuple):
+    """A topic to read, and the table whose changes it has; the dead letters' has none."""
+
+    table: str
+    name: str
+    partitions: int
+    id: str
+
+
+class ReadTopics:
+    """The topics of the tables that a reader wants; None: of all that are captured."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tables: Iterable[str] | None,
+        while_waiting: Callable[[], None] = do_nothing,
+    ) -> None:
+        self._settings = settings
+        self._prefix = settings.capture.topic_prefix
+        self._wanted = None if tables is None else frozenset(tables)
+        for table in sorted(self._wanted or ()):
+            if not settings.capture.captures(table):
+                raise ConfigError(
+                    f"{table} isn't captured",
+                    where="tables",
+                    remedy="name a table as schema.table, one that table.include.list captures",
+                )
+        self._admin = LogAdmin(settings.kafka, while_waiting)
+        self._states = StateReader(settings.kafka, while_waiting)
+        self._topics: dict[str, TableTopic] = {}
+        self._schemas: dict[tuple[str, int], TableSchema] = {}
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether the log says up to where it has whole transactions."""
+        return self._settings.captures_itself
+
+    def progress(self) -> Progress:
+        """How far the log is; raises LogMissingError where no daemon has written one."""
+        slot = self._settings.capture.slot_name
+        progress = self._states.last_progress(progress_topic(self._prefix), slot)
+        if progress is None:
+            raise log_missing(self._prefix, slot, self._admin.servers)
+        return progress
+
+    def read(self) -> Mapping[str, TableTopic]:
+        """The topics that there are by now, by their names; raises TopicMismatchError for another.
+
+        Those that there were stay: a reader holds offsets of them.
+        """
+        names = self._names()
+        new = [name for name in names if name not in self._topics]
+        failed: dict[str, MillraceError] = {}
+        for name, details in self._admin.details(new, failed).items():
+            partitions = details.partitions if names[name] else 1  # the others hold contents
+            topic = TableTopic(names[name], name, partitions, details.id)
+            self._topics[name] = topic
+        for error in failed.values():
+            raise error
+        return self._topics
+
+    def require_same(self, ids: Mapping[str, str]) -> None:
+        """Raise TopicMismatchError where a topic isn't the one that had an id."""
+        for name, id_ in ids.items():
+            topic = self._topics.get(name)
+            if topic is not None and topic.id != id_:
+                raise TopicMismatchError(
+                    "the topic was made again: it isn't the one that the group has read so far",
+                    where=f"topic {name}",
+                    remedy="read by a new group",
+                )
+
+    def schema(self, table: str, version: int) -> TableSchema | None:
+        """A version of a table's schema; None of a real Debezium's, which has none."""
+        if not self.has_cut:
+            return None
+        if (table, version) not in self._schemas:
+            for schema in self._states.read_all(schema_topic(self._prefix), TableSchema):
+                self._schemas[str(schema.name), schema.version] = schema
+        return self._schemas.get((table, version))
+
+    def _names(self) -> dict[str, str]:
+        """Topics of wanted tables → the tables; the dead letters' with them."""
+        existing = self._admin.partitions()
+        if self.has_cut:
+            states = self._states.read_all(table_topic(self._prefix), TableState)
+            tables = {str(state.name): state.topic for state in states if state.is_in_log}
+        else:
+            captured = tables_of(existing, self._prefix, self._settings.capture.captures)
+            tables = {str(table): topic for table, topic in captured.items()}
+            if not tables:
+                raise LogMissingError(
+                    f"there is no topic of a captured table under topic.prefix {self._prefix}",
+                    where=f"bootstrap.servers {self._admin.servers}",
+                    remedy="start Debezium first, or correct topic.prefix, table.include.list or"
+                    " bootstrap.servers",
+                )
+        names = {
+            topic: table
+            for table, topic in tables.items()
+            if (self._wanted is None or table in self._wanted) and topic in existing
+        }
+        letters = dead_letter_topic(self._prefix)
+        return names | ({letters: ""} if letters in existing and self.has_cut else {})
