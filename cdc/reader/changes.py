@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,7 @@ from cdc.settings import DEFAULT_PATH, Settings, load
 KEEP_S: Final = 1.0
 KEEP_EVENTS: Final = 10_000
 """Positions are kept so often: what comes again after a kill is what was processed since."""
+_PASS_S: Final = 1.0
 REFRESH_S: Final = 10.0
 """How soon a table is read that is new in the log."""
 Passed = Callable[[DeadLetter], None]
@@ -166,6 +168,8 @@ class ChangeStream(Iterator[ChangeEvent]):
         if self._is_open:
             self._is_open = False
             try:
+                with suppress(KafkaException):
+                    self._pass_marks()
                 self._keep()
             finally:
                 self._consumer.close()
@@ -298,9 +302,24 @@ class ChangeStream(Iterator[ChangeEvent]):
         """Behind the last record of a partition are only the marks of transactions."""
         if end is not None and (offset := end.offset()) is not None:
             place = end.topic() or "", end.partition() or 0
-            self._done[place] = offset
+            if self._given is None or self._given[0] != place:
+                self._done[place] = offset
             if offset >= self._left.get(place, 0):
                 self._left.pop(place, None)
+
+    def _pass_marks(self) -> None:
+        """Find out of each partition whether more than marks is behind what is processed.
+
+        An offset before them would look, once they are older than log.keep, as if changes came.
+        """
+        open_partitions = set(self._done)
+        deadline = time.monotonic() + _PASS_S
+        while open_partitions and time.monotonic() < deadline:
+            message = self._consumer.poll(WAIT_S)
+            if message is not None and (is_end(message) or message.error() is None):
+                open_partitions.discard((message.topic() or "", message.partition() or 0))
+                if is_end(message):
+                    self._reach(message)
 
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""

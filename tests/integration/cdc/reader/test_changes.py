@@ -1,13 +1,17 @@
 """``changes()`` against a real daemon, a real broker and a real source."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from cdc.errors import ConfigError, LogForgottenError, LogMissingError
+from cdc.reader.changes import ChangeStream, LogAccess
 from cdc.reader.events import ChangeEvent
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
@@ -68,3 +72,60 @@ def test_a_group_reads_every_change_once_and_goes_on_where_it_was(
         ("t", None, partition) for partition in range(3)
     }
     assert [event.operation for event in read(made, 7, group="other")][-3:] == ["t"] * 3
+
+
+def test_a_group_older_than_the_log_keeps_is_refused(
+    pipeline: Made, source: psycopg.Connection[Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("INSERT INTO t VALUES (1)")
+    made = pipeline(sections={**QUICK, "log": {"keep": "3s"}})
+    daemon = made.catch_up()
+    read(made, 1, group="late", start="beginning")
+    source.execute("INSERT INTO t VALUES (2)")
+    made.wait_until_logged(made.wal_end(), daemon)
+    written_at = datetime.now(UTC)
+    read(made, 1, group="prompt", start=written_at - timedelta(seconds=1.5))
+    time.sleep(3.5)
+    with pytest.raises(LogForgottenError, match="the group late comes too late"):
+        next(changes(made.settings, group="late"))
+    with pytest.raises(LogForgottenError, match=r"may be older than log\.keep"):
+        next(changes(made.settings, group="new", start=written_at))
+    # What it has read to the end is no older; and from the beginning there is what the log has.
+    source.execute("INSERT INTO t VALUES (3)")
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert [event.key for event in read(made, 1, group="prompt")] == [{"id": 3}]
+    assert {event.row["id"] for event in read(made, 3, group="new")} == {1, 2, 3}
+
+
+def test_a_reader_starts_where_it_is_told(pipeline: Made, source: psycopg.Connection[Any]) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    source.execute("INSERT INTO t VALUES (1)")
+    made = pipeline()
+    with pytest.raises(LogMissingError, match="no daemon has written one"):
+        next(changes(made.settings))
+    daemon = made.catch_up()
+    source.execute("INSERT INTO t VALUES (2)")
+    (lsn,) = source.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
+    at = datetime.now(UTC)
+    source.execute("INSERT INTO t VALUES (3)")
+    source.execute("INSERT INTO other VALUES (4)")
+    made.wait_until_logged(made.wal_end(), daemon)
+
+    def ids(start: Any, events: int, **options: Any) -> set[int]:
+        return {event.row["id"] for event in read(made, events, start=start, **options)}
+
+    assert ids("beginning", 4) == {1, 2, 3, 4}
+    assert ids(lsn, 2) == ids(at, 2) == ids(at.isoformat(), 2) == {3, 4}
+    assert ids(lsn, 1, tables=["public.t"]) == {3}
+    stream = ChangeStream(
+        LogAccess(made.settings, None, threading.Event(), None), None, "now", once=True
+    )
+    assert list(stream) == []
+    limited = pipeline(**{"table.include.list": "public.t"}).settings
+    with pytest.raises(ConfigError, match=r"public\.none isn't captured"):
+        changes(limited, tables=["public.none"])
+    for wrong in ("yesterday", "2026-01-01T00:00:00", "1/x"):
+        with pytest.raises(ConfigError):
+            changes(made.settings, start=wrong)
