@@ -60,6 +60,7 @@ ALLOWED: Final = {
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
     "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
+    "deploy.reading": RECORDS | {"cdc.reader", "cdc.settings", "deploy.commands"},
     "millrace": RECORDS | {"cdc.compiled", "cdc.reader", "deploy.commands"},
 }
 """Package → what it may import beside itself; a package's name stands for all below it."""

@@ -51,7 +51,9 @@ class ChangeEvent(BaseModel):
     partition and offset are the record's own: they name it, whenever it comes again.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(
+        frozen=True, ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
+    )
 
     operation: ChangeOperation
     table: str

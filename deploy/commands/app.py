@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "jars": ("merge", "Fetch the jars that merges need, from a Maven repository."),
     "merge": ("merge", "Apply the log to lakehouse tables and search indexes."),
     "status": ("status", "Show slot, lag, snapshots, and how far each sink is."),
+    "tail": ("deploy.reading.tail", "Show the log's changes as they come."),
     "drop": ("drop", "Remove slot and publication, and more where asked."),
     "compact": ("merge", "Keep topics, lakehouse and search indexes small."),
     "cuts": ("query", "List the instants of the source that tables stood at."),
@@ -35,7 +36,7 @@ COMMANDS: Final = {
     "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
     "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }
-"""Command → its module in this package, and its line in the help, which has this order.
+"""Command → its module, here or by its whole name, and its line in the help, in this order.
 
 The function has the command's name, with _ for -.
 """
@@ -75,7 +76,8 @@ class _Commands(TyperGroup):
 
 
 def _imported(name: str) -> Any:
-    module = importlib.import_module(f"deploy.commands.{COMMANDS[name][0]}")
+    where = COMMANDS[name][0]
+    module = importlib.import_module(where if "." in where else f"deploy.commands.{where}")
     command = getattr(module, name.replace("-", "_"))
     parent = typer.Typer(rich_markup_mode=None)
     if isinstance(command, typer.Typer):

@@ -129,3 +129,30 @@ def test_a_reader_starts_where_it_is_told(pipeline: Made, source: psycopg.Connec
     for wrong in ("yesterday", "2026-01-01T00:00:00", "1/x"):
         with pytest.raises(ConfigError):
             changes(made.settings, start=wrong)
+
+
+def test_tail_shows_changes_for_people_and_for_programs(
+    pipeline: Made, source: psycopg.Connection[Any]
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, status text, card text)")
+    source.execute("INSERT INTO orders VALUES (1, 'paid', 'secret'), (2, 'paid', NULL)")
+    made = pipeline(**{"column.mask.with.5.chars": "public.orders.card"})
+    daemon = made.catch_up()
+    source.execute("UPDATE orders SET status = 'shipped' WHERE id = 1")
+    source.execute("TRUNCATE orders")
+    made.wait_until_logged(made.wal_end(), daemon)
+    shown = made.millrace("tail", "public.orders", "--once", "--op", "r,u,t")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    lines = [line.split("  ", 1)[1] for line in shown.stdout.splitlines()]
+    assert sorted(lines) == [
+        "read       public.orders  id=1  status: paid, card: (masked)",
+        "read       public.orders  id=2  status: paid, card: (masked)",
+        "truncate   public.orders",
+        "update     public.orders  id=1  status: paid → shipped",
+    ]
+    as_json = made.millrace("tail", "--once", "--json", "--key", "id=1")
+    events = [ChangeEvent.model_validate_json(line) for line in as_json.stdout.splitlines()]
+    assert [event.operation for event in events] == ["r", "u"]
+    refused = made.millrace("tail", "--op", "x", "public.orders")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "there is no operation x" in refused.stderr

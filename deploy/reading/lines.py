@@ -1,0 +1,104 @@
+"""Events → lines that a person can read: when, what, which row, and only what changed.
+
+Names and values are other people's text: control characters never reach the terminal.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from cdc.reader.events import ChangeEvent, RowImage
+from deploy.commands.printing import printable_line
+
+Mask = Literal["", "masked", "cut"]
+MaskOf = Callable[[str, str], Mask]
+"""``schema.table`` and a column → what the configuration does to its values."""
+WORDS: Final = {
+    "c": "create",
+    "r": "read",
+    "u": "update",
+    "d": "delete",
+    "t": "truncate",
+    "p": "partition",
+}
+_WIDTH: Final = max(map(len, WORDS.values()))
+_ROWS_MAX: Final = 10_000
+"""So many rows are remembered, to say what an update without a row before it has changed."""
+_VALUE_MAX: Final = 100
+_WORDS_OF_JSON: Final = {"", "null", "true", "false"}
+
+
+class EventLines:
+    """Makes the lines; remembers rows, as most updates come without the row before."""
+
+    def __init__(self, mask_of: MaskOf) -> None:
+        self._mask_of = mask_of
+        self._rows: OrderedDict[tuple[str, str], RowImage] = OrderedDict()
+
+    def line(self, event: ChangeEvent) -> str:
+        """The line of an event."""
+        before = self._remembered(event)
+        time = event.commit_time.strftime("%Y-%m-%d %H:%M:%S.%fZ")
+        key = " ".join(f"{_text(name)}={_shown(each)}" for name, each in (event.key or {}).items())
+        start = [time, WORDS[event.operation].ljust(_WIDTH), _text(event.table), key]
+        return "  ".join([*filter(None, start), ", ".join(self._details(event, before))]).rstrip()
+
+    def _remembered(self, event: ChangeEvent) -> RowImage | None:
+        """The row before the event, as far as it is known."""
+        if event.operation in {"t", "p"}:
+            self._rows.clear()
+        if event.key is None:
+            return event.before
+        row_key = event.table, json.dumps(event.key, default=str)
+        before = self._rows.pop(row_key, None)
+        if event.after is not None:
+            self._rows[row_key] = {**(before or {}), **event.after}
+            if len(self._rows) > _ROWS_MAX:
+                self._rows.popitem(last=False)
+        return event.before or before
+
+    def _details(self, event: ChangeEvent, before: RowImage | None) -> Iterator[str]:
+        if event.ended is not None:
+            yield "rows of a dropped partition ended"
+        if event.operation == "d":
+            before, after = None, event.before or {}
+        else:
+            after = event.after or {}
+        keys, has_changed = event.key or {}, False
+        for name, value in after.items():
+            if name in keys or (before is not None and before.get(name, ...) == value):
+                continue
+            has_changed = True
+            shown = self._value(event, name, value)
+            if before is not None and name in before:
+                shown = f"{self._value(event, name, before[name])} → {shown}"
+            yield f"{_text(name)}: {shown}"
+        if before is not None and event.operation == "u" and not has_changed:
+            yield "(no value changed)"
+        yield from (f"{_text(name)}: (absent)" for name in event.absent)
+        yield from (f"{_text(name)}: (lost: too large)" for name in event.lost)
+
+    def _value(self, event: ChangeEvent, name: str, value: Any) -> str:
+        mask = self._mask_of(event.table, name)
+        if mask == "masked" and value is not None:
+            return "(masked)"
+        return f"{_shown(value)}{' (cut)' if mask else ''}"
+
+
+def _shown(value: Any) -> str:
+    """A value as text: what isn't text is as JSON has it."""
+    if isinstance(value, str) and value not in _WORDS_OF_JSON:
+        text = value
+    elif isinstance(value, bytes):
+        text = f"\\x{value.hex()}"
+    elif isinstance(value, Decimal):
+        text = str(value)
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return _text(text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}…")
+
+
+def _text(text: str) -> str:
+    return printable_line(text)

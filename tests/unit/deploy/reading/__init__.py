@@ -1,0 +1,1 @@
+"""Tests of deploy/reading that need no server."""
