@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from cdc.reader.events import ChangeEvent, RowImage
 from deploy.commands.printing import printable_line
 
-Mask = Literal["", "masked", "cut"]
-MaskOf = Callable[[str, str], Mask]
+Hiding = Literal["", "masked", "cut"]
+FindHiding = Callable[[str, str], Hiding]
 """``schema.table`` and a column → what the configuration does to its values."""
 WORDS: Final = {
     "c": "create",
@@ -33,7 +33,7 @@ _WORDS_OF_JSON: Final = {"", "null", "true", "false"}
 class EventLines:
     """Makes the lines; remembers rows, as most updates come without the row before."""
 
-    def __init__(self, mask_of: MaskOf) -> None:
+    def __init__(self, mask_of: FindHiding) -> None:
         self._mask_of = mask_of
         self._rows: OrderedDict[tuple[str, str], RowImage] = OrderedDict()
 

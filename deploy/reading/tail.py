@@ -13,7 +13,7 @@ from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_line, printable_line
-from deploy.reading.lines import EventLines, Mask
+from deploy.reading.lines import EventLines, Hiding
 
 _OPERATIONS: Final = get_args(ChangeOperation)
 _FIRST_PARTITION: Final = 0
@@ -86,7 +86,7 @@ def _is_of(event: ChangeEvent, key: str | None) -> bool:
     return key in {named, ",".join(members.values())} and bool(members)
 
 
-def _mask(settings: Settings, table: str, column: str) -> Mask:
+def _mask(settings: Settings, table: str, column: str) -> Hiding:
     rule = settings.capture.column_modes.rule(table, column)
     if rule is None:
         return ""
