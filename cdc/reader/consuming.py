@@ -13,6 +13,7 @@ from cdc.kafka import options
 from cdc.kafka.admin import PATIENCE_S
 from cdc.kafka.errors import is_access, log_error, reason
 from cdc.log.offsets import Offsets
+from cdc.settings import Settings
 
 WAIT_S: Final = 0.2
 """How long a call waits for a record: a signal, or a position to keep, waits no longer."""
@@ -21,6 +22,11 @@ _FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SESSION_MS: Final = "10000"
 """So long after a member has died without a word, others have its partitions."""
+
+
+def group_name(settings: Settings, group: str) -> str:
+    """Kafka's name of a group: of all prefixes in a cluster, each has its own."""
+    return f"millrace.{settings.capture.topic_prefix}.{group}"
 
 
 def make_consumer(
@@ -53,6 +59,38 @@ class Complaints:
         """Raise what was complained of, if trying again is no use."""
         if self._fatal is not None:
             raise log_error(self._fatal, "reading the log")
+
+
+class Membership:
+    """One of several members of a group has its turn: who has the one partition of a topic."""
+
+    def __init__(self, kafka_options: Mapping[str, str], group_id: str, topic: str) -> None:
+        self._consumer, self._complaints = make_consumer(kafka_options, group_id)
+        self._topic = topic
+        self._is_subscribed = False
+        self._has_turn = False
+
+    def has_turn(self) -> bool:
+        """Whether it is this member's turn, after a short wait where it isn't."""
+        if not self._is_subscribed:
+            self._consumer.subscribe(
+                [self._topic], on_assign=self._begin, on_revoke=self._end, on_lost=self._end
+            )
+            self._is_subscribed = True
+        self._consumer.poll(0 if self._has_turn else WAIT_S)
+        self._complaints.raise_fatal()
+        return self._has_turn
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _begin(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._has_turn = bool(partitions)
+        consumer.assign([])  # its records aren't read here
+
+    def _end(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._has_turn = False
 
 
 def record_of(message: Message | None) -> Message | None:

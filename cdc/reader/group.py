@@ -63,7 +63,11 @@ class ReaderGroup:
             if not record.start:
                 places |= {(place.topic, place.partition): place for place in record.offsets}
         self._places = places
-        self.cut = next((record.cut for record in records if record.cut is not None), None)
+        cuts = sorted(
+            (not record.start, record.cut) for record in records if record.cut is not None
+        )
+        newest = [cut for is_newest, cut in cuts if is_newest]
+        self.cut = newest[0] if newest else min((cut for _, cut in cuts), default=None)
         return bool(records)
 
     def require_kind(self, *, transactions: bool) -> None:
@@ -111,6 +115,17 @@ class ReaderGroup:
         )
         self._write([record])
         self.read()
+
+    def require_tables(self, topics: Mapping[str, TableTopic]) -> None:
+        """Raise ConfigError for a table that is older than the group, which hasn't read it."""
+        begun_ms = min((place.begun_ms for place in self._places.values()), default=0)
+        for topic in self.unknown(topics).values():
+            if topic.table and topic.begun_ms < begun_ms:
+                raise ConfigError(
+                    f"the group {self.name} has read transactions without {topic.table} so far",
+                    where="tables",
+                    remedy="name another group for other tables",
+                )
 
     def offset(self, topic: TableTopic, partition: int) -> int:
         """Where to go on; 0 in a topic that is newer than the group."""

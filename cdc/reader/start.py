@@ -27,6 +27,8 @@ Start: TypeAlias = str | datetime | Lsn
 """``beginning``, ``now``, a time or an LSN; both may be text."""
 CLOCKS_MS: Final = 600_000
 """How much earlier than its commit a record's time may be, as clocks differ."""
+NOTHING: Final = Position(0, Lsn(0), 0)
+"""Before every position."""
 ParsedStart: TypeAlias = Literal["beginning", "now"] | datetime | Lsn
 _CommitTimeOf = Callable[[Message], datetime | None]
 """A record → when its change was committed; None: it says nothing of that."""
@@ -98,6 +100,41 @@ class StartFinder(LogReader):
 
         return self._first(topics, since_ms, counts)
 
+    def cut(
+        self,
+        start: ParsedStart,
+        topics: Mapping[str, TableTopic],
+        commit: _CommitTimeOf,
+        progress: Progress,
+    ) -> tuple[Position, Offsets]:
+        """Up to where whole transactions are left out, and where the others are read from."""
+        if start == "beginning":
+            return NOTHING, self.offsets(start, topics, commit, progress.cut.epoch)
+        if start == "now":
+            return progress.cut, self._behind(progress.cut, topics, progress.ts_ms)
+        offsets = self.offsets(start, topics, commit, progress.cut.epoch)
+        if isinstance(start, Lsn):
+            return Position(progress.cut.epoch, start, 0).just_before(), offsets
+        # Commits' times needn't have the order of their LSNs: one of them tells all others.
+        _, ends = self.bounds(topics)
+        first = [self._position_at(topic, offsets, ends) for topic in offsets]
+        cut = min([*(each.just_before() for each in first if each is not None), progress.cut])
+        return cut, self._behind(cut, topics, int(start.timestamp() * 1_000))
+
+    def _behind(self, cut: Position, topics: Mapping[str, TableTopic], since_ms: int) -> Offsets:
+        return self._first(topics, since_ms - CLOCKS_MS, lambda message: _is_behind(message, cut))
+
+    def _position_at(self, topic: str, offsets: Offsets, ends: Offsets) -> Position | None:
+        """The lowest position that the partitions of a topic have at these offsets."""
+        positions: list[Position] = []
+        for number, offset in offsets[topic].items():
+            alone = {topic: {number: offset}}, {topic: {number: ends[topic][number]}}
+            for message in read_range(self._kafka, *alone):
+                if (header := headers_of(message).get(HEADER)) is not None:
+                    positions.append(parse_header(header).position)
+                break
+        return min(positions, default=None)
+
     def _from_lsn(self, position: Position, topics: Mapping[str, TableTopic]) -> Offsets:
         if not self._settings.captures_itself:
             raise ConfigError(
@@ -165,6 +202,11 @@ class StartFinder(LogReader):
             remedy="start at the beginning, which has the newest change of each row; or at a later"
             " time",
         )
+
+
+def _is_behind(message: Message, cut: Position) -> bool:
+    header = headers_of(message).get(HEADER)
+    return header is not None and parse_header(header).position > cut
 
 
 def _partitions(topics: Mapping[str, TableTopic]) -> list[tuple[str, int]]:

@@ -20,12 +20,16 @@ from cdc.settings import Settings
 
 
 class TableTopic(NamedTuple):
-    """A topic to read, and the table whose changes it has; the dead letters' has none."""
+    """A topic to read, and the table whose changes it has; the dead letters' has none.
+
+    ``begun_ms`` is when the table's snapshot began (ms since 1970; 0: nobody knows).
+    """
 
     table: str
     name: str
     partitions: int
     id: str
+    begun_ms: int = 0
 
 
 class ReadTopics:
@@ -50,6 +54,7 @@ class ReadTopics:
         self._admin = LogAdmin(settings.kafka, while_waiting)
         self._states = StateReader(settings.kafka, while_waiting)
         self._topics: dict[str, TableTopic] = {}
+        self._begun_ms: dict[str, int] = {}
         self._schemas: dict[tuple[str, int], TableSchema] = {}
 
     @property
@@ -75,7 +80,8 @@ class ReadTopics:
         failed: dict[str, MillraceError] = {}
         for name, details in self._admin.details(new, failed).items():
             partitions = details.partitions if names[name] else 1  # the others hold contents
-            topic = TableTopic(names[name], name, partitions, details.id)
+            begun_ms = self._begun_ms.get(names[name], 0)
+            topic = TableTopic(names[name], name, partitions, details.id, begun_ms)
             self._topics[name] = topic
         for error in failed.values():
             raise error
@@ -107,6 +113,7 @@ class ReadTopics:
         if self.has_cut:
             states = self._states.read_all(table_topic(self._prefix), TableState)
             tables = {str(state.name): state.topic for state in states if state.is_in_log}
+            self._begun_ms = {str(state.name): state.begun_ms for state in states}
         else:
             captured = tables_of(existing, self._prefix, self._settings.capture.captures)
             tables = {str(table): topic for table, topic in captured.items()}

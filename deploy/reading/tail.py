@@ -6,8 +6,9 @@ from typing import Annotated, Final, get_args
 import typer
 
 from cdc.errors import ConfigError
-from cdc.reader.changes import ChangeStream, LogAccess
+from cdc.reader.access import LogAccess
 from cdc.reader.events import ChangeEvent, ChangeOperation
+from cdc.reader.stream import ChangeStream
 from cdc.records.dead_letters import DeadLetter
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals

@@ -11,8 +11,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ConfigError, LogForgottenError, LogMissingError
-from cdc.reader.changes import ChangeStream, LogAccess
+from cdc.reader.access import LogAccess
 from cdc.reader.events import ChangeEvent
+from cdc.reader.stream import ChangeStream
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
 

@@ -1,0 +1,101 @@
+"""A configuration → what reading the log takes, whichever way: topics, events, places to start."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from confluent_kafka import Message
+
+from cdc.log.offsets import Offsets
+from cdc.log.state import read_claim
+from cdc.reader.envelope import Envelopes, place_of
+from cdc.reader.start import Start, StartFinder, parse_start
+from cdc.reader.stopping import Stopping
+from cdc.reader.topics import ReadTopics, TableTopic
+from cdc.records.dead_letters import Claim, DeadLetter
+from cdc.records.position import FIRST_EPOCH, Position
+from cdc.records.state import parse_state
+from cdc.settings import Settings, load
+
+Passed = Callable[[DeadLetter], None]
+log = logging.getLogger("millrace.reader")
+
+
+class ReaderStoppedError(Exception):
+    """The reader is to end while it waits for brokers."""
+
+
+class LogAccess:
+    """What reading the log takes, whichever way: topics, events, places to start at."""
+
+    def __init__(
+        self,
+        config: str | Path | Settings,
+        tables: Iterable[str] | None,
+        stop: threading.Event | None,
+        on_dead_letter: Passed | None,
+    ) -> None:
+        self.settings = config if isinstance(config, Settings) else load(Path(config))
+        self.stopping = Stopping(stop)
+        self.topics = ReadTopics(self.settings, tables, self.end_when_stopped)
+        self.finder = StartFinder(self.settings)
+        self.envelopes = self._envelopes()
+        self._on_dead_letter = on_dead_letter or _log_dead_letter
+        self._tables = None if tables is None else frozenset(tables)
+
+    def first_offsets(self, start: Start, topics: Mapping[str, TableTopic]) -> Offsets:
+        """Where a reader begins in topics that it hasn't read yet."""
+        epoch = self.topics.progress().position.epoch if self.topics.has_cut else FIRST_EPOCH
+        commit = self._commit_times(topics)
+        return self.finder.offsets(parse_start(start), topics, commit, epoch)
+
+    def first_cut(self, start: Start, topics: Mapping[str, TableTopic]) -> tuple[Position, Offsets]:
+        """The same for whole transactions, and up to where they are left out."""
+        commit = self._commit_times(topics)
+        return self.finder.cut(parse_start(start), topics, commit, self.topics.progress())
+
+    def _commit_times(
+        self, topics: Mapping[str, TableTopic]
+    ) -> Callable[[Message], datetime | None]:
+        envelopes = self._envelopes()
+
+        def commit(message: Message) -> datetime | None:
+            event = envelopes.event(message, topics[place_of(message)[0]].table)
+            return None if event is None else event.commit_time
+
+        return commit
+
+    def dead_letter(self, message: Message) -> DeadLetter | None:
+        """A dead letter of the tables that are read; None for one that was dealt with."""
+        if (value := message.value()) is None:
+            return None
+        dead_letter = parse_state(DeadLetter, value, place_of(message)[0])
+        is_read = self._tables is None or dead_letter.table in self._tables
+        return dead_letter if is_read and dead_letter.outcome is None else None
+
+    def tell(self, dead_letter: DeadLetter | None) -> None:
+        """Call back for a dead letter that the reader has passed."""
+        if dead_letter is not None:
+            self._on_dead_letter(dead_letter)
+
+    def _envelopes(self) -> Envelopes:
+        def value_of(claim: Claim, ts_ms: int) -> bytes | None:
+            return read_claim(self.settings.kafka, claim, ts_ms)
+
+        return Envelopes(self.settings, self.topics.schema, value_of)
+
+    def end_when_stopped(self) -> None:
+        """Raise where the reader is to end: it waits, or reads what may take long."""
+        if self.stopping.is_set:
+            raise ReaderStoppedError
+
+
+def _log_dead_letter(dead_letter: DeadLetter) -> None:
+    log.warning(
+        "a change of %s couldn't be written to the log: %s (dead letter %s)",
+        dead_letter.table,
+        dead_letter.reason,
+        dead_letter.id,
+    )

@@ -1,0 +1,283 @@
+"""Records of the tables' topics → their changes, one by one, from where a group is.
+
+What goes in: committed records only. What comes out: events in the order of their partition, which
+is that of their key, at least once. An event is processed once the caller asks for the next one.
+Then its offset may be kept: at most every second, at the end, and before another member of the
+group gets the partition.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from cdc.errors import LogUnreachableError
+from cdc.kafka.errors import log_error, reason
+from cdc.log.offsets import Offsets
+from cdc.reader.access import LogAccess, ReaderStoppedError
+from cdc.reader.consuming import WAIT_S, group_name, is_end, make_consumer, record_of
+from cdc.reader.envelope import place_of
+from cdc.reader.events import ChangeEvent
+from cdc.reader.group import Partition, ReaderGroup
+from cdc.reader.start import Start, parse_start
+from cdc.reader.topics import TableTopic
+
+KEEP_S: Final = 1.0
+KEEP_EVENTS: Final = 10_000
+"""Positions are kept so often: what comes again after a kill is what was processed since."""
+_PASS_S: Final = 1.0
+REFRESH_S: Final = 10.0
+"""How soon a table is read that is new in the log."""
+
+
+class ChangeStream(Iterator[ChangeEvent]):
+    """The changes, as an iterator to be closed: a ``with`` block does that whatever happens.
+
+    Not closed, it keeps no position of the last second, and others wait for its partitions.
+    ``once``: it ends where the log ended when it began.
+    """
+
+    def __init__(
+        self, access: LogAccess, group: str | None, start: Start, *, once: bool = False
+    ) -> None:
+        self._access = access
+        self._start = start
+        parse_start(start)
+        self._group = None if group is None else ReaderGroup(access.settings, group)
+        self._once = once
+        self._topics: Mapping[str, TableTopic] = {}
+        self._subscribed: list[str] = []
+        self._left: dict[Partition, int] = {}
+        """With ``once``: partitions that have more to read, and where they end."""
+        self._done: dict[Partition, int] = {}
+        """What is processed and not kept yet: offsets behind it."""
+        self._given: tuple[Partition, int] | None = None
+        self._events = 0
+        self._kept_at = self._refreshed_at = time.monotonic()
+        group_id = "" if group is None else group_name(access.settings, group)
+        self._consumer, self._complaints = make_consumer(access.settings.kafka, group_id)
+        self._is_open: bool | None = None
+
+    def __next__(self) -> ChangeEvent:
+        """The next change; ends once the reader is told to, or at the log's end with ``once``."""
+        if self._is_open is None:
+            self._open()
+        self._settle()
+        while self._is_open:
+            if self._access.stopping.is_set or (self._once and not self._left):
+                break
+            if (event := self._next()) is not None:
+                return event
+        self.close()
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Keep what is processed, and leave the group; the event that was given last isn't."""
+        if self._is_open:
+            self._is_open = False
+            try:
+                with suppress(KafkaException):
+                    self._pass_marks()
+                self._keep()
+            finally:
+                self._consumer.close()
+                self._access.stopping.end()
+
+    def _open(self) -> None:
+        """Find where to begin, and begin."""
+        self._access.stopping.begin()
+        self._is_open = True
+        try:
+            self._begin()
+        except ReaderStoppedError:
+            pass
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        if self._access.topics.has_cut:
+            self._access.topics.progress()
+        self._topics = self._access.topics.read()
+        if self._group is None:
+            offsets = self._access.first_offsets(self._start, self._topics)
+            if self._once:
+                self._bound(offsets)
+            self._assign(offsets)
+            return
+        self._group.ensure_topic()
+        start: Start = "beginning"
+        if is_new := not self._group.read():
+            start = self._start
+        else:
+            self._group.require_kind(transactions=False)
+            self._access.topics.require_same(self._group.ids())
+            self._group.require_kept(self._access.finder, self._topics)
+        unknown = self._group.unknown(self._topics)
+        if unknown or is_new:
+            offsets = self._access.first_offsets(start, unknown)
+            self._group.begin(unknown, offsets, self._access.finder.kept_from(unknown))
+        self._subscribe()
+
+    def _bound(self, offsets: Offsets) -> None:
+        _, ends = self._access.finder.bounds(self._topics)
+        self._left = {
+            (topic, number): ends[topic][number]
+            for topic, numbers in offsets.items()
+            for number, offset in numbers.items()
+            if offset < ends[topic][number]
+        }
+
+    def _assign(self, offsets: Offsets) -> None:
+        self._subscribed = list(self._topics)
+        self._consumer.incremental_assign(
+            [
+                TopicPartition(topic, number, offset)
+                for topic, numbers in offsets.items()
+                for number, offset in numbers.items()
+            ]
+        )
+
+    def _subscribe(self) -> None:
+        self._subscribed = list(self._topics)
+        if self._subscribed:
+            self._consumer.subscribe(
+                self._subscribed,
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._lost,
+            )
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Go on where the group is, as its members have kept it by now."""
+        assert self._group is not None  # noqa: S101 (others subscribe to nothing)
+        self._group.read()
+        self._done = {}
+        mine = [
+            (topic, each.partition)
+            for each in partitions
+            if (topic := self._topics.get(each.topic)) is not None
+            and each.partition < topic.partitions
+        ]
+        consumer.assign(
+            [TopicPartition(t.name, number, self._group.offset(t, number)) for t, number in mine]
+        )
+
+    def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._keep()
+
+    def _lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        """Another member has them, and may be further than we are."""
+        self._done = {}
+
+    def _next(self) -> ChangeEvent | None:
+        """The next event, or None after a while, or after what isn't one."""
+        self._refresh()
+        message = self._poll()
+        if is_end(message):
+            self._reach(message)
+        if (record := record_of(message)) is None:
+            return None
+        topic, partition, offset = place_of(record)
+        place = topic, partition
+        if self._once and offset >= self._left.get(place, 0):
+            self._left.pop(place, None)
+            return None
+        event: ChangeEvent | None = None
+        if table := self._topics[topic].table:
+            event = self._access.envelopes.event(record, table)
+        else:
+            self._access.tell(self._access.dead_letter(record))
+        if self._once and offset + 1 >= self._left[place]:
+            del self._left[place]
+        if event is None:
+            self._done[place] = offset + 1
+        else:
+            self._given = place, offset + 1
+        return event
+
+    def _poll(self) -> Message | None:
+        try:
+            message = self._consumer.poll(WAIT_S)
+        except KafkaException as exception:
+            raise log_error(reason(exception), "reading the log") from None
+        self._complaints.raise_fatal()
+        if message is None:
+            self._keep_if_due()
+        return message
+
+    def _reach(self, end: Message | None) -> None:
+        """Behind the last record of a partition are only the marks of transactions."""
+        if end is not None and (offset := end.offset()) is not None:
+            place = end.topic() or "", end.partition() or 0
+            if self._given is None or self._given[0] != place:
+                self._done[place] = offset
+            if offset >= self._left.get(place, 0):
+                self._left.pop(place, None)
+
+    def _pass_marks(self) -> None:
+        """Find out of each partition whether more than marks is behind what is processed.
+
+        An offset before them would look, once they are older than log.keep, as if changes came.
+        """
+        open_partitions = set(self._done)
+        deadline = time.monotonic() + _PASS_S
+        while open_partitions and time.monotonic() < deadline:
+            message = self._consumer.poll(WAIT_S)
+            if message is not None and (is_end(message) or message.error() is None):
+                open_partitions.discard((message.topic() or "", message.partition() or 0))
+                if is_end(message):
+                    self._reach(message)
+
+    def _settle(self) -> None:
+        """Take what was given last for processed: the caller asks for more."""
+        if self._given is not None:
+            place, offset = self._given
+            self._done[place] = offset
+            self._given = None
+            self._events += 1
+        self._keep_if_due()
+
+    def _keep_if_due(self) -> None:
+        is_due = time.monotonic() - self._kept_at >= KEEP_S or self._events >= KEEP_EVENTS
+        if self._done and is_due:
+            try:
+                self._keep()
+            except LogUnreachableError:  # what it comes to is that more is repeated
+                self._kept_at = time.monotonic()
+
+    def _keep(self) -> None:
+        if self._group is not None and self._done:
+            self._group.keep(self._topics, self._done)
+        self._done, self._events, self._kept_at = {}, 0, time.monotonic()
+
+    def _refresh(self) -> None:
+        """Read tables that are new in the log, from their beginning."""
+        if self._once or time.monotonic() - self._refreshed_at < REFRESH_S:
+            return
+        self._refreshed_at = time.monotonic()
+        try:
+            self._topics = self._access.topics.read()
+        except (LogUnreachableError, ReaderStoppedError):
+            return
+        if new := [name for name in self._topics if name not in self._subscribed]:
+            if self._group is not None:
+                self._subscribe()
+            else:
+                self._assign(
+                    {name: dict.fromkeys(range(self._topics[name].partitions), 0) for name in new}
+                )

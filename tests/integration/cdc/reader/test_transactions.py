@@ -1,0 +1,97 @@
+"""``changes(transactions=True)``: whole transactions, whatever partitions they are in."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ConfigError
+from cdc.reader.events import ChangeEvent
+from millrace import changes
+from tests.fixtures.pipeline import RunningPipeline
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+Made = Callable[..., RunningPipeline]
+Read = list[tuple[int | None, list[ChangeEvent]]]
+
+
+@pytest.fixture
+def source(database: dict[str, str]) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        yield connection
+
+
+def read(made: RunningPipeline, count: int, *, unprocessed: int = 0, **options: Any) -> Read:
+    """So many transactions; of the last ones the body doesn't come to its end."""
+    stop, found = threading.Event(), Read()
+    timer = threading.Timer(40, stop.set)
+    timer.start()
+    with changes(made.settings, transactions=True, stop=stop, **options) as stream:
+        for transaction in stream:
+            found.append((transaction.xid, list(transaction)))
+            if len(found) == count:
+                if unprocessed:
+                    break
+                stop.set()
+    timer.cancel()
+    assert len(found) == count
+    return found
+
+
+def test_transactions_come_whole_and_in_order_and_go_on_after_a_break(
+    pipeline: Made, source: psycopg.Connection[Any]
+) -> None:
+    source.execute("CREATE TABLE account (id int PRIMARY KEY, balance int, note text)")
+    source.execute("CREATE TABLE entry (id int PRIMARY KEY, account int, note text)")
+    source.execute("INSERT INTO account SELECT i, 0, '' FROM generate_series(1, 200) i")
+    source.commit()
+    made = pipeline(sections={"kafka": {"session.timeout.ms": "6000"}}, **{"spill.memory.bytes": 0})
+    daemon = made.catch_up()
+    ((xid, rows),) = read(made, 1, group="books")
+    assert (xid, len(rows), {event.operation for event in rows}) == (None, 200, {"r"})
+    xids = []
+    for number in range(1, 31):
+        source.execute("INSERT INTO entry VALUES (%s, %s)", [number, number])
+        source.execute(
+            "UPDATE account SET balance = balance + 1 WHERE id BETWEEN 1 AND %s", [number]
+        )
+        source.execute("UPDATE account SET id = -id WHERE id = %s", [100 + number])
+        (xid,) = source.execute("SELECT pg_current_xact_id()::text::int").fetchone() or (0,)
+        xids.append(xid)
+        source.commit()
+    source.execute("TRUNCATE entry, account")
+    (xid,) = source.execute("SELECT pg_current_xact_id()::text::int").fetchone() or (0,)
+    source.commit()
+    made.wait_until_logged(made.wal_end(), daemon)
+    first = read(made, 11, group="books", unprocessed=1)
+    rest = read(made, 21, group="books")
+    assert [number for number, _ in first[:10] + rest] == [*xids, xid]
+    for number, (_, events) in enumerate(first[:10] + rest[:-1], start=1):
+        positions = [event.position.index for event in events if event.position]
+        assert positions == sorted(positions)
+        operations = "".join(event.operation for event in events)
+        assert operations == f"c{'u' * number}dc"
+        deleted, created = events[-2:]
+        assert (deleted.key, created.key) == ({"id": 100 + number}, {"id": -100 - number})
+    assert sorted((event.operation, event.table) for event in rest[-1][1]) == [
+        ("t", "public.account"),
+        ("t", "public.entry"),
+    ]
+    with pytest.raises(ConfigError, match="the group books reads whole transactions"):
+        next(changes(made.settings, group="books"))
+    source.execute("INSERT INTO entry VALUES (1, 1)")
+    (xid,) = source.execute("SELECT pg_current_xact_id()::text::int").fetchone() or (0,)
+    source.commit()
+    made.wait_until_logged(made.wal_end(), daemon)
+    at = rest[-1][1][0].commit_time
+    assert [number for number, _ in read(made, 2, start=at)] == [rest[-1][0], xid]
+
+
+def test_transactions_of_a_real_debezium_are_refused(pipeline: Made) -> None:
+    lakehouse = {"topics_written_by": "debezium"}
+    made = pipeline(preset="debezium", sections={"lakehouse": lakehouse})
+    with pytest.raises(ConfigError, match="needs topics that Millrace writes"):
+        changes(made.settings, transactions=True)
