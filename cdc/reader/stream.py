@@ -54,6 +54,8 @@ class ChangeStream(Iterator[ChangeEvent]):
         """With ``once``: partitions that have more to read, and where they end."""
         self._done: dict[Partition, int] = {}
         """What is processed and not kept yet: offsets behind it."""
+        self._first: dict[Partition, int] = {}
+        """Where members go on: what is read before was processed."""
         self._given: tuple[Partition, int] | None = None
         self._events = 0
         self._kept_at = self._refreshed_at = time.monotonic()
@@ -173,8 +175,14 @@ class ChangeStream(Iterator[ChangeEvent]):
             if (topic := self._topics.get(each.topic)) is not None
             and each.partition < topic.partitions
         ]
+        lows, _ = self._access.finder.bounds({topic.name: topic for topic, _ in mine})
+        self._first = {(t.name, number): self._group.offset(t, number) for t, number in mine}
         consumer.assign(
-            [TopicPartition(t.name, number, self._group.offset(t, number)) for t, number in mine]
+            [
+                # The record before tells whether a tombstone is that of a delete.
+                TopicPartition(topic, number, max(lows[topic][number], first - 1))
+                for (topic, number), first in self._first.items()
+            ]
         )
 
     def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
@@ -197,10 +205,12 @@ class ChangeStream(Iterator[ChangeEvent]):
         if self._once and offset >= self._left.get(place, 0):
             self._left.pop(place, None)
             return None
-        event: ChangeEvent | None = None
-        if table := self._topics[topic].table:
+        table, event = self._topics[topic].table, None
+        if table:
             event = self._access.envelopes.event(record, table)
-        else:
+        if offset < self._first.get(place, 0):
+            return None
+        if not table:
             self._access.tell(self._access.dead_letter(record))
         if self._once and offset + 1 >= self._left[place]:
             del self._left[place]

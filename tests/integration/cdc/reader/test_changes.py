@@ -72,7 +72,7 @@ def test_a_group_reads_every_change_once_and_goes_on_where_it_was(
     assert {(event.operation, event.key, event.partition) for event in truncates} == {
         ("t", None, partition) for partition in range(3)
     }
-    assert [event.operation for event in read(made, 7, group="other")][-3:] == ["t"] * 3
+    assert [event.operation for event in read(made, 7, group="other")].count("t") == 3
 
 
 def test_a_group_older_than_the_log_keeps_is_refused(
