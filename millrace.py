@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
     from cdc.reader.changes import changes
     from cdc.reader.events import ChangeEvent, ChangeSource
+    from cdc.reader.stream import ChangeStream
+    from cdc.reader.transactions import SourceTransaction, TransactionStream
     from cdc.records.dead_letters import DeadLetter
     from cdc.records.position import Lsn, Position
 
 __all__ = [
-    "ChangeEvent", "ChangeSource", "DeadLetter", "Lsn", "MillraceError", "Position", "changes",
-    "main",
+    "ChangeEvent", "ChangeSource", "ChangeStream", "DeadLetter", "Lsn", "MillraceError", "Position",
+    "SourceTransaction", "TransactionStream", "changes", "main",
 ]  # fmt: skip
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
@@ -44,9 +46,12 @@ READER: Final = {
     "changes": "cdc.reader.changes",
     "ChangeEvent": "cdc.reader.events",
     "ChangeSource": "cdc.reader.events",
+    "ChangeStream": "cdc.reader.stream",
     "DeadLetter": "cdc.records.dead_letters",
     "Lsn": "cdc.records.position",
     "Position": "cdc.records.position",
+    "SourceTransaction": "cdc.reader.transactions",
+    "TransactionStream": "cdc.reader.transactions",
 }
 """What programs read the log by → its module."""
 
