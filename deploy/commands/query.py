@@ -3,7 +3,9 @@
 import csv
 import json as json_text
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -62,7 +64,7 @@ def query(
     from sinks.delta.cuts import cut_at
     from sinks.delta.cuts import cuts as of_plans
     from sinks.delta.cuts import query as answer
-    from sinks.spark.errors import spark_error
+    from sinks.spark.errors import query_error
     from sinks.spark.session import open_session
 
     settings = load(config)
@@ -77,7 +79,7 @@ def query(
         try:
             _print(rows, form)
         except (PySparkException, Py4JJavaError) as error:
-            raise spark_error("the query fails", error, where=str(cut)) from None
+            raise query_error("the query fails", error, where=str(cut)) from None
     finally:
         spark.stop()
 
@@ -121,14 +123,46 @@ def _print(rows: "DataFrame", form: RowFormat) -> None:
     if form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(rows.columns)
-        writer.writerows(lines)
+        writer.writerows(map(cell, line) for line in lines)
     elif form == "json":
         for line in lines:
-            print_json(
-                json_text.dumps(line.asDict(recursive=True), default=str, ensure_ascii=False)
-            )
+            row = dict(zip(rows.columns, map(plain, line), strict=True))
+            print_json(json_text.dumps(row, ensure_ascii=False, default=str))
     else:
         shown = Table(*(Column(Text(name)) for name in rows.columns))
         for line in lines:
-            shown.add_row(*(Text("" if value is None else str(value)) for value in line))
+            shown.add_row(*(Text(cell(value)) for value in line))
         print_rich(shown)
+
+
+def cell(value: Any) -> str:
+    """A value in CSV or in a table: arrays, structs and maps are JSON, bytes as PostgreSQL's."""
+    if value is None:
+        return ""
+    if isinstance(value, bytes | bytearray):
+        return f"\\x{value.hex()}"
+    if isinstance(value, bool | dict | list | tuple):
+        return json_text.dumps(plain(value), ensure_ascii=False, default=str)
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """A value of Spark's as JSON has it: a struct is an object, bytes are base64, NaN is a word."""
+    if isinstance(value, bytes | bytearray):
+        return b64encode(value).decode()
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if isinstance(value, tuple) and hasattr(value, "__fields__"):  # a Row, whose names may repeat
+        return {name: plain(each) for name, each in zip(value.__fields__, value, strict=True)}
+    if isinstance(value, dict):
+        return {_name(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def _name(key: Any) -> str:
+    """A map's key as the name of a member."""
+    named = plain(key)
+    is_nested = isinstance(named, bool | dict | list)
+    return json_text.dumps(named, ensure_ascii=False, default=str) if is_nested else str(named)

@@ -26,7 +26,7 @@ from sinks.run.cuts import Instant
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.summary import RunOutcome, TableCounts, TableVersion
-from sinks.spark.errors import spark_error
+from sinks.spark.errors import query_error, spark_error
 from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
@@ -282,8 +282,8 @@ class LakehouseCuts:
 def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: str) -> "DataFrame":
     """The query's answer at the cut.
 
-    Raises ConfigError where it isn't a query, SinkError where Spark refuses it, or a table that it
-    names doesn't stand at the cut.
+    Raises ConfigError where it isn't a query that Spark understands, SinkError where a table that
+    it names doesn't stand at the cut.
     """
     from pyspark.errors import PySparkException
 
@@ -295,13 +295,17 @@ def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: 
         return spark.sql(sql)
     except PySparkException as error:
         lacking = [name for name in mentioned if name in cut.missing]
-        raise spark_error(
+        if lacking:
+            remedy = f"{', '.join(lacking)}: didn't reach this cut; `millrace cuts` lists others"
+            raise spark_error(
+                "the query isn't possible", error, where=str(cut), remedy=remedy
+            ) from None
+        raise query_error(
             "the query isn't possible",
             error,
             where=str(cut),
-            remedy=f"{', '.join(lacking)}: didn't reach this cut; `millrace cuts` lists others"
-            if lacking
-            else "tables are named as in the source; `millrace cuts` lists which cuts have them",
+            missing_remedy="tables are named as in the source; `millrace cuts` lists which cuts"
+            " have them",
         ) from None
 
 

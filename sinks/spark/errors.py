@@ -10,9 +10,11 @@ from typing import Final
 
 from cdc.errors import (
     DISK_REMEDIES,
+    ConfigError,
     DiskError,
     ExecutorMemoryError,
     LogForgottenError,
+    MillraceError,
     SinkError,
     SinkUnreachableError,
     SparkEndedError,
@@ -22,6 +24,8 @@ from sinks.spark import driver
 from sinks.spark.causes import JavaError, java_errors, task_failure, thrown
 from sinks.spark.session import first_line, full_text, jvm_ended, reason_in
 
+_SQLSTATE: Final = re.compile(r"SQLSTATE: ((?:21|22|42)\w{3})")
+"""Classes of what is wrong with SQL, and with the values that it meets."""
 GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 """What Spark's error says of kept rows that are gone with their executor."""
 REFUSED: Final = "millrace: "
@@ -127,6 +131,20 @@ def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") ->
     if of_machine is not None:
         return of_machine
     return SinkError(f"{what}: {first_line(error)}", where=where, remedy=remedy)
+
+
+def query_error(
+    what: str, error: Exception, *, where: str, missing_remedy: str = ""
+) -> MillraceError:
+    """An error of Spark's at a user's query: what is wrong with the SQL, or with its values.
+
+    ``missing_remedy`` is for a query of a table that isn't there.
+    """
+    state = _SQLSTATE.search(full_text(error))
+    if state is None or machine_error(error, where) is not None:
+        return spark_error(what, error, where=where, remedy=missing_remedy)
+    is_missing = state[1].startswith("42P01")
+    return ConfigError(first_line(error), remedy=missing_remedy if is_missing else "")
 
 
 def machine_error(error: Exception, where: str) -> SinkUnreachableError | None:

@@ -6,6 +6,7 @@ Its libraries are those of this environment.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from deploy.local.jars import REPOSITORY
 from deploy.local.processes import reserve_port
 
 pytestmark = [pytest.mark.built, pytest.mark.xdist_group("packages")]
-SOURCES = ("cdc", "compaction", "deploy", "sinks", "snapshots")
+SOURCES = ("cdc", "compaction", "deploy", "millrace-stubs", "sinks", "snapshots")
 OF_A_CLONE = ("deploy/local/", "deploy/demo/")
 """What starts servers, and has no use without them."""
 VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
@@ -157,6 +158,25 @@ def test_an_installed_wheel_runs_without_the_clone_a_compiler_and_java(
     file, sources = json.loads(installed.run("python", "-c", look).stdout)
     assert Path(file).is_relative_to(installed.folder)
     assert sources == fast.SOURCES
+
+
+@pytest.mark.proof
+def test_a_type_checker_knows_the_reader_of_an_installed_wheel(installed: Installed) -> None:
+    (installed.folder / "program.py").write_text(
+        "from millrace import changes\n"
+        "for change in changes():\n    reveal_type(change.operation)\n"
+        "for transaction in changes(transactions=True):\n    reveal_type(transaction.xid)\n"
+    )
+    python = installed.folder / "environment" / "bin" / "python"
+    words = ["-m", "mypy", "--strict", "--python-executable", python, "program.py"]
+    checked = subprocess.run(
+        [sys.executable, *words], cwd=installed.folder, capture_output=True, text=True, check=False
+    )
+    assert re.findall(r'is "(.*)"', checked.stdout) == [
+        "Literal['c', 'r', 'u', 'd', 't', 'p']",
+        "int | None",
+    ], checked.stdout
+    assert checked.returncode == 0
 
 
 def test_an_installed_wheel_says_how_to_get_jars(installed: Installed) -> None:

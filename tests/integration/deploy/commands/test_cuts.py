@@ -43,6 +43,12 @@ def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
     assert newest.stdout.splitlines() == ["id,a,n", '1,"one, ""two""",5', "2,,7"]
     assert newest.stderr == "as of run 2, 0/20, before any commit was seen\n"
 
+    nested = "SELECT array(1, NULL) AS a, named_struct('x', 'é', 'y', true) AS s, X'01' AS b"
+    as_csv = typed(config, "query", "-f", "csv", nested).stdout
+    assert as_csv.splitlines()[1] == '"[1, null]","{""x"": ""é"", ""y"": true}",\\x01'
+    as_json = typed(config, "query", "-f", "json", nested).stdout
+    assert json.loads(as_json) == {"a": [1, None], "s": {"x": "é", "y": True}, "b": "AQ=="}
+
     earlier = typed(config, "query", "--at", "0/1F", SUM)
     assert earlier.stderr.startswith("as of run 1, 0/10")
     assert earlier.stdout.splitlines()[1].split() == ["┃", "rows", "┃", "n", "┃"]
@@ -52,9 +58,10 @@ def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
         ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "isn't reached yet"),
         ("query", "--at", "yesterday", SUM): (ExitCode.CONFIG, "is no instant"),
         ("query", "DROP TABLE t"): (ExitCode.CONFIG, "only queries"),
-        ("query", "SELECT nothing FROM t"): (ExitCode.SINK, "UNRESOLVED_COLUMN"),
-        ("query", "SELECT CAST(a AS int) FROM t"): (ExitCode.SINK, "CAST_INVALID_INPUT"),
-        ("query", "SELECT 1 / (n - n) FROM t"): (ExitCode.SINK, "DIVIDE_BY_ZERO"),
+        ("query", "SELECT FROM WHERE"): (ExitCode.CONFIG, "PARSE_SYNTAX_ERROR"),
+        ("query", "SELECT nothing FROM t"): (ExitCode.CONFIG, "UNRESOLVED_COLUMN"),
+        ("query", "SELECT CAST(a AS int) FROM t"): (ExitCode.CONFIG, "CAST_INVALID_INPUT"),
+        ("query", "SELECT 1 / (n - n) FROM t"): (ExitCode.CONFIG, "DIVIDE_BY_ZERO"),
     }
     for words, (code, message) in refusals.items():
         refused = typed(config, *words)

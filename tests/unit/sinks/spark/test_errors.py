@@ -19,7 +19,7 @@ from cdc.errors import (
     SinkError,
     SparkEndedError,
 )
-from sinks.spark.errors import explained, run_error, spark_ended, spark_error
+from sinks.spark.errors import explained, query_error, run_error, spark_ended, spark_error
 
 WRITE_FAILED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake/item."
 NO_MEMORY = "java.lang.OutOfMemoryError"
@@ -127,6 +127,17 @@ def test_every_error_has_its_root_cause() -> None:
     other = spark_error("the query isn't possible", failed("[X] no", "a brick"), where="here")
     assert type(other) is SinkError
     assert other.what == "the query isn't possible: [X] no: IOException: a brick"
+
+
+@pytest.mark.parametrize("state", ["42703", "22012", "42601", "42P01"])
+def test_what_is_wrong_with_sql_is_one_line_of_the_users(state: str) -> None:
+    said = f"[X] no such thing. SQLSTATE: {state}; line 1 pos 7;"
+    error = OfSpark(Thrown(SPARK, said, (), None))
+    wrong = query_error("the query fails", error, where="run 1", missing_remedy="name it")
+    assert wrong.exit_code == ExitCode.CONFIG
+    assert str(wrong) == said + ("\n  → name it" if state == "42P01" else "")
+    of_disk = failed(said, os.strerror(errno.EIO))
+    assert query_error("x", of_disk, where="run 1").exit_code == ExitCode.DISK
 
 
 def test_memory_that_a_jvm_lacked_is_told_by_the_setting() -> None:
