@@ -25,7 +25,7 @@ FILES: Final = (
     "CHANGELOG.md", "LICENSE", "MANIFEST.in", "NOTICE", "README.md", "millrace.py",
     "pyproject.toml", "setup.py",
 )  # fmt: skip
-FOLDERS: Final = ("cdc", "compaction", "deploy", "sinks", "snapshots")
+FOLDERS: Final = ("cdc", "millrace-stubs", "compaction", "deploy", "sinks", "snapshots")
 LOCKED: Final = REPOSITORY / "deploy" / "requirements"
 TOOLS: Final = REPOSITORY / ".cache" / "dist"
 """An environment for each Python, with what deploy/requirements/build.txt names."""

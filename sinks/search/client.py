@@ -8,8 +8,9 @@ OpenSearch by. What differs some day belongs into this file.
 
 import logging
 import random
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar
@@ -37,6 +38,8 @@ REQUEST_TIMEOUT_S: Final = 60
 SearchResponse = TypeVar("SearchResponse")
 """What a request returns."""
 LIMIT: Final = 10
+_NAMES_FIELD: Final = re.compile(r"(?:^|[\s(+!-])(?:[\w.*-]|\\.)+:|\bNOT\b|(?:^|\s)[!-]")
+"""A query that asks for a field, or for what isn't there: only words are asked of all rows."""
 IF_THERE: Final = {"ignore_unavailable": "true"}
 """Parameters of a request that does nothing, and finds nothing, where there is no such index."""
 
@@ -301,19 +304,15 @@ class SearchResult(NamedTuple):
 def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT) -> SearchResult:
     """Search an index, named by a table or with or without ``index.prefix``, in Lucene's syntax.
 
-    A query that isn't valid syntax is searched for as plain words.
+    Raises ConfigError for a query that isn't valid syntax, and where there is no such index.
     """
     client = connect(settings)
     name = clean_name(f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
     if not name:  # which the server takes for all of them
         raise ConfigError(f"no index is called {index!r}", remedy="`millrace status` lists them")
-    words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
-    plain = {"simple_query_string": {"query": query, "lenient": True}}
     try:
-        try:
-            answer = client.search(index=name, body=_body(words, limit))
-        except RequestError:
-            answer = client.search(index=name, body=_body(plain, limit))
+        paths = nested_paths(client.indices.get_mapping(index=name))
+        answer = client.search(index=name, body=_body(searched(query, paths), limit))
     except NotFoundError:
         raise ConfigError(
             f"there is no index {name}",
@@ -322,7 +321,11 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
             " next `millrace merge search`",
         ) from None
     except RequestError as failure:
-        raise SinkError(f"not a query: {reason_of(failure)}", where=f"index {name}") from None
+        raise ConfigError(
+            f"not a query: {_root_reason(failure)}",
+            where=f"index {name}",
+            remedy="put words with signs in quotes: '\"a/b (c)\"'; or escape a sign by \\",
+        ) from None
     except OpenSearchException as failure:
         raise explain(failure, server(settings)) from None
     hits = [
@@ -330,6 +333,43 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
         for hit in answer["hits"]["hits"]
     ]
     return SearchResult(int(answer["hits"]["total"]["value"]), hits)
+
+
+def searched(query: str, paths: Iterable[str]) -> dict[str, Any]:
+    """The query in the server's words.
+
+    Fields of embedded rows (``many = true``) are in documents of their own, which a plain query
+    doesn't see: a query that names some is asked of these rows, and one that names no field of all.
+    """
+    words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
+    named = [path for path in paths if re.search(rf"(?<![\w.]){re.escape(path)}\.\w", query)]
+    asked = named or ([] if _NAMES_FIELD.search(query) else list(paths))
+    if not asked:
+        return words
+    rows = [{"nested": {"path": path, "query": words, "score_mode": "max"}} for path in asked]
+    return {"bool": {"should": [words, *rows], "minimum_should_match": 1}}
+
+
+def nested_paths(mappings: Mapping[str, Any]) -> list[str]:
+    """The fields of an index whose rows are documents of their own, by their paths."""
+
+    def within(properties: Mapping[str, Any], start: str) -> Iterator[str]:
+        for name, field in properties.items():
+            if field.get("type") == "nested":
+                yield f"{start}{name}"
+            yield from within(field.get("properties", {}), f"{start}{name}.")
+
+    found = (within(of["mappings"].get("properties", {}), "") for of in mappings.values())
+    return sorted({path for paths in found for path in paths})
+
+
+def _root_reason(failure: TransportError) -> str:
+    """The innermost of the server's reasons, on one line."""
+    info = failure.info
+    error = info.get("error") if isinstance(info, dict) else None
+    causes = error.get("root_cause") if isinstance(error, dict) else None
+    reason = causes[0].get("reason") if causes else None
+    return " ".join(str(reason or reason_of(failure)).split())
 
 
 def _body(query: dict[str, Any], limit: int) -> dict[str, Any]:
