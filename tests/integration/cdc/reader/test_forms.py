@@ -39,6 +39,7 @@ def read(settings: Settings, events: int, **options: Any) -> list[ChangeEvent]:
     return read_events
 
 
+@pytest.mark.proof
 @pytest.mark.registry
 def test_a_log_in_avro_reads_as_one_in_json(
     pipeline: Made, database: dict[str, str], registry: SchemaRegistry
@@ -93,6 +94,7 @@ def test_topics_of_a_real_debezium_read_as_our_own(
     assert again.offset == len(records)  # the last one was a delete's tombstone
 
 
+@pytest.mark.proof
 def test_a_value_that_is_elsewhere_is_in_its_event(
     pipeline: Made, database: dict[str, str]
 ) -> None:
@@ -116,13 +118,14 @@ def test_a_dead_letter_that_was_passed_is_told(pipeline: Made, database: dict[st
     run(database, "INSERT INTO doc VALUES (2, 'small')")
     made.wait_until_logged(made.wal_end(), daemon)
     for transactions in (False, True):
-        passed = list[DeadLetter]()
-        stop = threading.Event()
+        passed, stop = list[DeadLetter](), threading.Event()
+
+        def note(letter: DeadLetter, passed: Any = passed, stop: Any = stop) -> None:
+            passed.append(letter)
+            stop.set()
+
         with changes(
-            made.settings, transactions=transactions, stop=stop, on_dead_letter=passed.append
+            made.settings, transactions=transactions, stop=stop, on_dead_letter=note
         ) as stream:
-            next(stream)
-            timer = threading.Timer(3, stop.set)
-            timer.start()
             list(stream)
         assert [letter.table for letter in passed] == ["public.doc"]
