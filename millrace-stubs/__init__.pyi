@@ -9,6 +9,19 @@ from cdc.records.dead_letters import DeadLetter as DeadLetter
 from cdc.records.position import Lsn as Lsn
 from cdc.records.position import Position as Position
 
+__all__ = [
+    "ChangeEvent",
+    "ChangeSource",
+    "ChangeStream",
+    "DeadLetter",
+    "Lsn",
+    "MillraceError",
+    "Position",
+    "SourceTransaction",
+    "TransactionStream",
+    "changes",
+    "main",
+]
 __version__: str
 
 def main() -> None: ...

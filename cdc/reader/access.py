@@ -8,9 +8,10 @@ from pathlib import Path
 
 from confluent_kafka import Message
 
-from cdc.log.offsets import Offsets
+from cdc.log.offsets import LogReader, Offsets
 from cdc.log.state import read_claim
 from cdc.reader.envelope import Envelopes, place_of
+from cdc.reader.group import ReaderGroup
 from cdc.reader.start import Start, StartFinder, parse_start
 from cdc.reader.stopping import Stopping
 from cdc.reader.topics import ReadTopics, TableTopic
@@ -40,10 +41,23 @@ class LogAccess:
         self.settings = config if isinstance(config, Settings) else load(Path(config))
         self.stopping = Stopping(stop)
         self.topics = ReadTopics(self.settings, tables, self.end_when_stopped)
-        self.finder = StartFinder(self.settings)
+        self.finder = StartFinder(self.settings, self.end_when_stopped)
         self.envelopes = self._envelopes()
         self._on_dead_letter = on_dead_letter or _log_dead_letter
         self._tables = None if tables is None else frozenset(tables)
+
+    def connect(self) -> None:
+        """Ask brokers again that were away for too long."""
+        self.topics.connect()
+        self.finder = StartFinder(self.settings, self.end_when_stopped)
+
+    def group(self, name: str | None) -> ReaderGroup | None:
+        """Where a group is, of a reader that belongs to one."""
+        return None if name is None else ReaderGroup(self.settings, name, self.end_when_stopped)
+
+    def log_reader(self) -> LogReader:
+        """What reads the log's state for one round after the other."""
+        return LogReader(self.settings.kafka, self.end_when_stopped)
 
     def first_offsets(self, start: Start, topics: Mapping[str, TableTopic]) -> Offsets:
         """Where a reader begins in topics that it hasn't read yet."""

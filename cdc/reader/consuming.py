@@ -3,7 +3,7 @@
 A broker that is away is waited for: its partitions go on when it is back.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -121,7 +121,10 @@ def _ended(message: Message, error: KafkaError) -> MillraceError:
 
 
 def read_range(
-    kafka_options: Mapping[str, str], starts: Offsets, ends: Offsets
+    kafka_options: Mapping[str, str],
+    starts: Offsets,
+    ends: Offsets,
+    while_waiting: Callable[[], None],
 ) -> Iterator[Message]:
     """Committed records from ``starts`` until before ``ends``, partition by partition.
 
@@ -132,10 +135,12 @@ def read_range(
         for number, start in numbers.items():
             if start < ends[topic][number]:
                 consumer.assign([TopicPartition(topic, number, start)])
-                yield from _until(consumer, complaints, ends[topic][number])
+                yield from _until(consumer, complaints, ends[topic][number], while_waiting)
 
 
-def _until(consumer: Consumer, complaints: Complaints, stop: int) -> Iterator[Message]:
+def _until(
+    consumer: Consumer, complaints: Complaints, stop: int, while_waiting: Callable[[], None]
+) -> Iterator[Message]:
     waited_s = 0.0
     while waited_s < PATIENCE_S:
         try:
@@ -147,6 +152,7 @@ def _until(consumer: Consumer, complaints: Complaints, stop: int) -> Iterator[Me
             return
         if (record := record_of(message)) is None:
             waited_s += WAIT_S
+            while_waiting()
         elif (record.offset() or 0) >= stop:
             return
         else:

@@ -7,13 +7,13 @@ and true, so that the next start repeats changes and loses none.
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogForgottenError
-from cdc.kafka.admin import LogAdmin
+from cdc.kafka.admin import LogAdmin, do_nothing
 from cdc.kafka.copies import MIN_ISR, copies_of
 from cdc.kafka.errors import log_error
 from cdc.kafka.sending import Sender
@@ -36,11 +36,13 @@ _EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 class ReaderGroup:
     """Where one group is: read at its start and when Kafka assigns partitions, kept in between."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(
+        self, settings: Settings, name: str, while_waiting: Callable[[], None] = do_nothing
+    ) -> None:
         self.name = name
         self._settings = settings
         self._topic = reader_topic(settings.capture.topic_prefix)
-        self._states = StateReader(settings.kafka)
+        self._states = StateReader(settings.kafka, while_waiting)
         self._sender = Sender(settings.kafka)
         self._places: dict[Partition, ReaderOffset] = {}
         self.cut: Position | None = None

@@ -58,8 +58,8 @@ def parse_start(start: Start) -> ParsedStart:
 class StartFinder(LogReader):
     """Finds offsets by what the log has at the moment."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings.kafka)
+    def __init__(self, settings: Settings, while_waiting: Callable[[], None]) -> None:
+        super().__init__(settings.kafka, while_waiting)
         self._kafka = settings.kafka
         self._settings = settings
         self._keep = settings.log.keep
@@ -129,7 +129,7 @@ class StartFinder(LogReader):
         positions: list[Position] = []
         for number, offset in offsets[topic].items():
             alone = {topic: {number: offset}}, {topic: {number: ends[topic][number]}}
-            for message in read_range(self._kafka, *alone):
+            for message in read_range(self._kafka, *alone, self._while_waiting):
                 if (header := headers_of(message).get(HEADER)) is not None:
                     positions.append(parse_header(header).position)
                 break
@@ -167,7 +167,7 @@ class StartFinder(LogReader):
         topic = progress_topic(self._settings.capture.topic_prefix)
         starts, ends = self._committed_bounds([(topic, 0)], {})
         before: int | None = None
-        for message in read_range(self._kafka, starts, ends):
+        for message in read_range(self._kafka, starts, ends, self._while_waiting):
             if (value := message.value()) is None:
                 continue
             progress = parse_state(Progress, value, topic)
@@ -186,7 +186,7 @@ class StartFinder(LogReader):
         for topic, numbers in starts.items():
             for number, start in numbers.items():
                 alone = {topic: {number: start}}, {topic: {number: ends[topic][number]}}
-                for message in read_range(self._kafka, *alone):
+                for message in read_range(self._kafka, *alone, self._while_waiting):
                     if not topics[topic].table or counts(message):
                         found[topic][number] = place_of(message)[2]
                         break

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cdc.errors import LogUnreachableError
 from cdc.kafka.errors import log_error, reason
 from cdc.log.offsets import Offsets
-from cdc.reader.access import LogAccess, ReaderStoppedError
+from cdc.reader.access import LogAccess, ReaderStoppedError, log
 from cdc.reader.consuming import WAIT_S, group_name, is_end, make_consumer, record_of
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
-from cdc.reader.group import Partition, ReaderGroup
+from cdc.reader.group import Partition
 from cdc.reader.start import Start, parse_start
 from cdc.reader.topics import TableTopic
 
@@ -46,7 +46,7 @@ class ChangeStream(Iterator[ChangeEvent]):
         self._access = access
         self._start = start
         parse_start(start)
-        self._group = None if group is None else ReaderGroup(access.settings, group)
+        self._group = access.group(group)
         self._once = once
         self._topics: Mapping[str, TableTopic] = {}
         self._subscribed: list[str] = []
@@ -265,15 +265,18 @@ class ChangeStream(Iterator[ChangeEvent]):
     def _keep_if_due(self) -> None:
         is_due = time.monotonic() - self._kept_at >= KEEP_S or self._events >= KEEP_EVENTS
         if self._done and is_due:
-            try:
-                self._keep()
-            except LogUnreachableError:  # what it comes to is that more is repeated
-                self._kept_at = time.monotonic()
+            self._keep()
 
     def _keep(self) -> None:
+        """Keep what is processed; while no broker takes it, more will be repeated after a kill."""
+        self._kept_at = time.monotonic()
         if self._group is not None and self._done:
-            self._group.keep(self._topics, self._done)
-        self._done, self._events, self._kept_at = {}, 0, time.monotonic()
+            try:
+                self._group.keep(self._topics, self._done)
+            except LogUnreachableError as error:
+                log.warning("the position of the group isn't kept: %s", error.what)
+                return
+        self._done, self._events = {}, 0
 
     def _refresh(self) -> None:
         """Read tables that are new in the log, from their beginning."""
@@ -282,7 +285,10 @@ class ChangeStream(Iterator[ChangeEvent]):
         self._refreshed_at = time.monotonic()
         try:
             self._topics = self._access.topics.read()
-        except (LogUnreachableError, ReaderStoppedError):
+        except LogUnreachableError:
+            self._access.connect()  # a client that has given a topic up asks no more for it
+            return
+        except ReaderStoppedError:
             return
         if new := [name for name in self._topics if name not in self._subscribed]:
             if self._group is not None:

@@ -51,11 +51,16 @@ class ReadTopics:
                     where="tables",
                     remedy="name a table as schema.table, one that table.include.list captures",
                 )
-        self._admin = LogAdmin(settings.kafka, while_waiting)
+        self._while_waiting = while_waiting
         self._states = StateReader(settings.kafka, while_waiting)
+        self.connect()
         self._topics: dict[str, TableTopic] = {}
         self._begun_ms: dict[str, int] = {}
         self._schemas: dict[tuple[str, int], TableSchema] = {}
+
+    def connect(self) -> None:
+        """Ask the brokers by a client of its own, which hasn't waited for any yet."""
+        self._admin = LogAdmin(self._settings.kafka, self._while_waiting)
 
     @property
     def has_cut(self) -> bool:

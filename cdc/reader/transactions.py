@@ -16,13 +16,13 @@ from typing import Final, NamedTuple, Self
 from confluent_kafka import Message
 
 from cdc.errors import ConfigError, LogFormatError, LogUnreachableError
-from cdc.log.offsets import LogReader, Offsets
+from cdc.log.offsets import Offsets
 from cdc.log.state import News
-from cdc.reader.access import LogAccess, ReaderStoppedError
+from cdc.reader.access import LogAccess, ReaderStoppedError, log
 from cdc.reader.consuming import WAIT_S, Membership, group_name, read_range
 from cdc.reader.envelope import headers_of
 from cdc.reader.events import ChangeEvent
-from cdc.reader.group import Partition, ReaderGroup
+from cdc.reader.group import Partition
 from cdc.reader.sorting import SortedRecords
 from cdc.reader.start import Start, parse_start
 from cdc.reader.topics import TableTopic
@@ -96,14 +96,14 @@ class TransactionStream(Iterator[SourceTransaction]):
         parse_start(start)
         self._access = access
         self._start = start
-        self._group = None if group is None else ReaderGroup(settings, group)
+        self._group = access.group(group)
         topic = reader_topic(settings.capture.topic_prefix)
         self._member = (
             None
             if group is None
             else Membership(settings.kafka, group_name(settings, group), topic)
         )
-        self._log = LogReader(settings.kafka)
+        self._log = access.log_reader()
         self._news = News(settings.kafka, settings.capture.topic_prefix)
         self._topics: Mapping[str, TableTopic] = {}
         self._offsets: dict[Partition, int] = {}
@@ -174,7 +174,15 @@ class TransactionStream(Iterator[SourceTransaction]):
                 return SourceTransaction(group, first, events)
         if self._records is not None:
             self._finish_round()
-        if not self._read_round():
+        try:
+            has_news = self._read_round()
+        except LogUnreachableError as error:  # the round is read again once brokers are back
+            log.warning("waiting for the log: %s", error.what)
+            has_news = False
+            self._end_round()
+            self._access.connect()
+            self._log = self._access.log_reader()
+        if not has_news:
             self._news.wait(self._access.stopping.event, _IDLE_S, WAIT_S)
         return None
 
@@ -220,9 +228,10 @@ class TransactionStream(Iterator[SourceTransaction]):
             }
         self._records = SortedRecords(capture.spill_memory_bytes, capture.spill_directory)
         self._next_offsets = {(name, n): ends[name][n] for name in starts for n in starts[name]}
-        for message in read_range(self._access.settings.kafka, starts, ends):
+        end_when_stopped = self._access.end_when_stopped
+        for message in read_range(self._access.settings.kafka, starts, ends, end_when_stopped):
             self._take(message, cut)
-            self._access.end_when_stopped()
+            end_when_stopped()
         self._round_cut = cut
         self._groups = groupby(self._events(self._records), _group_of)
         return True
@@ -286,13 +295,14 @@ class TransactionStream(Iterator[SourceTransaction]):
             self._records = None
 
     def _keep(self) -> None:
+        self._kept_at = time.monotonic()
         if self._group is not None and not self._is_kept:
             try:
                 self._group.keep_cut(self._topics, self._offsets, self._cut)
-            except LogUnreachableError:  # what it comes to is that more is repeated
+            except LogUnreachableError as error:  # more is repeated after a kill
+                log.warning("the position of the group isn't kept: %s", error.what)
                 return
         self._is_kept = True
-        self._kept_at = time.monotonic()
 
 
 def _group_of(event: ChangeEvent) -> _TransactionKey:

@@ -14,6 +14,7 @@ from cdc.records.bounds import EndedRows
 from cdc.records.dead_letters import ClaimHead, DeadLetter, Order
 from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Lsn, Position
+from cdc.records.readers import ReaderOffset, ReaderRecord
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import (
     SignalOffset,
@@ -66,6 +67,13 @@ _RECORDS: Final[tuple[BaseModel, ...]] = (
         ts_ms=5,
     ),
     MadeTopic(topic="t"),
+    ReaderRecord(
+        group="g",
+        offsets=(
+            ReaderOffset(topic="t", topic_id="i", partition=0, offset=1, kept_from=0, begun_ms=1),
+        ),
+        cut=_HERE,
+    ),
     ClaimHead(topic="t", key="k", id="x", pieces=1),
     Order(outcome="replayed", number=1, id="x"),
     EndedRows(bounds=(), upto=_HERE),

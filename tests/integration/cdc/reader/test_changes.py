@@ -11,9 +11,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ConfigError, LogForgottenError, LogMissingError
+from cdc.log.state import read_all
 from cdc.reader.access import LogAccess
 from cdc.reader.events import ChangeEvent
 from cdc.reader.stream import ChangeStream
+from cdc.records.made_topics import MadeTopic
+from cdc.records.topics import made_topic, reader_topic
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
 
@@ -66,6 +69,9 @@ def test_a_group_reads_every_change_once_and_goes_on_where_it_was(
     times = [event.commit_time for event in events]
     assert times == sorted(times)
     assert {event.source.database for event in events} == {source.info.dbname}
+    prefix = made.settings.capture.topic_prefix
+    of_drop = read_all(made.settings.kafka, made_topic(prefix), MadeTopic)
+    assert reader_topic(prefix) in {topic.topic for topic in of_drop}
     source.execute("TRUNCATE orders")
     made.wait_until_logged(made.wal_end(), daemon)
     truncates = read(made, 3, group="audit")
