@@ -64,8 +64,9 @@ def test_a_log_in_avro_reads_as_one_in_json(
 
 
 def test_topics_of_a_real_debezium_read_as_our_own(
-    kafka: Kafka, topic_prefix: str, tmp_path: Path
+    kafka: Kafka, topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cdc.reader.stream.REFRESH_S", 0.1)
     records = recorded("schemas_typical", "cust")
     topic = f"{topic_prefix}.public.cust"
     settings = Settings.model_validate(
@@ -92,6 +93,15 @@ def test_topics_of_a_real_debezium_read_as_our_own(
     producer.flush()
     (again,) = read(settings, 1, group="g")
     assert again.offset == len(records)  # the last one was a delete's tombstone
+    with changes(settings, group="g", stop=threading.Event()) as stream:
+        producer.produce(topic, records[0].value, records[0].key)
+        producer.flush()
+        assert next(stream).table == "public.cust"
+        new = f"{topic_prefix}.public.new"  # while the group reads
+        assert LogAdmin(settings.kafka).create([NewTopic(new, 1, 1, config=retained)]) == {}
+        producer.produce(new, records[0].value, records[0].key)
+        producer.flush()
+        assert next(stream).table == "public.new"
 
 
 @pytest.mark.proof
