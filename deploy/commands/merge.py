@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cdc.convert.converters import schema_reader
 from cdc.errors import ConfigError
+from cdc.log.reports import ReportWriter
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
@@ -29,6 +31,7 @@ from deploy.commands.sink_status import (
     table_states,
 )
 from sinks.run.options import RunOptions
+from sinks.run.reported import ReportedRun
 from sinks.run.summary import SinkName
 from sinks.spark.jars import REPOSITORY
 from sinks.spark.jars import VARIABLE as JARS
@@ -88,7 +91,14 @@ def merge(  # noqa: PLR0913 (a command's options)
     apart_s = _seconds(interval)
     with stop_on_signals() as stop:
         patience = partial(_wait_unless, stop)
-        with Jobs(settings, sink, options, lasting=follow, while_waiting=patience) as jobs:
+        with Jobs(
+            settings,
+            sink,
+            options,
+            lasting=follow,
+            while_waiting=patience,
+            warn=print_line,
+        ) as jobs:
             if follow:
                 code = run_on(jobs, settings, stop, apart_s, print_line)
             else:
@@ -189,10 +199,14 @@ def compact(
     What lakehouse.keep promises stays: every cut of that time can be queried.
     """
     settings = load_to_connect(config)
-    for name, compacted in _COMPACTED.items():
-        if what in {name, "all"}:
-            for line in compacted(settings, dry_run):
-                print_line(line)
+    with ReportWriter(settings, print_line) as reports:
+        for name, compacted in _COMPACTED.items():
+            if what not in {name, "all"}:
+                continue
+            lines = compacted(settings, dry_run)
+            with nullcontext() if dry_run else ReportedRun(reports, name, "compact"):
+                for line in lines:
+                    print_line(line)
 
 
 def _topics(settings: Settings, _dry_run: bool) -> Iterator[str]:
