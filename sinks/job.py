@@ -50,14 +50,13 @@ class Jobs:
         *,
         lasting: bool = False,
         while_waiting: Callable[[], None] = wait_on,
-        warn: Report = print,
     ) -> None:
         self._settings = settings
         self._while_waiting = while_waiting
         self._options = options
         self._lasting = lasting
         self._session: SparkSession | None = None
-        self._reports = ReportWriter(settings, warn)
+        self._reports = ReportWriter(settings, print)
         self._runs = {
             name: run
             for name, run in SINKS.items()

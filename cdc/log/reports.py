@@ -26,8 +26,8 @@ from cdc.records.reports import (
     GONE_S,
     RENEW_S,
     DaemonReport,
-    Report,
     RunReport,
+    StateReport,
     TableReport,
     report_kind,
 )
@@ -56,7 +56,7 @@ class Reports:
     tables: dict[tuple[str, str], TableReport] = field(default_factory=dict)
     daemons: dict[str, DaemonReport] = field(default_factory=dict)
 
-    def take(self, report: Report) -> None:
+    def take(self, report: StateReport) -> None:
         """Take in a report, unless one of a newer run is there already."""
         match report:
             case RunReport():
@@ -149,7 +149,7 @@ class ReportReader:
         return runs[:count]
 
 
-class _Message(NamedTuple):
+class _Queued(NamedTuple):
     """What there is to write: a report, and where a run has ended, all tables of its sink."""
 
     report: RunReport | DaemonReport
@@ -166,7 +166,7 @@ class ReportWriter:
     def __init__(self, settings: Settings, warn: Callable[[str], None]) -> None:
         self._settings = settings
         self._warn = warn
-        self._queue: SimpleQueue[_Message | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
         self._closing = threading.Event()
         self._running: RunReport | None = None
         self._topics: _ReportTopics | None = None
@@ -193,7 +193,7 @@ class ReportWriter:
 
         A run that has ended may come with all tables of its sink, and be ``listed`` among the runs.
         """
-        self._queue.put(_Message(report, None if tables is None else tuple(tables), listed))
+        self._queue.put(_Queued(report, None if tables is None else tuple(tables), listed))
 
     def _run(self) -> None:
         while True:
@@ -210,16 +210,16 @@ class ReportWriter:
             if is_last:
                 return
 
-    def _taken(self) -> list[_Message | None]:
+    def _taken(self) -> list[_Queued | None]:
         """What there is to write, or nothing after a while; None is the last of all."""
-        messages: list[_Message | None] = []
+        messages: list[_Queued | None] = []
         with suppress(Empty):
             messages.append(self._queue.get(timeout=RENEW_S))
             while True:
                 messages.append(self._queue.get_nowait())
         return messages
 
-    def _write(self, topics: "_ReportTopics", messages: list[_Message]) -> None:
+    def _write(self, topics: "_ReportTopics", messages: list[_Queued]) -> None:
         """Of each state the newest; a run that goes on says so again."""
         states: dict[bytes, RunReport | DaemonReport | None] = {}
         for message in messages:
@@ -269,7 +269,7 @@ class _ReportTopics:
         self._producer = options.client(Producer, config, kafka)
         self._refusal: KafkaError | None = None
 
-    def write(self, key: bytes, report: Report | None) -> None:
+    def write(self, key: bytes, report: StateReport | None) -> None:
         """Write a state, or that there is none any more."""
         self._produce(self._status, key, report)
 
@@ -290,7 +290,7 @@ class _ReportTopics:
                 self._written.drop(before.key)
                 self.write(before.key, None)
 
-    def add_run(self, report: Report) -> None:
+    def add_run(self, report: StateReport) -> None:
         """Add a run to the list."""
         self._produce(self._runs, report.key, report)
 
@@ -300,7 +300,7 @@ class _ReportTopics:
         if (refusal := self._refusal) is not None:
             raise log_error(refusal, "writing", f"topic {self._status}")
 
-    def _produce(self, topic: str, key: bytes, report: Report | None) -> None:
+    def _produce(self, topic: str, key: bytes, report: StateReport | None) -> None:
         value = None if report is None else report.model_dump_json().encode()
         self._producer.produce(topic, value, key, 0, on_delivery=self._delivered)
 

@@ -13,7 +13,7 @@ from cdc.records.fields import PositionField
 from cdc.records.record import to_json
 from cdc.records.state import FORMAT
 
-Job = Literal["merge", "compact"]
+RunKind = Literal["merge", "compact"]
 RENEW_S: Final = 10.0
 """So often a run that goes on says so ..."""
 GONE_S: Final = 30.0
@@ -35,7 +35,7 @@ class RunReport(BaseModel):
 
     format: Literal[1] = FORMAT
     sink: str
-    job: Job = "merge"
+    job: RunKind = "merge"
     run: int = 0
     started_ms: int
     deadline_ms: int = 0
@@ -119,10 +119,10 @@ class DaemonReport(BaseModel):
         return to_json({"slot": self.slot})
 
 
-Report = RunReport | TableReport | DaemonReport
+StateReport = RunReport | TableReport | DaemonReport
 
 
-def report_kind(key: bytes) -> type[Report] | None:
+def report_kind(key: bytes) -> type[StateReport] | None:
     """What stands under a key of the topic; None: something of a newer Millrace."""
     if key.startswith(b'{"slot":'):
         return DaemonReport

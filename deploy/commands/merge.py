@@ -91,14 +91,7 @@ def merge(  # noqa: PLR0913 (a command's options)
     apart_s = _seconds(interval)
     with stop_on_signals() as stop:
         patience = partial(_wait_unless, stop)
-        with Jobs(
-            settings,
-            sink,
-            options,
-            lasting=follow,
-            while_waiting=patience,
-            warn=print_line,
-        ) as jobs:
+        with Jobs(settings, sink, options, lasting=follow, while_waiting=patience) as jobs:
             if follow:
                 code = run_on(jobs, settings, stop, apart_s, print_line)
             else:

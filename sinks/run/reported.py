@@ -6,7 +6,7 @@ from typing import Self
 
 from cdc.errors import ExitCode, MillraceError
 from cdc.log.reports import ReportWriter
-from cdc.records.reports import Job, RunReport, TableReport
+from cdc.records.reports import RunKind, RunReport, TableReport
 from sinks.run.summary import RunSummary, Standing, errors_of
 
 
@@ -17,7 +17,7 @@ class ReportedRun:
     """
 
     def __init__(
-        self, reports: ReportWriter, sink: str, job: Job, next_in_s: float | None = None
+        self, reports: ReportWriter, sink: str, job: RunKind, next_in_s: float | None = None
     ) -> None:
         self._reports = reports
         self._next_in_s = next_in_s
