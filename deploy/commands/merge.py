@@ -24,7 +24,7 @@ from deploy.commands.app import ConfigOption, stop_on_signals
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.ending import InterruptedCommandError
 from deploy.commands.printing import print_line
-from deploy.commands.sink_status import (
+from deploy.status.sinks import (
     all_aliases,
     keyed_tables,
     require_log,

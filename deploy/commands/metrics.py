@@ -13,7 +13,7 @@ from cdc.capture.health import Health, Stage
 from cdc.dead_letters.guard import Refusals
 from cdc.records.state import Phase
 from deploy.commands.status import log_lag_s
-from deploy.commands.table_status import TableStatus, table_status
+from deploy.status.tables import TableStatus, table_status
 
 
 def daemon_registry(

@@ -26,14 +26,14 @@ from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_rich
-from deploy.commands.sink_status import (
+from deploy.status.sinks import (
     SinkStatus,
     keyed_tables,
     lakehouse_status,
     search_status,
     table_states,
 )
-from deploy.commands.table_status import (
+from deploy.status.tables import (
     TableStatus,
     seconds_text,
     size_text,

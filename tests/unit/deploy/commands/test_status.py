@@ -9,8 +9,8 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from cdc.settings import Settings
-from deploy.commands.sink_status import DropStatus, SinkStatus, _status, with_documents
-from deploy.commands.table_status import state_text, table_status
+from deploy.status.sinks import DropStatus, SinkStatus, _status, with_documents
+from deploy.status.tables import state_text, table_status
 from sinks.run.cuts import Instant
 from sinks.run.plan import RunPlan
 from sinks.run.summary import LastCheck

@@ -14,7 +14,7 @@ from cdc.records.state import Gap, Progress, TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, SearchSettings, Settings
 from cdc.settings.drops import DropPolicy
-from deploy.commands.table_status import time_text
+from deploy.status.tables import time_text
 from sinks.changes.derived import derived_tables
 from sinks.run.doubts import doubts
 from sinks.run.drops import find_drops, is_emptied
