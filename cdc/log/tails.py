@@ -38,49 +38,62 @@ def last_records(
     while_waiting: Callable[[], None] = do_nothing,
 ) -> dict[Place, LastRecord]:
     """Of each partition the last committed record at or after an offset, if there is one."""
-    places = [(topic, number) for topic, numbers in starts.items() for number in numbers]
-    if not places:
-        return {}
-    admin = LogAdmin(kafka_options, while_waiting)
-    ends = admin.list_offsets(places, LATEST, IsolationLevel.READ_COMMITTED, {})
-    left = {place: end for place, end in ends.items() if end > starts[place[0]][place[1]]}
-    if not left:
-        return {}
-    tails = _Tails(kafka_options, while_waiting)
-    last: dict[Place, LastRecord] = {}
-    step = _FIRST_STEP
-    while left:
-        begun = {
-            (topic, number): max(starts[topic][number], end - step)
-            for (topic, number), end in left.items()
-        }
-        last |= tails.read(begun, left)
-        left = {
-            (topic, number): begun[topic, number]
-            for topic, number in left.keys() - last.keys()
-            if begun[topic, number] > starts[topic][number]
-        }
-        step *= _STEP_GROWTH
-    return last
+    return Tails(kafka_options, while_waiting).last(starts)
 
 
-class _Tails:
-    """One consumer for all partitions."""
+class Tails:
+    """Reads partitions' ends, again and again, by one consumer."""
 
-    def __init__(self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None]) -> None:
+    def __init__(
+        self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
+    ) -> None:
         self._while_waiting = while_waiting
+        self._admin = LogAdmin(kafka_options, while_waiting)
         ignored: dict[str, Any] = {"error_cb": lambda _error: None}
         config = {**options.reader_options(kafka_options), **ignored}
         self._consumer = options.client(Consumer, config, kafka_options)
 
-    def read(
+    def last(self, starts: Offsets) -> dict[Place, LastRecord]:
+        """Of each partition the last committed record at or after an offset, if there is one.
+
+        Where a transaction is open, what it may bring counts as such a record.
+        """
+        places = [(topic, number) for topic, numbers in starts.items() for number in numbers]
+        if not places:
+            return {}
+        written = self._admin.list_offsets(places, LATEST, failed={})
+        ends = self._admin.list_offsets(places, LATEST, IsolationLevel.READ_COMMITTED, {})
+        now_us = time.time_ns() // 1_000
+        last: dict[Place, LastRecord] = {
+            place: LastRecord(end, now_us) for place, end in ends.items() if end < written[place]
+        }
+        left = {
+            place: end
+            for place, end in ends.items()
+            if place not in last and end > starts[place[0]][place[1]]
+        }
+        step = _FIRST_STEP
+        while left:
+            begun = {
+                (topic, number): max(starts[topic][number], end - step)
+                for (topic, number), end in left.items()
+            }
+            last |= self._read(begun, left)
+            left = {
+                (topic, number): begun[topic, number]
+                for topic, number in left.keys() - last.keys()
+                if begun[topic, number] > starts[topic][number]
+            }
+            step *= _STEP_GROWTH
+        return last
+
+    def _read(
         self, begun: Mapping[Place, int], ends: Mapping[Place, int]
     ) -> dict[Place, LastRecord]:
         """The last record of each partition from an offset until before an end."""
         last: dict[Place, LastRecord] = {}
         open_places = set(begun)
-        assigned = [TopicPartition(*place, offset) for place, offset in begun.items()]
-        self._consumer.assign(assigned)
+        self._consumer.assign([TopicPartition(*place, offset) for place, offset in begun.items()])
         deadline = time.monotonic() + _PATIENCE_S
         while open_places:
             message = self._consumer.poll(_ATTEMPT_S)

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "merge": ("merge", "Apply the log to lakehouse tables and search indexes."),
     "status": ("status", "Show how all parts are, and what mends them."),
     "runs": ("status", "List what the last merges and compactions did."),
+    "wait": ("wait", "Return once the sinks show an instant of the source."),
     "drop": ("drop", "Remove slot and publication, and more where asked."),
     "compact": ("merge", "Keep topics, lakehouse and search indexes small."),
     "cuts": ("query", "List the instants of the source that tables stood at."),

@@ -16,7 +16,7 @@ from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_rich, printable_segments
-from deploy.status.asking import give_up_soon
+from deploy.status.asking import give_up_after
 from deploy.status.collect import Status, collect
 from deploy.status.screen import render, runs_table
 
@@ -84,7 +84,7 @@ def runs(
     Runs that found nothing to do aren't listed.
     """
     settings = load_to_connect(config)
-    reader = ReportReader(settings.kafka, settings.capture.topic_prefix, give_up_soon())
+    reader = ReportReader(settings.kafka, settings.capture.topic_prefix, give_up_after())
     listed = reader.last_runs(last)
     if json:
         print_json("[" + ",\n".join(run.model_dump_json(indent=2) for run in listed) + "]")

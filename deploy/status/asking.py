@@ -17,9 +17,9 @@ class SilentError(MillraceError):
     """A part of the pipeline hasn't answered in time."""
 
 
-def give_up_soon() -> Callable[[], None]:
-    """What a client of Kafka does while it waits: it soon gives up."""
-    deadline = time.monotonic() + _SOON_S
+def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
+    """What a client of Kafka does while it waits: after a time it gives up."""
+    deadline = time.monotonic() + seconds
 
     def wait() -> None:
         if time.monotonic() > deadline:

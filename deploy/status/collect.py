@@ -22,7 +22,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
-from deploy.status.asking import Questions, give_up_soon
+from deploy.status.asking import Questions, give_up_after
 from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
 from deploy.status.problems import Problem, found_problems, unanswered
 from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, search_status
@@ -91,7 +91,7 @@ def collect(settings: Settings) -> Status:
 def _log(settings: Settings) -> LogAnswer:
     """All that the log has to say; raises a log's error where it can't be read."""
     kafka, prefix = settings.kafka, settings.capture.topic_prefix
-    wait = give_up_soon()
+    wait = give_up_after()
     reader = StateReader(kafka, wait)
     slot = settings.capture.slot_name
     progress = reader.last_progress(progress_topic(prefix), slot)
