@@ -5,16 +5,15 @@ from contextlib import closing
 from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from cdc.errors import ConfigError, ExitCode, MillraceError, SourceUnreachableError
 from cdc.lines import Lines
 from cdc.postgres.connection import connect, query
 from cdc.records.position import Lsn
 from cdc.records.state import Progress
-from cdc.settings import DEFAULT_PATH, Duration, Settings
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
-from deploy.commands.configuration import load_to_connect
+from deploy.commands.configuration import load_to_connect, seconds
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 
@@ -62,8 +61,8 @@ def wait(
     settings = load_to_connect(config)
     settings.require_own_capture("wait")
     sinks = _sinks(settings, sink)
-    deadline = time.monotonic() + _seconds(timeout)
-    watched = Watched(settings, sinks, max(1.0, _seconds(timeout)))
+    deadline = time.monotonic() + seconds(timeout)
+    watched = Watched(settings, sinks, max(1.0, seconds(timeout)))
     instant, end = _instant(settings, lsn, now=now)
     _require_this_history(settings, watched.progress(), end)
     while lacking := watched.lacking(instant):
@@ -88,13 +87,6 @@ def _sinks(settings: Settings, wanted: str) -> tuple[str, ...]:
             remedy="add its section, or name another one: --sink",
         )
     return sinks
-
-
-def _seconds(text: str) -> float:
-    try:
-        return TypeAdapter(Duration).validate_python(text).total_seconds()
-    except ValidationError:
-        raise ConfigError(f"not a duration: {text}", remedy="write it as 30s, 5m or 1h") from None
 
 
 def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, SourceEnd | None]:
