@@ -71,11 +71,11 @@ def capture_lag(
     age_s = max(0.0, time.time() - progress.cut_ts_us / 1e6) if progress.cut_ts_us else math.inf
     if heartbeat_s and age_s <= max(PROOF_S, 2 * heartbeat_s):
         return Lag(seconds=age_s)
-    if waiting_bytes == 0 and streams:
-        return NOTHING  # there are no heartbeats, and the server says that all was read
     if heartbeat_s:
         since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
         return Lag(unknown=f"nothing has come from the source {since}")
+    if waiting_bytes == 0 and streams:
+        return NOTHING  # the server itself says that all was read
     if waiting_bytes is None:
         return Lag(unknown="there are no heartbeats, and the source doesn't answer")
     return Lag(
