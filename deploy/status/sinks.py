@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from cdc.kafka.admin import LogAdmin
 from cdc.log.offsets import LogState, log_missing
 from cdc.log.state import read_all
-from cdc.records.position import Position
+from cdc.records.position import Lsn, Position
 from cdc.records.reports import RunReport
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Progress, TableState
@@ -313,11 +313,15 @@ def search_status(
 def with_documents(status: SinkStatus, documents: Iterable["DocumentRecord"]) -> SinkStatus:
     """How far a sink is whose joined documents come behind its other indexes.
 
-    It has finished once all of them are where they were led.
+    It is no further than any of them, and has finished once all of them are where they were led.
     """
-    return status.model_copy(
-        update={"finished": status.finished and all(record.to is None for record in documents)}
-    )
+    serving = [each for each in documents if each.serves is not None and not each.frozen]
+    reached = [each.at.cut.commit_lsn for each in serving if each.at is not None]
+    if status.cut is not None:
+        reached.append(Lsn.parse(status.cut))
+    finished = status.finished and all(each.to is None for each in serving)
+    cut = str(min(reached)) if reached else None
+    return status.model_copy(update={"cut": cut, "finished": finished})
 
 
 def _indexes(
