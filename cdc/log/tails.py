@@ -21,7 +21,7 @@ _STEP_GROWTH: Final = 64
 _ATTEMPT_S: Final = 0.5
 _PATIENCE_S: Final = 30.0
 _PARSED_BYTES_MAX: Final = 1 << 20
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 """A topic and one of its partitions."""
 
 
@@ -36,7 +36,7 @@ def last_records(
     kafka_options: Mapping[str, str],
     starts: Offsets,
     while_waiting: Callable[[], None] = do_nothing,
-) -> dict[Place, LastRecord]:
+) -> dict[PartitionKey, LastRecord]:
     """Of each partition the last committed record at or after an offset, if there is one."""
     return Tails(kafka_options, while_waiting).last(starts)
 
@@ -53,7 +53,7 @@ class Tails:
         config = {**options.reader_options(kafka_options), **ignored}
         self._consumer = options.client(Consumer, config, kafka_options)
 
-    def last(self, starts: Offsets) -> dict[Place, LastRecord]:
+    def last(self, starts: Offsets) -> dict[PartitionKey, LastRecord]:
         """Of each partition the last committed record at or after an offset, if there is one.
 
         Where a transaction is open, what it may bring counts as such a record.
@@ -64,7 +64,7 @@ class Tails:
         written = self._admin.list_offsets(places, LATEST, failed={})
         ends = self._admin.list_offsets(places, LATEST, IsolationLevel.READ_COMMITTED, {})
         now_us = time.time_ns() // 1_000
-        last: dict[Place, LastRecord] = {
+        last: dict[PartitionKey, LastRecord] = {
             place: LastRecord(end, now_us) for place, end in ends.items() if end < written[place]
         }
         left = {
@@ -88,10 +88,10 @@ class Tails:
         return last
 
     def _read(
-        self, begun: Mapping[Place, int], ends: Mapping[Place, int]
-    ) -> dict[Place, LastRecord]:
+        self, begun: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, LastRecord]:
         """The last record of each partition from an offset until before an end."""
-        last: dict[Place, LastRecord] = {}
+        last: dict[PartitionKey, LastRecord] = {}
         open_places = set(begun)
         self._consumer.assign([TopicPartition(*place, offset) for place, offset in begun.items()])
         deadline = time.monotonic() + _PATIENCE_S

@@ -7,29 +7,25 @@ reason; the rest still shows. What somebody has to do something about comes as a
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
-
-from pydantic import BaseModel
+from typing import Any, NamedTuple
 
 from cdc.errors import MillraceError
 from cdc.log.offsets import log_missing
 from cdc.log.reports import ReportReader, Reports
 from cdc.log.state import StateReader, read_dead_letters
-from cdc.log.tails import LastRecord, Place, last_records
+from cdc.log.tails import LastRecord, PartitionKey, last_records
 from cdc.postgres.checks.standby import why_unread
-from cdc.records.reports import DaemonReport
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
 from deploy.status.asking import Questions, give_up_after
 from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
-from deploy.status.problems import Problem, found_problems, unanswered
+from deploy.status.model import Status
+from deploy.status.problems import found_problems, unanswered
 from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, search_status
-from deploy.status.source import SlotStatus, SourceStatus, source_status
-from deploy.status.tables import TableStatus, table_status
-
-RUNS_SHOWN: Final = 5
+from deploy.status.source import SourceStatus, source_status
+from deploy.status.tables import table_status
 
 
 class LogAnswer(NamedTuple):
@@ -40,29 +36,7 @@ class LogAnswer(NamedTuple):
     dead_letters: dict[str, int]
     keyed: list[TableName]
     reports: Reports
-    last: dict[Place, LastRecord]
-
-
-class Status(BaseModel):
-    """Everything that ``millrace status`` shows."""
-
-    problems: list[Problem] = []
-    slot: SlotStatus | None = None
-    is_captured: bool | None = None
-    """Whether a daemon runs for the slot; None: not known."""
-    daemon: DaemonReport | None = None
-    position: str | None = None
-    """The LSN of the commit up to which the log has all ..."""
-    epoch: int | None = None
-    """... in this history: one more with every ``millrace new-epoch``."""
-    timeline: int | None = None
-    """The source's, when the log was written last: one more with every promotion."""
-    events: int | None = None
-    capture_lag: Lag = Lag(unknown="the log isn't read")
-    tables: list[TableStatus] = []
-    dead_letters: dict[str, int] = {}
-    """How many of each table nobody has dealt with."""
-    sinks: list[SinkStatus] = []
+    last: dict[PartitionKey, LastRecord]
 
 
 def collect(settings: Settings) -> Status:
@@ -79,7 +53,7 @@ def collect(settings: Settings) -> Status:
         asked.ask("search", lambda: _sink(asked, settings, "search"))
     names = ("source", "log", "standby", "lakehouse", "search")
     given: dict[str, Any] = {name: asked.answer(name) for name in names}
-    problems = unanswered(settings, given)
+    problems = unanswered(given)
     answers = {
         name: None if isinstance(each, MillraceError) else each for name, each in given.items()
     }

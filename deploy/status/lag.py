@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.log.offsets import Offsets
 from cdc.log.reports import Reports
-from cdc.log.tails import LastRecord, Place
+from cdc.log.tails import LastRecord, PartitionKey
 from cdc.records.reports import RunReport, TableReport
 from cdc.records.state import Phase, Progress
 from deploy.status.tables import seconds_text
@@ -98,7 +98,7 @@ def missing_from(reports: Reports) -> Offsets:
 class SinkLags:
     """What derived tables lack of the log, by the last record of each partition."""
 
-    def __init__(self, reports: Reports, last: Mapping[Place, LastRecord]) -> None:
+    def __init__(self, reports: Reports, last: Mapping[PartitionKey, LastRecord]) -> None:
         self._reports = reports
         self._last = last
 

@@ -2,48 +2,21 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any, Final
 
 from cdc.errors import LogMissingError, MillraceError
-from cdc.records.state import Phase
 from cdc.settings import Settings
+from deploy.status.model import Problem, Status
 from deploy.status.sinks import SinkStatus
 from deploy.status.tables import TableStatus, seconds_text
-
-if TYPE_CHECKING:
-    from deploy.status.collect import Status
 
 KEEP_LEFT: Final = 0.25
 """A sink that has less than this share of log.keep left is about to come too late."""
 _PARTS: Final = {"source": "the source", "log": "the log", "search": "search"}
 
 
-class Problem(BaseModel):
-    """What is wrong, with which part, and what to do about it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    part: str
-    what: str
-    where: str = ""
-    remedy: str = ""
-
-    @classmethod
-    def of(cls, part: str, error: MillraceError) -> "Problem":
-        """A part's error."""
-        return cls(part=part, what=error.what, where=error.where, remedy=error.remedy)
-
-    def __str__(self) -> str:
-        where = f" ({self.where})" if self.where else ""
-        remedy = f"\n  → {self.remedy}" if self.remedy else ""
-        return f"{self.part}: {self.what}{where}{remedy}"
-
-
-def unanswered(settings: Settings, given: Mapping[str, Any]) -> list[Problem]:
+def unanswered(given: Mapping[str, Any]) -> list[Problem]:
     """The parts that didn't answer, or with an error."""
-    del settings
     problems = []
     for name, answer in given.items():
         if isinstance(answer, LogMissingError):
@@ -56,7 +29,7 @@ def unanswered(settings: Settings, given: Mapping[str, Any]) -> list[Problem]:
 
 
 def found_problems(
-    settings: Settings, status: "Status", answers: Mapping[str, Any]
+    settings: Settings, status: Status, answers: Mapping[str, Any]
 ) -> Iterator[Problem]:
     """What the answers tell."""
     yield from _of_capture(settings, status, answers)
@@ -75,7 +48,7 @@ def found_problems(
 
 
 def _of_capture(
-    settings: Settings, status: "Status", answers: Mapping[str, Any]
+    settings: Settings, status: Status, answers: Mapping[str, Any]
 ) -> Iterator[Problem]:
     source, log = answers["source"], answers["log"]
     name = settings.capture.slot_name
@@ -143,8 +116,3 @@ def _of_sink(settings: Settings, sink: SinkStatus) -> Iterator[Problem]:
         left = seconds_text(max(0.0, sink.keep_left_s))
         what = f"{left} are left until the log may forget what it hasn't applied (log.keep)"
         yield Problem(part=sink.sink, what=what, remedy=merge)
-
-
-def is_read_first(table: TableStatus) -> bool:
-    """Whether its first snapshot isn't complete."""
-    return table.phase is not Phase.STREAMING

@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.records.reports import RunReport
-from deploy.status.collect import Status
-from deploy.status.problems import Problem
+from deploy.status.model import Problem, Status
 from deploy.status.sinks import SinkStatus
 from deploy.status.tables import seconds_text, size_text, state_text, time_text
 

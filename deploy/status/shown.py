@@ -45,7 +45,7 @@ class Lacking(NamedTuple):
 
 
 class Watched:
-    """The log's state topics, read again at each look; ``sinks`` are those that are asked of."""
+    """The log's state topics, read again at each moment; ``sinks`` are those that are asked of."""
 
     def __init__(self, settings: Settings, sinks: tuple[str, ...], patience_s: float) -> None:
         self._settings = settings
@@ -73,16 +73,16 @@ class Watched:
         is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
         if not is_logged:
             lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))
-        look = _Look(reports, instant, progress.position.epoch)
+        moment = _Moment(reports, instant, progress.position.epoch)
         behind = [
-            each for sink in self._sinks for each in look.behind(self._settings, sink, states)
+            each for sink in self._sinks for each in moment.behind(self._settings, sink, states)
         ]
         if behind and is_logged:
             # What a merge would bring is asked for only now: it takes longest.
             last = self._tails.last(missing_from(reports))
-            look.lags = SinkLags(reports, last)
+            moment.lags = SinkLags(reports, last)
             behind = [
-                each for sink in self._sinks for each in look.behind(self._settings, sink, states)
+                each for sink in self._sinks for each in moment.behind(self._settings, sink, states)
             ]
         return lacking + behind
 
@@ -100,7 +100,7 @@ def _unready(states: dict[str, TableState], names: set[str]) -> Iterator[Lacking
             yield Lacking(f"table {name}", "its snapshot isn't complete", Outlook.NEVER)
 
 
-class _Look:
+class _Moment:
     """The reports of one moment; ``lags`` says what tables lack, once that is known."""
 
     def __init__(self, reports: Reports, instant: Lsn, epoch: int) -> None:

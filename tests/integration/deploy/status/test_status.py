@@ -17,7 +17,8 @@ from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from deploy.local.processes import reserve_port
 from deploy.status.asking import PATIENCE_S
-from deploy.status.collect import Status, collect
+from deploy.status.collect import collect
+from deploy.status.model import Status
 from deploy.status.screen import render
 from tests.fixtures.command_line import CommandLine
 from tests.fixtures.pipeline import RunningPipeline
