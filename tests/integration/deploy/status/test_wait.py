@@ -108,6 +108,8 @@ def test_a_wait_ends_when_the_sink_has_the_write_and_not_before(
     made: RunningPipeline, database: dict[str, str]
 ) -> None:
     sink = SmallSink(made)
+    with ReportWriter(made.settings, pytest.fail) as reports:
+        sink.merge(reports)
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection, sink.merging():
         for number in range(20):
             if number % 4 == 3:  # which no sink ever sees, and which is shown all the same
