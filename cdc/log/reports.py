@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from cdc.errors import LogMissingError, LogUnreachableError, MillraceError
 from cdc.kafka import options
-from cdc.kafka.admin import LogAdmin, do_nothing
+from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import log_error
 from cdc.kafka.topics import LogTopics
 from cdc.lines import Lines
@@ -115,6 +115,10 @@ class ReportReader:
         self._runs_topic = runs_topic(prefix)
         self._end = 0
         self._reports = Reports()
+
+    def has_topic(self) -> bool:
+        """Whether anybody has made the topic."""
+        return PartitionReader(self._client, self._topic).exists()
 
     def read(self) -> Reports:
         """All that is there by now; nothing where nobody has made the topic."""
@@ -259,15 +263,16 @@ class _ReportTopics:
     def __init__(self, settings: Settings, while_waiting: Callable[[], None]) -> None:
         kafka, prefix = settings.kafka, settings.capture.topic_prefix
         self._status, self._runs = status_topic(prefix), runs_topic(prefix)
-        existing = LogAdmin(kafka, while_waiting).partitions()
-        if not existing.keys() >= {self._status, self._runs}:
+        self._refusal: KafkaError | None = None
+        ignored: dict[str, Any] = {"error_cb": lambda _error: None}
+        config = {**options.producer_options({**kafka, **_PRODUCER}, None), **ignored}
+        self._producer = options.client(Producer, config, kafka)  # it connects meanwhile
+        reader = ReportReader(kafka, prefix, while_waiting)
+        if not reader.has_topic():
             if settings.captures_itself:  # the daemon makes them, if this is the log's name
                 raise LogMissingError(f"there is no topic {self._status}")
             LogTopics(settings, while_waiting).ensure_report_topics()
-        self._written = ReportReader(kafka, prefix, while_waiting).read()
-        config = options.producer_options({**kafka, **_PRODUCER}, None)
-        self._producer = options.client(Producer, config, kafka)
-        self._refusal: KafkaError | None = None
+        self._written = reader.read()
 
     def write(self, key: bytes, report: StateReport | None) -> None:
         """Write a state, or that there is none any more."""

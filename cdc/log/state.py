@@ -199,6 +199,13 @@ class PartitionReader:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
+        return self._bounds() or (0, 0)
+
+    def exists(self) -> bool:
+        """Whether there is such a topic that we may see."""
+        return self._bounds() is not None
+
+    def _bounds(self) -> tuple[int, int] | None:
         partition = TopicPartition(self._topic, self._partition)
         began = time.monotonic()
         while True:
@@ -213,7 +220,7 @@ class PartitionReader:
                     if bounds is not None:
                         return bounds
                 elif error.name() == "UNKNOWN_TOPIC_OR_PART":
-                    return 0, 0
+                    return None
             except KafkaException as exception:
                 error = reason(exception)
             self._consumer.poll(0)  # serves the complaints; no partition is assigned
