@@ -1,5 +1,6 @@
 """Stacks that are broken in many ways → a status that is in time, and true: never a lag of 0."""
 
+import signal
 import time
 from collections.abc import Mapping
 from io import StringIO
@@ -11,15 +12,18 @@ from psycopg.conninfo import make_conninfo
 from rich.console import Console
 
 from cdc.errors import ExitCode
+from cdc.faults import VARIABLE, FaultPoint
 from cdc.log.reports import ReportWriter
 from cdc.records.reports import RunReport, TableReport
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
+from deploy.local.postgres import Postgres
 from deploy.local.processes import reserve_port
 from deploy.status.asking import PATIENCE_S
 from deploy.status.collect import collect
 from deploy.status.model import Status
 from deploy.status.screen import render
+from tests.faults.test_killed_daemon import SMALL
 from tests.fixtures.command_line import CommandLine
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import run
@@ -239,3 +243,37 @@ def test_a_run_that_stops_saying_that_it_runs_counts_as_gone(made: RunningPipeli
     assert running is not None
     assert not running.is_gone(running.deadline_ms)
     assert running.is_gone(running.deadline_ms + 1)
+
+
+def test_events_of_a_snapshot_that_was_killed_count(
+    pipeline: Any, database: dict[str, str]
+) -> None:
+    run(
+        database,
+        "CREATE TABLE orders (id int PRIMARY KEY, t text)",
+        "INSERT INTO orders SELECT i, repeat('x', 500) FROM generate_series(1, 2000) i",
+    )
+    made: RunningPipeline = pipeline(**SMALL)
+    daemon = made.start({VARIABLE: f"{FaultPoint.CHUNK_WRITTEN}:3"})
+    assert daemon.wait(60) == -signal.SIGKILL
+    assert asked(made.settings).events == len(made.log())
+    daemon = made.catch_up()
+    assert asked(made.settings).events == len(made.log()) >= 2_000
+    made.stop(daemon)
+
+
+def test_a_daemon_that_starts_over_says_why_until_it_streams_again(
+    made: RunningPipeline, postgres: Postgres
+) -> None:
+    daemon = made.catch_up()
+    postgres.stop()
+    try:
+        daemon.wait_until(lambda: "starting over" in daemon.command.log.read_text())
+        time.sleep(0.5)
+        away = problems(asked(made.settings))
+    finally:
+        postgres.start()
+    assert "the daemon: it starts over, since " in away
+    assert "the source: unknown, because" in away
+    daemon.wait_until(lambda: "the daemon:" not in problems(asked(made.settings)))
+    made.stop(daemon)
