@@ -59,7 +59,8 @@ ALLOWED: Final = {
     "deploy": SETTINGS | {"cdc.convert", "sinks"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
-    "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
+    "deploy.status": CONTRACT | {"cdc.kafka", "cdc.postgres", "sinks"},
+    "deploy.commands": {"cdc", "compaction", "deploy.status", "sinks", "snapshots"},
     "deploy.reading": RECORDS | {"cdc.reader", "cdc.settings", "deploy.commands"},
     "millrace": RECORDS | {"cdc.compiled", "cdc.reader", "deploy.commands"},
 }

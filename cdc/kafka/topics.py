@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError
@@ -21,10 +21,15 @@ from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
-from cdc.kafka.topic_settings import STATE_CONFIG, promised, setting_findings
+from cdc.kafka.topic_settings import (
+    STATE_CONFIG,
+    TopicTable,
+    WantedTopic,
+    promised,
+    setting_findings,
+)
 from cdc.lines import Lines
 from cdc.records.made_topics import MadeTopic
-from cdc.records.schema import Column, TableName
 from cdc.records.state import TableState
 from cdc.records.topics import (
     Cleanup,
@@ -33,7 +38,9 @@ from cdc.records.topics import (
     dead_letter_topic,
     made_topic,
     progress_topic,
+    runs_topic,
     schema_topic,
+    status_topic,
     table_topic,
 )
 from cdc.settings import Settings
@@ -41,27 +48,6 @@ from cdc.settings import Settings
 log = structlog.get_logger()
 
 SHOWN_MAX: Final = 20
-
-
-class TopicTable(Protocol):
-    """A table as its topic needs it: the name, and columns that say whether it has a key."""
-
-    @property
-    def name(self) -> TableName:
-        """Schema and name."""
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns, those of the key marked."""
-
-
-class WantedTopic(NamedTuple):
-    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist."""
-
-    name: str
-    partitions: int
-    cleanup: Cleanup
-    recorded: bool = False
 
 
 class TopicLimits(NamedTuple):
@@ -133,9 +119,23 @@ class LogTopics:
                 reason=error.what,
                 remedy=error.remedy,
             )
+        self._ensure_report_topics()
         beside = [WantedTopic(name, 2, "compact") for name in self._beside]
         if beside:
             self._ensure(beside, self._data_config, self._keep_ms)
+
+    def _ensure_report_topics(self) -> None:
+        """The same for the topics of reports, without which there is no less in the log."""
+        try:
+            self.ensure_report_topics()
+        except (LogAccessError, TopicMismatchError) as error:
+            log.warning("no run is reported", reason=error.what, remedy=error.remedy)
+
+    def ensure_report_topics(self) -> None:
+        """The same for what sinks and the daemon say of themselves; the newest state is kept."""
+        status = WantedTopic(status_topic(self._prefix), 1, "compact")
+        self._ensure([status], STATE_CONFIG, keep_ms=0)
+        self._ensure_channel(runs_topic(self._prefix))
 
     def _ensure_channel(self, name: str) -> None:
         """The same for a topic of signals or notifications; an existing one is left as it is."""
