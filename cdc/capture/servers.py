@@ -84,7 +84,6 @@ class Servers:
             in_progress=self._in_progress,
             on_wait=self._waits,
         )
-        self.system = self._identify()
         self.topics = LogTopics(self.settings, self.lease.keep_alive)
 
     def take_lock(self) -> None:
@@ -93,8 +92,7 @@ class Servers:
         self.check_tables()
         self.topics.check_reachable()
         self.lease.lock()
-        # A standby has waited long: the server may go by another timeline now.
-        self.system = self._identify()
+        self.identify()
 
     def check_tables(self) -> list[TableDescription]:
         """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
@@ -254,10 +252,11 @@ class Servers:
     def _waits(self) -> None:
         self.has_waited = True
 
-    def _identify(self) -> System:
+    def identify(self) -> None:
+        """Ask which history the server writes; a standby that is promoted goes by another one."""
         replication = self.lease.connect_replication()
         try:
-            return identify(replication)
+            self.system = identify(replication)
         finally:
             replication.finish()
 

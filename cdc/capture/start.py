@@ -196,6 +196,7 @@ def find_gap(servers: Servers) -> str:
     """Look, without taking anything, whether a start would refuse to go on."""
     servers.connect()
     servers.check_tables()
+    servers.identify()
     # The slot first: a daemon that runs meanwhile moves it to where the record is already.
     servers.find_slot()
     servers.read_progress()
