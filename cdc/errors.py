@@ -46,7 +46,8 @@ class ExitCode(IntEnum):
     LOG_FORGOTTEN = 33
     REBUILT = 34
     DISK = 35
-    MEMORY = 36
+    UNMET = 36
+    MEMORY = UNMET
     LOG_MISSING = 37
     INTERRUPTED = 130
 
@@ -384,8 +385,7 @@ class DiskError(SinkUnreachableError):
         remedy = DISK_REMEDIES.get(error.errno or 0)
         if remedy is None:
             return None
-        where = str(error.filename or "")
-        return cls(f"{what}: {error.strerror}", where=where, remedy=remedy)
+        return cls(f"{what}: {error.strerror}", where=str(error.filename or ""), remedy=remedy)
 
 
 class SparkMissingError(SinkError):

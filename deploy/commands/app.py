@@ -20,6 +20,7 @@ from deploy.commands.ending import InterruptedCommandError
 
 COMMANDS: Final = {
     "init": ("run", "Write a commented configuration file."),
+    "check": ("deploy.check.command", "Check all that the start of anything would refuse."),
     "run": ("run", "Capture: snapshot what wasn't read yet, then stream."),
     "snapshot": ("snapshot", "Read existing rows into the log, and end."),
     "new-epoch": ("run", "After a gap: go on from the source as it is now."),
@@ -35,7 +36,7 @@ COMMANDS: Final = {
     "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
     "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }
-"""Command → its module in this package, and its line in the help, which has this order.
+"""Command → its module (without a dot: in this package), and its line in the help, in this order.
 
 The function has the command's name, with _ for -.
 """
@@ -75,7 +76,8 @@ class _Commands(TyperGroup):
 
 
 def _imported(name: str) -> Any:
-    module = importlib.import_module(f"deploy.commands.{COMMANDS[name][0]}")
+    place = COMMANDS[name][0]
+    module = importlib.import_module(place if "." in place else f"deploy.commands.{place}")
     command = getattr(module, name.replace("-", "_"))
     parent = typer.Typer(rich_markup_mode=None)
     if isinstance(command, typer.Typer):

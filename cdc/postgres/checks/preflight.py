@@ -85,9 +85,9 @@ def find_problems(
     of_server = requirements(connection, settings.slot_name, where)
     yield from (each.problem for each in of_server if each.problem is not None)
     yield from _role(source)
-    yield from _some_tables(tables, where)
+    yield from some_tables(tables, where)
     barred = list(unreadable(connection, leaves(tables), where))
-    refused = list(_refused_tables(connection, settings, tables, where))
+    refused = list(refused_tables(connection, settings, tables, where))
     missing = list(unpublishable(connection, settings, tables, where))
     left = spared() if barred or refused or missing else ()
     needed = [table for table in tables if table.name not in left]
@@ -113,7 +113,8 @@ def _role(source: LibraryOptions) -> Iterator[MillraceError]:
         pgconn.finish()
 
 
-def _some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[MillraceError]:
+def some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[MillraceError]:
+    """Whether there is anything to capture."""
     if not tables:
         yield ConfigError(
             "no table is captured",
@@ -271,13 +272,13 @@ def _refused(table: TableDescription, where: str, what: str, remedy: str) -> Tab
     )
 
 
-def _refused_tables(
+def refused_tables(
     connection: psycopg.Connection,
     settings: CaptureSettings,
     tables: Sequence[TableDescription],
     where: str,
 ) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
-    """The tables that can't be captured, or not together, and why."""
+    """The tables that can't be captured, or not together, and why; not of rights to rows."""
     for table in tables:
         identified = _identified(table, settings, where)
         whole = _whole(connection, table, settings, where)
@@ -319,7 +320,7 @@ def check_joining(
 ) -> None:
     """Raise TableRefusedError for a table that joins, if a first start would refuse it."""
     where = server_address(connection.pgconn)
-    for _, error in _refused_tables(connection, settings, [table], where):
+    for _, error in refused_tables(connection, settings, [table], where):
         raise error
 
 

@@ -1,0 +1,94 @@
+"""[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from cdc.errors import SinkError
+from cdc.settings.lakehouse import LakehouseSettings
+from deploy.check.finding import Finding, Part, Unanswered
+from deploy.check.scene import Scene
+from sinks.changes.derived import Derived, derived_tables, local_path
+from sinks.run.plans import LocalFiles, require_lock, require_owner
+
+_PROBE: Final = ".millrace-check-"
+
+
+def check_lakehouse(scene: Scene) -> Iterator[Finding]:
+    """Where the derived tables go, and what they are called."""
+    part, settings = Part("lakehouse"), scene.settings
+    lakehouse = settings.lakehouse
+    if lakehouse is None:
+        return
+    yield part.tried("configuration", partial(_merges, scene))
+    yield part.tried("writing", partial(_writes, lakehouse))
+    tables = scene.tables.get()
+    if tables is None:
+        yield part.unknown("names", "because nobody can tell which tables are captured")
+        return
+    columns = {str(table.name): [column.name for column in table.columns] for table in tables}
+    yield part.tried("names", partial(_names, lakehouse, columns))
+
+
+def _merges(scene: Scene) -> str:
+    """What `millrace merge` refuses before it reads anything."""
+    from sinks.job import Jobs
+
+    Jobs(scene.settings, "all")
+    return "merges can read this log"
+
+
+def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
+    """Make a file as plans are made: by one of two who ask for its name."""
+    location = lakehouse.path
+    folder = local_path(location)
+    if folder is None:
+        return Unanswered(
+            f"because only Spark reaches {location}, and this starts none",
+            "see that the first `millrace merge lakehouse` succeeds",
+        )
+    require_owner(location)
+    require_lock(location)
+    runs = folder / "_millrace" / "runs"
+    place = next(path for path in (runs, *runs.parents) if path.is_dir())
+    files, name = LocalFiles(place), f"{_PROBE}{secrets.token_hex(8)}"
+    try:
+        files.create(name, "")
+        try:
+            files.create(name, "")
+        except FileExistsError:
+            pass
+        else:
+            raise SinkError(
+                "the file system lets two runs make one file: plans need that one of them fails",
+                where=str(place),
+                remedy="choose a path in [lakehouse] on another file system",
+            )
+    finally:
+        files.remove(name)
+    free = shutil.disk_usage(place).free
+    user = "root" if os.geteuid() == 0 else "this user"
+    return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
+
+
+def _names(lakehouse: LakehouseSettings, columns: dict[str, list[str]]) -> str:
+    """Derived tables have names, paths, and names of columns of their own."""
+    derived = derived_tables(lakehouse, columns)
+    for table in derived.values():
+        _require_free(table, columns[table.source])
+    return f"{len(derived)} derived tables, each with a name and a path of its own"
+
+
+def _require_free(table: Derived, columns: list[str]) -> None:
+    reserved = {name.lower() for name in table.reserved}
+    renamed = [table.options.rename.get(name, name) for name in columns]
+    if taken := sorted(name for name in renamed if name.lower() in reserved):
+        raise SinkError(
+            f"derived table {table.name} has columns of its own that are called so:"
+            f" {', '.join(taken)}",
+            where="[[lakehouse.tables]]",
+            remedy=f'give the source\'s another name: rename = {{ "{taken[0]}" = "…" }}',
+        )

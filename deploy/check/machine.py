@@ -1,0 +1,86 @@
+"""This machine → room for what is spilled, who may read secrets, and what crosses the network."""
+
+import shutil
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from cdc.settings import Settings
+from cdc.settings.loading import files_named
+from cdc.stream.in_progress import check_spill, spill_directory
+from deploy.check.finding import Finding, Part
+from deploy.check.scene import Scene
+
+SPILL_BYTES: Final = 1 << 30
+"""Less room than that is soon full of one large transaction."""
+_KEY_FILES: Final = {
+    "kafka": ("ssl.key.location", "ssl.keystore.location", "sasl.kerberos.keytab"),
+    "source": ("sslkey", "passfile"),
+    "snapshot_source": ("sslkey", "passfile"),
+}
+"""Section → the keys that name files which nobody else is to read."""
+
+
+def check_machine(scene: Scene) -> Iterator[Finding]:
+    """What isn't any server's."""
+    part, settings = Part("machine"), scene.settings
+    yield from _spill(part, settings)
+    yield from _modes(part, settings, Path(scene.config))
+    exposures = settings.exposures
+    for exposure in exposures:
+        yield part.warning("plain text", exposure.what, exposure.remedy, exposure.where)
+    if not exposures:
+        yield part.ok("plain text", "no password and no row leaves this machine in plain text")
+    if settings.format or settings.transforms:
+        yield part.tried("[format] and [transforms]", partial(_pipeline, settings))
+
+
+def _spill(part: Part, settings: Settings) -> Iterator[Finding]:
+    directory = spill_directory(settings.capture.spill_directory)
+
+    def room() -> str:
+        check_spill(directory)
+        return f"{shutil.disk_usage(directory).free / (1 << 30):,.1f} GiB are free in {directory}"
+
+    tried = part.tried("spill.directory", room)
+    yield tried
+    if not tried.exit_code and (free := shutil.disk_usage(directory).free) < SPILL_BYTES:
+        yield part.warning(
+            "spill.directory",
+            f"{free:,} bytes are free in {directory} for transactions too large for memory",
+            "free some space there, or name another disk: spill.directory in [capture]",
+        )
+
+
+def _modes(part: Part, settings: Settings, config: Path) -> Iterator[Finding]:
+    """Files that have passwords or keys are read by their owner and group alone."""
+    named = {section: getattr(settings, section) for section in _KEY_FILES}
+    keys = (
+        Path(named[s][key]) for s, names in _KEY_FILES.items() for key in names if key in named[s]
+    )
+    files = dict.fromkeys((config, *files_named(config), *keys))
+    open_files = []
+    for file in files:
+        try:
+            mode = file.stat().st_mode
+        except OSError:
+            continue  # whoever reads it says so
+        if mode & stat.S_IROTH:
+            open_files.append(file)
+            yield part.warning(
+                "modes of files",
+                f"everybody on this machine may read {file}, which may have secrets",
+                f"chmod o-rwx {file}",
+            )
+    if not open_files:
+        yield part.ok("modes of files", f"{len(files)} files, none of which everybody may read")
+
+
+def _pipeline(settings: Settings) -> str:
+    """What a start makes of these sections; asks a schema registry whether it is there."""
+    from cdc.capture.wiring import pipeline
+
+    pipeline(settings, lambda *_: None)
+    return "they fit together"
