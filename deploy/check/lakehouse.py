@@ -53,7 +53,7 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     require_owner(location)
     require_lock(location)
     runs = folder / "_millrace" / "runs"
-    place = next(path for path in (runs, *runs.parents) if path.is_dir())
+    place = next(path for path in (runs, *runs.parents) if path.exists())
     files, name = LocalFiles(place), f"{_PROBE}{secrets.token_hex(8)}"
     try:
         files.create(name, "")

@@ -1,0 +1,230 @@
+"""Broken sources → what `check` finds, and its own SQL, run as it is printed, after which it is ok.
+
+Each begins with a role that has all rights but those that the case takes away.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from deploy.check.finding import CheckReport, Finding, Level
+from deploy.check.runner import run_parts
+from deploy.check.scene import LogFound, Scene
+from deploy.check.source import check_source
+from tests.fixtures.checks import STATEMENT, scenes_of
+from tests.fixtures.source import Conninfo, run
+
+pytestmark = pytest.mark.postgres
+NO_KAFKA: Final = {"bootstrap.servers": "127.0.0.1:1"}
+TABLES: Final = (
+    "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+    "CREATE TABLE items (id int PRIMARY KEY, code int NOT NULL UNIQUE)",
+)
+PUBLICATION: Final = (
+    "CREATE PUBLICATION millrace FOR TABLE ONLY public.orders, ONLY public.items"
+    " WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
+)
+MENDED_MAX: Final = 3
+"""One thing that is mended may show another, such as a right behind that to a schema."""
+OWN: Final = {"publication.autocreate.mode": "disabled"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is broken, by SQL as a superuser (``{role}``), and what `check` is to say of it."""
+
+    requirement: str
+    words: str
+    broken: tuple[str, ...]
+    capture: dict[str, Any]
+    level: Level = Level.FAILURE
+    attributes: str = "REPLICATION"
+
+
+def case(requirement: str, words: str, *broken: str, **more: Any) -> Case:
+    level = more.pop("level", Level.FAILURE)
+    attributes = more.pop("attributes", "REPLICATION")
+    return Case(requirement, words, broken, more.pop("capture", {}), level, attributes)
+
+
+CASES: Final = {
+    "replication": case("replication", "denied to start WAL sender", attributes=""),
+    "select": case(
+        "rights to rows", "may not read 1 captured tables", "REVOKE SELECT ON orders FROM {role}"
+    ),
+    "schema": case(
+        "rights to rows",
+        "may not read",
+        "CREATE SCHEMA hidden",
+        "CREATE TABLE hidden.t (id int PRIMARY KEY)",
+        "ALTER PUBLICATION millrace ADD TABLE ONLY hidden.t",
+    ),
+    "select on columns": case(
+        "rights to rows",
+        "SELECT on columns isn't enough",
+        "REVOKE SELECT ON orders FROM {role}",
+        "GRANT SELECT (id) ON orders TO {role}",
+    ),
+    "row security": case(
+        "rights to rows", "row-level security hides", "ALTER TABLE orders ENABLE ROW LEVEL SECURITY"
+    ),
+    "another's tables": case(
+        "right to publish", "belongs to postgres", "DROP PUBLICATION millrace"
+    ),
+    "no right to create": case(
+        "right to publish",
+        "it lacks CREATE on the database",
+        "DROP PUBLICATION millrace",
+        "ALTER TABLE orders OWNER TO {role}",
+        "ALTER TABLE items OWNER TO {role}",
+    ),
+    "messages": case(
+        "right to write messages",
+        "may not EXECUTE pg_logical_emit_message(boolean,text,text",
+        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname ="
+        " 'pg_logical_emit_message' LOOP EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM"
+        " PUBLIC', f); END LOOP; END $$",
+    ),
+    "signal table": case(
+        "right to write messages",
+        "may not write watermarks to the signal table public.signals",
+        "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
+        "GRANT SELECT ON signals TO {role}",
+        "ALTER PUBLICATION millrace ADD TABLE ONLY signals",
+        capture={
+            "signal.data.collection": "public.signals",
+            "incremental.snapshot.watermarking.strategy": "insert_delete",
+        },
+    ),
+    "no key": case(
+        "public.heap",
+        "has no replica identity",
+        "CREATE TABLE heap (v int)",
+        "GRANT SELECT ON heap TO {role}",
+        "ALTER PUBLICATION millrace ADD TABLE ONLY heap",
+    ),
+    "identity nothing": case(
+        "public.orders", "has no replica identity", "ALTER TABLE orders REPLICA IDENTITY NOTHING"
+    ),
+    "identity without the key": case(
+        "public.items",
+        "without its primary key",
+        "ALTER TABLE items REPLICA IDENTITY USING INDEX items_code_key",
+    ),
+    "partition with another identity": case(
+        "public.days",
+        "has a replica identity without its primary key, or partitions",
+        "CREATE TABLE days (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE day PARTITION OF days DEFAULT",
+        "GRANT SELECT ON days, day TO {role}",
+        "ALTER PUBLICATION millrace ADD TABLE ONLY days",
+        "ALTER TABLE day REPLICA IDENTITY FULL",
+    ),
+    "publication lacks a table": case(
+        "publication", "it lacks public.orders", "ALTER PUBLICATION millrace DROP TABLE orders"
+    ),
+    "publication has more": case(
+        "publication",
+        "it publishes public.more too",
+        "CREATE TABLE more (id int PRIMARY KEY)",
+        "ALTER PUBLICATION millrace ADD TABLE ONLY more",
+        capture={"table.exclude.list": "public.more"},
+    ),
+    "publication lacks operations": case(
+        "publication",
+        "doesn't publish every operation",
+        "ALTER PUBLICATION millrace SET (publish = 'insert')",
+    ),
+    "unlogged": case(
+        "public.fast",
+        "is unlogged",
+        "CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)",
+        level=Level.WARNING,
+        capture=OWN,
+    ),
+    "slot without a record": case(
+        "continuity",
+        "exists, but the log has no progress record",
+        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+    ),
+    "another program's slot": case(
+        "slot",
+        "belongs to something else (plugin test_decoding",
+        "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
+    ),
+    "superuser": case(
+        "powers of the role",
+        "is a superuser",
+        level=Level.WARNING,
+        attributes="REPLICATION SUPERUSER",
+    ),
+    "makes roles": case(
+        "powers of the role",
+        "may make and change roles",
+        level=Level.WARNING,
+        attributes="REPLICATION CREATEROLE",
+    ),
+    "connect": case(
+        "connection",
+        "permission denied for database",
+        "REVOKE CONNECT ON DATABASE {database} FROM PUBLIC",
+    ),
+}
+
+
+def look(scene: Scene) -> CheckReport:
+    """Look at the source; of the log it knows that there is nothing yet."""
+    scene.log.settle(LogFound(None, {}))
+    return CheckReport.of(run_parts({"source": partial(check_source, scene)}))
+
+
+def problems(report: CheckReport) -> list[Finding]:
+    return [each for each in report.findings if each.level in {Level.FAILURE, Level.UNKNOWN}]
+
+
+def of_case(report: CheckReport, wanted: Case) -> Iterator[Finding]:
+    for each in report.findings:
+        if each.requirement == wanted.requirement and wanted.words in each.found:
+            yield each
+
+
+def statements(remedies: Iterable[str]) -> list[str]:
+    """The SQL of remedies, as a user copies it."""
+    return [line for remedy in remedies for line in STATEMENT.findall(remedy)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_check_prints_mends_what_it_finds(
+    name: str,
+    database: Conninfo,
+    role: Callable[[str], dict[str, str]],
+    tmp_path: Path,
+) -> None:
+    wanted = CASES[name]
+    own = role(wanted.attributes)
+    slot = f"slot_{database['dbname']}"
+    names = {"role": own["user"], "slot": slot, "database": database["dbname"]}
+    run(database, *TABLES, PUBLICATION, f"GRANT SELECT ON orders, items TO {own['user']}")
+    capture = {"slot.name": slot, **wanted.capture}
+    scenes = scenes_of(tmp_path, {**database, **own}, NO_KAFKA, "t", capture)
+    run(database, *(_filled(each, names) for each in wanted.broken))
+    report = look(scenes())
+    assert [each.level for each in of_case(report, wanted)] == [wanted.level], report.findings
+    for _ in range(MENDED_MAX):
+        left = {each.remedy for each in (*problems(report), *of_case(report, wanted))}
+        if not left:
+            break
+        run(database, *dict.fromkeys(statements(left)))
+        report = look(scenes())
+    assert problems(report) == []
+    assert not list(of_case(report, wanted))
+
+
+def _filled(statement: str, names: dict[str, str]) -> str:
+    for name, value in names.items():
+        statement = statement.replace(f"{{{name}}}", value)
+    return statement
