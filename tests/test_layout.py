@@ -58,6 +58,7 @@ ALLOWED: Final = {
     "deploy": SETTINGS | {"cdc.convert", "sinks"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
+    "deploy.check": {"cdc", "deploy.commands", "sinks"},
     "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
     "millrace": {"cdc.compiled", "cdc.errors", "deploy.commands"},
 }

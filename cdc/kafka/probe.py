@@ -77,7 +77,7 @@ class _Versions(logging.Handler):
             self.newest[found[1]] = min(version, self.newest.get(found[1], version))
 
 
-class Probe:
+class ClusterProbe:
     """One admin client that gives up soon."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:

@@ -9,8 +9,8 @@ import typer
 from cdc.errors import ExitCode
 from cdc.lines import Lines
 from cdc.settings import DEFAULT_PATH, load
-from deploy.check.finding import CheckReport, Finding, Level
-from deploy.check.runner import Findings, run_parts
+from deploy.check.result import CheckReport, CheckResult, Level
+from deploy.check.runner import CheckResults, run_parts
 from deploy.check.scene import Scene
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.printing import print_json, print_line
@@ -37,7 +37,7 @@ def check(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> N
 def checked(scene: Scene) -> CheckReport:
     """Look at everything that the configuration names."""
     settings = scene.settings
-    parts: dict[str, Callable[[], Findings]] = {}
+    parts: dict[str, Callable[[], CheckResults]] = {}
     if settings.captures_itself:
         parts |= {"source": partial(_source, scene), "kafka": partial(_kafka, scene)}
     else:
@@ -49,31 +49,31 @@ def checked(scene: Scene) -> CheckReport:
 
 
 # Each part imports what it needs, which may not be installed here.
-def _source(scene: Scene) -> Findings:
+def _source(scene: Scene) -> CheckResults:
     from deploy.check.source import check_source
 
     return check_source(scene)
 
 
-def _kafka(scene: Scene) -> Findings:
+def _kafka(scene: Scene) -> CheckResults:
     from deploy.check.log import check_log
 
     return check_log(scene)
 
 
-def _lakehouse(scene: Scene) -> Findings:
+def _lakehouse(scene: Scene) -> CheckResults:
     from deploy.check.lakehouse import check_lakehouse
 
     return check_lakehouse(scene)
 
 
-def _spark(scene: Scene) -> Findings:
+def _spark(scene: Scene) -> CheckResults:
     from deploy.check.spark import check_spark
 
     return check_spark(scene)
 
 
-def _search(scene: Scene) -> Findings:
+def _search(scene: Scene) -> CheckResults:
     if scene.settings.search is None:
         return iter(())
     from deploy.check.search import check_search
@@ -81,7 +81,7 @@ def _search(scene: Scene) -> Findings:
     return check_search(scene)
 
 
-def _machine(scene: Scene) -> Findings:
+def _machine(scene: Scene) -> CheckResults:
     from deploy.check.machine import check_machine
 
     return check_machine(scene)
@@ -97,7 +97,7 @@ def lines(report: CheckReport) -> Iterator[str]:
     )
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: CheckResult) -> str:
     where = f" ({finding.where})" if finding.where else ""
     needed = f"; needed: {finding.needed}" if finding.needed and finding.exit_code else ""
     remedy = f"\n    → {finding.remedy}" if finding.remedy else ""

@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.errors import SinkError
 from cdc.settings.lakehouse import LakehouseSettings
-from deploy.check.finding import Finding, Part, Unanswered
+from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene
 from sinks.changes.derived import Derived, derived_tables, local_path
 from sinks.run.plans import LocalFiles, require_lock, require_owner
@@ -17,9 +17,9 @@ from sinks.run.plans import LocalFiles, require_lock, require_owner
 _PROBE: Final = ".millrace-check-"
 
 
-def check_lakehouse(scene: Scene) -> Iterator[Finding]:
+def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     """Where the derived tables go, and what they are called."""
-    part, settings = Part("lakehouse"), scene.settings
+    part, settings = Area("lakehouse"), scene.settings
     lakehouse = settings.lakehouse
     if lakehouse is None:
         return

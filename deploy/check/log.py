@@ -16,12 +16,12 @@ from cdc.errors import ConfigError, MillraceError
 from cdc.kafka.copies import copies_of
 from cdc.kafka.errors import is_access, is_passing, log_error
 from cdc.kafka.options import MESSAGE_BYTES_MAX
-from cdc.kafka.probe import RELEASE_MIN, SUFFIX, Probe
+from cdc.kafka.probe import RELEASE_MIN, SUFFIX, ClusterProbe
 from cdc.log.state import last_progress, read_all
 from cdc.records.state import TableState
 from cdc.records.topics import progress_topic, table_topic
-from deploy.check.finding import Finding, Part, Unanswered
-from deploy.check.scene import LogFound, Scene
+from deploy.check.result import Area, CheckResult, Unanswered
+from deploy.check.scene import CapturedLog, Scene
 from deploy.check.topics import check_topics
 
 _SHOWN: Final = 5
@@ -31,11 +31,11 @@ _ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", 
 _REQUEST_BYTES: Final = "socket.request.max.bytes"
 
 
-def check_log(scene: Scene) -> Iterator[Finding]:
+def check_log(scene: Scene) -> Iterator[CheckResult]:
     """All of the log."""
-    part = Part("kafka")
+    part = Area("kafka")
     try:
-        probe = Probe(scene.settings.kafka)
+        probe = ClusterProbe(scene.settings.kafka)
         cluster = probe.cluster()
     except MillraceError as error:
         yield part.of_error("connection", error)
@@ -53,9 +53,9 @@ class _Log:
     """One look at the brokers, of which one at least has answered."""
 
     scene: Scene
-    probe: Probe
+    probe: ClusterProbe
     cluster: ClusterMetadata
-    part: Part
+    part: Area
 
     def __post_init__(self) -> None:
         self.settings = self.scene.settings
@@ -65,7 +65,7 @@ class _Log:
         self.brokers: dict[int, dict[str, str]] = {}
         """Each broker's settings, as far as they are shown."""
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckResult]:
         """Brokers, how far the log is, rights, topics."""
         yield self.part.ok("connection", f"a broker answers at {self.probe.servers}")
         yield self.part.tried("release", self._release, f"Kafka {RELEASE_MIN} or newer")
@@ -96,14 +96,14 @@ class _Log:
         capture = self.settings.capture
         progress = last_progress(self.kafka, progress_topic(self.prefix), capture.slot_name)
         states = read_all(self.kafka, table_topic(self.prefix), TableState)
-        found = LogFound(progress, {str(state.name): state for state in states})
+        found = CapturedLog(progress, {str(state.name): state for state in states})
         self.scene.log.settle(found)
         if progress is None:
             return f"nothing under topic.prefix {self.prefix} yet"
         in_log = sum(state.is_in_log for state in states)
         return f"epoch {progress.position.epoch}, {progress.events:,} events, {in_log} tables"
 
-    def _reached(self) -> Iterator[Finding]:
+    def _reached(self) -> Iterator[CheckResult]:
         """Whether each broker can be reached from here, by the name that the cluster gives it."""
         answers = self.probe.broker_settings(self.cluster.brokers)
         for number, answer in sorted(answers.items()):
@@ -122,7 +122,7 @@ class _Log:
             reached = len(answers) - len(silent)
             yield self.part.ok("brokers", f"{reached} of {len(answers)} answer from here")
 
-    def _settings_of_brokers(self) -> Iterator[Finding]:
+    def _settings_of_brokers(self) -> Iterator[CheckResult]:
         part = self.part
         if not self.brokers:
             why = "because no broker shows its settings: that takes DescribeConfigs on the cluster"

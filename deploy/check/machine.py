@@ -10,7 +10,7 @@ from typing import Final
 from cdc.settings import Settings
 from cdc.settings.loading import files_named
 from cdc.stream.in_progress import check_spill, spill_directory
-from deploy.check.finding import Finding, Part
+from deploy.check.result import Area, CheckResult
 from deploy.check.scene import Scene
 
 SPILL_BYTES: Final = 1 << 30
@@ -23,9 +23,9 @@ _KEY_FILES: Final = {
 """Section → the keys that name files which nobody else is to read."""
 
 
-def check_machine(scene: Scene) -> Iterator[Finding]:
+def check_machine(scene: Scene) -> Iterator[CheckResult]:
     """What isn't any server's."""
-    part, settings = Part("machine"), scene.settings
+    part, settings = Area("machine"), scene.settings
     yield from _spill(part, settings)
     yield from _modes(part, settings, Path(scene.config))
     exposures = settings.exposures
@@ -37,7 +37,7 @@ def check_machine(scene: Scene) -> Iterator[Finding]:
         yield part.tried("[format] and [transforms]", partial(_pipeline, settings))
 
 
-def _spill(part: Part, settings: Settings) -> Iterator[Finding]:
+def _spill(part: Area, settings: Settings) -> Iterator[CheckResult]:
     directory = spill_directory(settings.capture.spill_directory)
 
     def room() -> str:
@@ -54,7 +54,7 @@ def _spill(part: Part, settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _modes(part: Part, settings: Settings, config: Path) -> Iterator[Finding]:
+def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult]:
     """Files that have passwords or keys are read by their owner and group alone."""
     named = {section: getattr(settings, section) for section in _KEY_FILES}
     keys = (

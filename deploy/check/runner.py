@@ -10,31 +10,31 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from cdc.errors import MillraceError
-from deploy.check.finding import Finding, Part
+from deploy.check.result import Area, CheckResult
 
 DEADLINE_S: Final = 10.0
 """For everything."""
 WAIT_S: Final = 5.0
 """How long a part waits for what another one knows."""
 
-Value = TypeVar("Value")
-Findings = Iterator[Finding]
+SharedValue = TypeVar("SharedValue")
+CheckResults = Iterator[CheckResult]
 
 
-class Known(Generic[Value]):
+class Awaited(Generic[SharedValue]):
     """What one part finds out, and others ask for."""
 
     def __init__(self) -> None:
         self._is_settled = threading.Event()
-        self._value: Value | None = None
+        self._value: SharedValue | None = None
 
-    def settle(self, value: Value | None) -> None:
+    def settle(self, value: SharedValue | None) -> None:
         """Let the others know; None: it can't be found out. The first time counts."""
         if not self._is_settled.is_set():
             self._value = value
             self._is_settled.set()
 
-    def get(self) -> Value | None:
+    def get(self) -> SharedValue | None:
         """Wait for it; None where it isn't known, or not in time."""
         self._is_settled.wait(WAIT_S)
         return self._value
@@ -43,11 +43,11 @@ class Known(Generic[Value]):
 class _Thread:
     """One part on its way."""
 
-    def __init__(self, name: str, check: Callable[[], Findings]) -> None:
-        self._part = Part(name)
+    def __init__(self, name: str, check: Callable[[], CheckResults]) -> None:
+        self._part = Area(name)
         self._check = check
         self._lock = threading.Lock()
-        self._findings: list[Finding] = []
+        self._findings: list[CheckResult] = []
         self._thread = threading.Thread(target=self._run, name=f"check {name}", daemon=True)
         self._thread.start()
 
@@ -70,11 +70,11 @@ class _Thread:
             why = f"because of a bug in this check: {type(error).__name__}"
             self._add(self._part.unknown("everything else", why, "report it"))
 
-    def _add(self, finding: Finding) -> None:
+    def _add(self, finding: CheckResult) -> None:
         with self._lock:
             self._findings.append(finding)
 
-    def result(self, until: float) -> list[Finding]:
+    def result(self, until: float) -> list[CheckResult]:
         """What the part has found by then."""
         self._thread.join(max(0.0, until - time.monotonic()))
         is_late = self._thread.is_alive()
@@ -86,7 +86,7 @@ class _Thread:
         return findings
 
 
-def run_parts(parts: Mapping[str, Callable[[], Findings]]) -> list[Finding]:
+def run_parts(parts: Mapping[str, Callable[[], CheckResults]]) -> list[CheckResult]:
     """Run all parts; their findings in the parts' order."""
     until = time.monotonic() + DEADLINE_S
     threads = [_Thread(name, check) for name, check in parts.items()]

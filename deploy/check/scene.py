@@ -7,16 +7,16 @@ from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import SlotState
 from cdc.records.state import Progress, TableState
 from cdc.settings import Settings
-from deploy.check.runner import Known
+from deploy.check.runner import Awaited
 
 
-class SlotFound(NamedTuple):
+class SlotBefore(NamedTuple):
     """The slot as it was before the log was read; None: there is none."""
 
     state: SlotState | None
 
 
-class LogFound(NamedTuple):
+class CapturedLog(NamedTuple):
     """How far the log is, and what it says of tables; without progress nothing was captured yet."""
 
     progress: Progress | None
@@ -35,6 +35,6 @@ class Scene:
     settings: Settings
     config: str
     """The configuration file's path."""
-    slot: Known[SlotFound] = field(default_factory=Known)
-    log: Known[LogFound] = field(default_factory=Known)
-    tables: Known[list[TableDescription]] = field(default_factory=Known)
+    slot: Awaited[SlotBefore] = field(default_factory=Awaited)
+    log: Awaited[CapturedLog] = field(default_factory=Awaited)
+    tables: Awaited[list[TableDescription]] = field(default_factory=Awaited)

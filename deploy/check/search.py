@@ -10,7 +10,7 @@ from opensearchpy import OpenSearch, OpenSearchException, TransportError
 from cdc.errors import SinkError
 from cdc.postgres.described import TableDescription
 from cdc.settings import SearchSettings
-from deploy.check.finding import Finding, Part, Unanswered
+from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene
 from sinks.search.client import blocked, check, connect, explain, server
 from sinks.search.documents import Aliases, aliases
@@ -28,12 +28,12 @@ _REFUSED: Final = frozenset({401, 403})
 _ALL: Final = "all_access"
 
 
-def check_search(scene: Scene) -> Iterator[Finding]:
+def check_search(scene: Scene) -> Iterator[CheckResult]:
     """All of the search server."""
     settings = scene.settings.search
     if settings is None:
         return
-    part = Part("search")
+    part = Area("search")
     client = connect(settings, TIMEOUT_S)
     try:
         found = check(client, settings)
@@ -51,10 +51,10 @@ class _Search:
     scene: Scene
     settings: SearchSettings
     client: OpenSearch
-    part: Part
+    part: Area
     version: str
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckResult]:
         """The server, and then the tables' indexes."""
         part = self.part
         yield part.ok("connection", f"{self.version} at {server(self.settings)}")
@@ -157,7 +157,7 @@ class _Search:
             )
         return f"{health['status']}, {health['number_of_data_nodes']} data nodes"
 
-    def _fields(self, tables: list[TableDescription]) -> Iterator[Finding]:
+    def _fields(self, tables: list[TableDescription]) -> Iterator[CheckResult]:
         """A limit of the user's own that a table's columns are above."""
         is_right = True
         for table in tables:

@@ -41,9 +41,9 @@ from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import server_address
 from cdc.records.state import Phase
 from cdc.settings import LibraryOptions
-from deploy.check.finding import Finding, Level, Part, Unanswered
+from deploy.check.result import Area, CheckResult, Level, Unanswered
 from deploy.check.runner import DEADLINE_S
-from deploy.check.scene import Scene, SlotFound
+from deploy.check.scene import Scene, SlotBefore
 from deploy.check.tables import check_tables
 
 SKEW_S_MAX: Final = 2.0
@@ -66,9 +66,9 @@ _ENCODING: Final = "SELECT current_setting('server_encoding')"
 _TIMEOUT: Final = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
 
 
-def check_source(scene: Scene) -> Iterator[Finding]:
+def check_source(scene: Scene) -> Iterator[CheckResult]:
     """All of the source, and of its tables."""
-    part, settings = Part("source"), scene.settings
+    part, settings = Area("source"), scene.settings
     source = quickly(settings.source)
     try:
         opened = connect(source, purpose="check", pinned=_PATIENCE)
@@ -77,7 +77,7 @@ def check_source(scene: Scene) -> Iterator[Finding]:
         scene.slot.settle(None)
         scene.tables.settle(None)
         yield part.unknown("everything else", "because there is no connection")
-        yield Part("tables").unknown("everything", "because there is no connection to PostgreSQL")
+        yield Area("tables").unknown("everything", "because there is no connection to PostgreSQL")
         return
     try:
         with closing(opened) as connection, bounded(connection, DEADLINE_S):
@@ -103,11 +103,11 @@ class _Source:
     connection: psycopg.Connection
 
     def __post_init__(self) -> None:
-        self.part = Part("source")
+        self.part = Area("source")
         self.capture = self.scene.settings.capture
         self.where = server_address(self.connection.pgconn)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckResult]:
         """Server, role, slot, publication, and then the tables."""
         connection, part, where = self.connection, self.part, self.where
         version = connection.pgconn.parameter_status(b"server_version") or b""
@@ -128,7 +128,7 @@ class _Source:
         yield from self._standby()
         yield from self._published(system)
 
-    def _clock(self) -> Finding:
+    def _clock(self) -> CheckResult:
         before = time.time()
         ((theirs,),) = query(self.connection, _CLOCK)
         after = time.time()
@@ -144,7 +144,7 @@ class _Source:
             )
         return self.part.ok("clock", f"within {SKEW_S_MAX:.0f} s of this machine's")
 
-    def _replication(self) -> Generator[Finding, None, System | None]:
+    def _replication(self) -> Generator[CheckResult, None, System | None]:
         """Whether the role may start replication is found by trying; returns the system."""
         part, system = self.part, None
         try:
@@ -168,7 +168,7 @@ class _Source:
     def _slot(self) -> str:
         name = self.capture.slot_name
         state = slots.inspect(self.connection, name)
-        self.scene.slot.settle(SlotFound(state))
+        self.scene.slot.settle(SlotBefore(state))
         if state is None:
             return f"{name} doesn't exist: the first start makes it"
         slots.verify_ours(self.connection, state)
@@ -178,7 +178,7 @@ class _Source:
         held = slots.size(state.retained_bytes)
         return f"{name}: {activity}, holds back {held}, {state.wal_status or 'status unknown'}"
 
-    def _encoding(self) -> Finding:
+    def _encoding(self) -> CheckResult:
         ((encoding,),) = query(self.connection, _ENCODING)
         if encoding == "SQL_ASCII":
             return self.part.warning(
@@ -190,7 +190,7 @@ class _Source:
             )
         return self.part.ok("encoding", f"{encoding}, which the server sends as UTF-8")
 
-    def _standby(self) -> Iterator[Finding]:
+    def _standby(self) -> Iterator[CheckResult]:
         settings = self.scene.settings
         if settings.standby is None:
             return
@@ -199,7 +199,7 @@ class _Source:
         found = "it is a standby of [source], and replays"
         yield from self.part.of_errors("[snapshot_source]", errors, found)
 
-    def _published(self, system: System | None) -> Iterator[Finding]:
+    def _published(self, system: System | None) -> Iterator[CheckResult]:
         """The publication, rights and risks; the tables, and whether the log goes on from here."""
         part, capture, connection = self.part, self.capture, self.connection
         try:
@@ -210,7 +210,7 @@ class _Source:
             return
         except SourceError as error:
             yield part.of_error("publication", error)
-            yield Part("tables").unknown("everything", "because nobody can tell which are captured")
+            yield Area("tables").unknown("everything", "because nobody can tell which are captured")
             return
         described.sort(key=lambda table: capture.snapshot_rank(str(table.name)))
         self.scene.tables.settle(described)
@@ -225,7 +225,7 @@ class _Source:
         yield from check_tables(self.scene, connection, described)
         yield part.tried("continuity", partial(self._continuity, system, described))
 
-    def _publication(self, captured: list[CapturedTable]) -> Iterator[Finding]:
+    def _publication(self, captured: list[CapturedTable]) -> Iterator[CheckResult]:
         capture, name = self.capture, self.capture.publication_name
         log = self.scene.log.get()
         needed = "every captured table, every operation, by partition roots"
@@ -241,7 +241,7 @@ class _Source:
             found, needed = f"{name} is used as it is", ""
         yield self.part.ok("publication", found, needed)
 
-    def _rights(self, described: list[TableDescription]) -> Iterator[Finding]:
+    def _rights(self, described: list[TableDescription]) -> Iterator[CheckResult]:
         part, connection, where = self.part, self.connection, self.where
         role = connection.info.user
         rows = unreadable(connection, leaves(described), where)
@@ -256,7 +256,7 @@ class _Source:
             "heartbeats and watermarks can be written",
         )
 
-    def _risks(self) -> Iterator[Finding]:
+    def _risks(self) -> Iterator[CheckResult]:
         """What keeps nobody from capturing, and a running daemon warns of."""
         part, connection, capture = self.part, self.connection, self.capture
         names = list(_RISKS)

@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.errors import ConfigError, SparkMissingError
 from cdc.settings import Settings
-from deploy.check.finding import Finding, Part, Unanswered
+from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene
 from sinks.spark import jars
 from sinks.spark.maven import is_right
@@ -28,12 +28,12 @@ _OF_PYTHON: Final = {"pyspark": "spark-sql-kafka-0-10_2.13", "delta-spark": "del
 """Package → the jar that has to be of the same version."""
 
 
-def check_spark(scene: Scene) -> Iterator[Finding]:
+def check_spark(scene: Scene) -> Iterator[CheckResult]:
     """What merges start."""
     settings = scene.settings
     if settings.lakehouse is None and settings.search is None:
         return
-    part = Part("spark")
+    part = Area("spark")
     try:
         found = version("pyspark")
     except PackageNotFoundError:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.errors import MillraceError, SinkError, SourcePrivilegeError, TableLockedError
+from cdc.errors import MillraceError, SourcePrivilegeError, TableLockedError
 from cdc.lines import Lines
 from cdc.postgres.checks.preflight import refused_tables
 from cdc.postgres.connection import query
@@ -15,7 +15,7 @@ from cdc.postgres.failures import alter_identity, server_address, sql_names
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
 from cdc.values.types import is_listed
-from deploy.check.finding import Finding, Part
+from deploy.check.result import Area, CheckResult
 from deploy.check.scene import Scene
 
 _SHOWN: Final = 5
@@ -37,7 +37,7 @@ ORDER BY 1, 2
 """
 
 
-class _Columns(NamedTuple):
+class _UnusualColumns(NamedTuple):
     """What of a table's columns isn't plain: names of wide ones, and of generated ones."""
 
     wide: list[str]
@@ -46,21 +46,21 @@ class _Columns(NamedTuple):
 
 def check_tables(
     scene: Scene, connection: psycopg.Connection, described: list[TableDescription]
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """One line for each table, and one for all that is wrong with it."""
-    part, capture = Part("tables"), scene.settings.capture
+    part, capture = Area("tables"), scene.settings.capture
     where = server_address(connection.pgconn)
     refused = dict[TableName, list[MillraceError]]()
     for names, error in refused_tables(connection, capture, described, where):
         refused.setdefault(names[-1], []).append(error)
     rows = query(connection, _COLUMNS, [[table.oid for table in described]])
-    columns = {oid: _Columns(*names) for oid, *names in rows}
+    columns = {oid: _UnusualColumns(*names) for oid, *names in rows}
     yield from _unlogged(part, connection, capture, described)
     for table in described:
         name = str(table.name)
         errors = refused.get(table.name, [])
         yield from (part.of_error(name, error) for error in errors)
-        own = columns.get(table.oid, _Columns([], []))
+        own = columns.get(table.oid, _UnusualColumns([], []))
         warnings = list(_warnings(part, capture, table, own))
         yield from warnings
         try:
@@ -90,11 +90,11 @@ def _try(connection: psycopg.Connection, table: TableName) -> None:
 
 
 def _unlogged(
-    part: Part,
+    part: Area,
     connection: psycopg.Connection,
     capture: CaptureSettings,
     described: list[TableDescription],
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Tables and partitions that write no WAL, and pass the lists."""
     own = [leaf.oid for table in described for leaf in table.leaves]
     for namespace, name, is_leaf in query(connection, _UNLOGGED, [own, own]):
@@ -109,8 +109,8 @@ def _unlogged(
 
 
 def _warnings(
-    part: Part, capture: CaptureSettings, table: TableDescription, columns: _Columns
-) -> Iterator[Finding]:
+    part: Area, capture: CaptureSettings, table: TableDescription, columns: _UnusualColumns
+) -> Iterator[CheckResult]:
     name = str(table.name)
     published = {column.name for column in table.columns}
     if lacking := [each for each in columns.generated if each not in published]:
@@ -132,7 +132,7 @@ def _warnings(
         )
 
 
-def _described(table: TableDescription, columns: _Columns) -> str:
+def _described(table: TableDescription, columns: _UnusualColumns) -> str:
     """What a user may want to know of a table in order."""
     key = ", ".join(table.primary_key) or "none"
     identity = {"f": "FULL", "d": "DEFAULT", "i": "an index", "n": "NOTHING"}
@@ -153,8 +153,3 @@ def _names(names: Iterable[str]) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return ", ".join(listed[:_SHOWN]) + more
-
-
-def sink_findings(part: Part, requirement: str, refused: dict[str, SinkError]) -> Iterator[Finding]:
-    """Tables that a sink refuses, each with its reason."""
-    yield from (part.of_error(requirement, error) for _, error in sorted(refused.items()))

@@ -11,7 +11,7 @@ from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import MESSAGE_BYTES_MAX
-from cdc.kafka.probe import Probe, TopicRights
+from cdc.kafka.probe import ClusterProbe, TopicRights
 from cdc.kafka.topic_settings import STATE_CONFIG
 from cdc.kafka.wanted_topics import (
     WantedTopic,
@@ -23,7 +23,8 @@ from cdc.kafka.wanted_topics import (
     wanted_topic,
 )
 from cdc.records.topics import made_topic
-from deploy.check.finding import Finding, Level, Part
+from deploy.check.result import Area, Level
+from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
 
 _SHOWN: Final = 5
@@ -32,7 +33,7 @@ _ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", 
 """Who may all of that is the brokers' own, or nobody is asked for rights."""
 
 
-class _Wanted(NamedTuple):
+class _RequestedTopic(NamedTuple):
     """A topic, the settings that a new one gets, and how long it keeps what it has."""
 
     topic: WantedTopic
@@ -40,27 +41,27 @@ class _Wanted(NamedTuple):
     keep_ms: int
 
 
-def check_topics(scene: Scene, probe: Probe, cluster: ClusterMetadata) -> Iterator[Finding]:
+def check_topics(scene: Scene, probe: ClusterProbe, cluster: ClusterMetadata) -> CheckResults:
     """Topics of the log's state and of tables: none is made."""
-    yield from _Topics(scene, probe, cluster).findings()
+    yield from _TopicsCheck(scene, probe, cluster).findings()
 
 
 @dataclass
-class _Topics:
+class _TopicsCheck:
     """One look at the topics."""
 
     scene: Scene
-    probe: Probe
+    probe: ClusterProbe
     cluster: ClusterMetadata
 
     def __post_init__(self) -> None:
-        self.part = Part("kafka")
+        self.part = Area("kafka")
         self.settings = self.scene.settings
         self.kafka = self.settings.kafka
         self.prefix = self.settings.capture.topic_prefix
         self.keep_ms = int(self.settings.log.keep.total_seconds() * 1_000)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> CheckResults:
         """Topics that exist are as they have to be, and others may be made."""
         wanted = list(self._state_topics())
         try:
@@ -72,7 +73,7 @@ class _Topics:
             for table in tables or ():
                 state = recorded.states.get(str(table.name)) if recorded else None
                 topic = wanted_topic(self.prefix, self.settings.log, table, state)
-                wanted.append(_Wanted(topic, data_config(self.kafka), self.keep_ms))
+                wanted.append(_RequestedTopic(topic, data_config(self.kafka), self.keep_ms))
         except TopicMismatchError as mismatch:
             yield self.part.of_error("topics", mismatch)
         names = [topic.name for topic, _, _ in wanted if topic.name in self.cluster.topics]
@@ -89,17 +90,17 @@ class _Topics:
         yield from self._limits(wanted, existing)
         yield from self._rights(existing, [each for each in wanted if each[0].name not in names])
 
-    def _state_topics(self) -> Iterator[_Wanted]:
+    def _state_topics(self) -> Iterator[_RequestedTopic]:
         own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
-        yield from (_Wanted(topic, STATE_CONFIG, 0) for topic in own)
+        yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
         for beside in topics_beside(self.settings.capture):
-            yield _Wanted(beside, data_config(self.kafka), self.keep_ms)
+            yield _RequestedTopic(beside, data_config(self.kafka), self.keep_ms)
 
     def _mismatches(
         self,
-        wanted: list[_Wanted],
+        wanted: list[_RequestedTopic],
         existing: dict[str, TopicRights],
-    ) -> Iterator[Finding]:
+    ) -> CheckResults:
         """Partitions, policies and retentions of topics that exist."""
         is_right = True
         for topic, _, keep_ms in wanted:
@@ -120,9 +121,9 @@ class _Topics:
 
     def _limits(
         self,
-        wanted: list[_Wanted],
+        wanted: list[_RequestedTopic],
         existing: dict[str, TopicRights],
-    ) -> Iterator[Finding]:
+    ) -> CheckResults:
         """What topics that exist take, and how many copies they have."""
         own = int(self.kafka.get("message.max.bytes", MESSAGE_BYTES_MAX))
         for topic, config, _ in wanted:
@@ -140,7 +141,7 @@ class _Topics:
         for what, remedy, names in too_few(topics, len(self.cluster.brokers)):
             yield self.part.warning("copies", f"{what}: {_names(names)}", remedy)
 
-    def _rights(self, existing: dict[str, TopicRights], new: list[_Wanted]) -> Iterator[Finding]:
+    def _rights(self, existing: dict[str, TopicRights], new: list[_RequestedTopic]) -> CheckResults:
         """Operations that brokers say are authorized; topics that they'd make."""
         part = self.part
         lacking: dict[frozenset[str], list[str]] = {}
@@ -162,7 +163,7 @@ class _Topics:
             yield part.ok("rights to topics", f"all that is needed, on {len(existing)} topics")
         yield from self._creation(new)
 
-    def _creation(self, new: list[_Wanted]) -> Iterator[Finding]:
+    def _creation(self, new: list[_RequestedTopic]) -> CheckResults:
         """Topics are asked for, to be validated only."""
         part = self.part
         try:

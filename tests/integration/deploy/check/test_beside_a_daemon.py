@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 
 from cdc.errors import ExitCode
 from cdc.settings import load
-from deploy.check.finding import CheckReport, Finding, Level
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.log import check_log
+from deploy.check.result import CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
 from deploy.check.scene import Scene
 from deploy.check.source import check_source
@@ -31,7 +31,7 @@ def checked(made: RunningPipeline) -> CheckReport:
     return CheckReport.of(run_parts({name: partial(c, scene) for name, c in parts.items()}))
 
 
-def failures(report: CheckReport) -> list[Finding]:
+def failures(report: CheckReport) -> list[CheckResult]:
     return [each for each in report.findings if each.level is Level.FAILURE]
 
 

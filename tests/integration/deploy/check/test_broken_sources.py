@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.check.finding import CheckReport, Finding, Level
+from deploy.check.result import CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
-from deploy.check.scene import LogFound, Scene
+from deploy.check.scene import CapturedLog, Scene
 from deploy.check.source import check_source
 from tests.fixtures.checks import STATEMENT, scenes_of
 from tests.fixtures.source import Conninfo, run
@@ -178,15 +178,15 @@ CASES: Final = {
 
 def look(scene: Scene) -> CheckReport:
     """Look at the source; of the log it knows that there is nothing yet."""
-    scene.log.settle(LogFound(None, {}))
+    scene.log.settle(CapturedLog(None, {}))
     return CheckReport.of(run_parts({"source": partial(check_source, scene)}))
 
 
-def problems(report: CheckReport) -> list[Finding]:
+def problems(report: CheckReport) -> list[CheckResult]:
     return [each for each in report.findings if each.level in {Level.FAILURE, Level.UNKNOWN}]
 
 
-def of_case(report: CheckReport, wanted: Case) -> Iterator[Finding]:
+def of_case(report: CheckReport, wanted: Case) -> Iterator[CheckResult]:
     for each in report.findings:
         if each.requirement == wanted.requirement and wanted.words in each.found:
             yield each

@@ -12,9 +12,9 @@ import pytest
 from cdc.errors import ExitCode, SinkError
 from deploy.check import runner
 from deploy.check.command import lines
-from deploy.check.finding import CheckReport, Finding, Level, Part
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.machine import check_machine
+from deploy.check.result import Area, CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
 from deploy.check.scene import Scene
 from deploy.check.search import check_search
@@ -34,7 +34,7 @@ def scene(tmp_path: Path) -> Make:
     return make
 
 
-def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
+def by_name(findings: Iterator[CheckResult]) -> dict[str, CheckResult]:
     return {finding.requirement: finding for finding in findings}
 
 
@@ -152,15 +152,15 @@ def test_a_search_server_that_is_away_is_one_failure(scene: Make) -> None:
 def test_a_part_that_is_late_or_broken_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "DEADLINE_S", 0.3)
 
-    def late() -> Iterator[Finding]:
-        yield Part("late").ok("first", "it is there")
+    def late() -> Iterator[CheckResult]:
+        yield Area("late").ok("first", "it is there")
         time.sleep(5)
 
-    def broken() -> Iterator[Finding]:
+    def broken() -> Iterator[CheckResult]:
         raise KeyError("a bug")
         yield
 
-    def refused() -> Iterator[Finding]:
+    def refused() -> Iterator[CheckResult]:
         raise SinkError("it refuses", remedy="mend it")
         yield
 
@@ -176,7 +176,7 @@ def test_a_part_that_is_late_or_broken_hides_no_other(monkeypatch: pytest.Monkey
 
 
 def test_problems_come_first_with_remedies_and_names_are_whole() -> None:
-    part, name = Part("tables"), "public." + "long_name_" * 12
+    part, name = Area("tables"), "public." + "long_name_" * 12
     error = SinkError(f"table {name} is wrong", where="here", remedy="run this;")
     findings = [part.ok("a", "fine"), part.unknown("b", "because"), part.of_error(name, error)]
     shown = list(lines(CheckReport.of(findings)))
@@ -190,7 +190,7 @@ def test_control_characters_of_others_never_reach_the_terminal(
 ) -> None:
     from deploy.check import command
 
-    evil = Part("tables").warning("a\x1b[2Jb", "x\nfailure y\x07", "z\u202e")
+    evil = Area("tables").warning("a\x1b[2Jb", "x\nfailure y\x07", "z\u202e")
     monkeypatch.setattr(command, "checked", lambda _: CheckReport.of([evil]))
     made = scene()
     for words in ({}, {"json": True}):

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import MillraceError
 from cdc.lines import on_one_line
-
-Answer = TypeVar("Answer")
 
 
 class Level(StrEnum):
@@ -24,7 +22,7 @@ class Level(StrEnum):
 LEVELS: Final = tuple(Level)
 
 
-class Finding(BaseModel):
+class CheckResult(BaseModel):
     """A requirement of a part. ``exit_code`` is what a start ends with that it keeps from going."""
 
     model_config = ConfigDict(frozen=True)
@@ -46,29 +44,29 @@ class Unanswered(NamedTuple):
     remedy: str = ""
 
 
-class Part:
+class Area:
     """Makes the findings of one part."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def ok(self, requirement: str, found: str, needed: str = "") -> Finding:
+    def ok(self, requirement: str, found: str, needed: str = "") -> CheckResult:
         """A requirement that is met."""
         return self._finding(requirement, Level.OK, found, needed)
 
-    def warning(self, requirement: str, found: str, remedy: str, where: str = "") -> Finding:
+    def warning(self, requirement: str, found: str, remedy: str, where: str = "") -> CheckResult:
         """What keeps nobody from starting, and may do harm later."""
         return self._finding(requirement, Level.WARNING, found, where=where, remedy=remedy)
 
-    def unknown(self, requirement: str, why: str, remedy: str = "") -> Finding:
+    def unknown(self, requirement: str, why: str, remedy: str = "") -> CheckResult:
         """What can't be told, and why."""
         return self._finding(requirement, Level.UNKNOWN, why, remedy=remedy)
 
     def of_error(
         self, requirement: str, error: MillraceError, level: Level = Level.FAILURE, needed: str = ""
-    ) -> Finding:
+    ) -> CheckResult:
         """What a start raises, or would."""
-        return Finding(
+        return CheckResult(
             part=self.name,
             requirement=requirement,
             level=level,
@@ -81,7 +79,7 @@ class Part:
 
     def of_errors(
         self, requirement: str, errors: Iterable[MillraceError], found: str, needed: str = ""
-    ) -> Iterator[Finding]:
+    ) -> Iterator[CheckResult]:
         """All that is wrong with a requirement; nothing: it is met, as was ``found``."""
         is_met = True
         for error in errors:
@@ -92,7 +90,7 @@ class Part:
 
     def tried(
         self, requirement: str, attempt: Callable[[], str | Unanswered], needed: str = ""
-    ) -> Finding:
+    ) -> CheckResult:
         """Try what a start does: it returns what was found, or raises why that won't do."""
         try:
             found = attempt()
@@ -110,8 +108,8 @@ class Part:
         needed: str = "",
         where: str = "",
         remedy: str = "",
-    ) -> Finding:
-        return Finding(
+    ) -> CheckResult:
+        return CheckResult(
             part=self.name,
             requirement=requirement,
             level=level,
@@ -122,7 +120,7 @@ class Part:
         )
 
 
-class Counts(BaseModel):
+class LevelCounts(BaseModel):
     """How many requirements have each level."""
 
     failure: int = 0
@@ -134,14 +132,14 @@ class Counts(BaseModel):
 class CheckReport(BaseModel):
     """All findings, the worst first."""
 
-    counts: Counts
-    findings: list[Finding]
+    counts: LevelCounts
+    findings: list[CheckResult]
 
     @classmethod
-    def of(cls, findings: Iterable[Finding]) -> "CheckReport":
+    def of(cls, findings: Iterable[CheckResult]) -> "CheckReport":
         """Sort and count; within a level the parts keep their order."""
         ranked = sorted(findings, key=lambda finding: LEVELS.index(finding.level))
-        counts = Counts(
+        counts = LevelCounts(
             **{level.value: sum(each.level is level for each in ranked) for level in LEVELS}
         )
         return cls(counts=counts, findings=ranked)
