@@ -39,9 +39,10 @@ def checked(scene: Scene) -> CheckReport:
     settings = scene.settings
     parts: dict[str, Callable[[], CheckResults]] = {}
     if settings.captures_itself:
-        parts |= {"source": partial(_source, scene), "kafka": partial(_kafka, scene)}
+        parts["source"] = partial(_source, scene)
     else:
         scene.tables.settle(None)
+    parts["kafka"] = partial(_kafka, scene)
     sinks = {"lakehouse": _lakehouse, "spark": _spark, "search": _search}
     parts |= {name: partial(check, scene) for name, check in sinks.items()}
     parts["machine"] = partial(_machine, scene)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from cdc.errors import SinkError
+from cdc.errors import ConfigError, SinkError
 from cdc.settings.lakehouse import LakehouseSettings
 from deploy.check.result import Area, CheckResult, Unanswered
+from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
 from sinks.changes.derived import Derived, derived_tables, local_path
 from sinks.run.plans import LocalFiles, require_lock, require_owner
@@ -26,11 +27,13 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     yield part.tried("configuration", partial(_merges, scene))
     yield part.tried("writing", partial(_writes, lakehouse))
     tables = scene.tables.get()
+    if not settings.captures_itself:
+        return  # their names are in the topics alone
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
     columns = {str(table.name): [column.name for column in table.columns] for table in tables}
-    yield part.tried("names", partial(_names, lakehouse, columns))
+    yield from _names(part, lakehouse, columns)
 
 
 def _merges(scene: Scene) -> str:
@@ -74,21 +77,32 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
 
 
-def _names(lakehouse: LakehouseSettings, columns: dict[str, list[str]]) -> str:
-    """Derived tables have names, paths, and names of columns of their own."""
-    derived = derived_tables(lakehouse, columns)
-    for table in derived.values():
-        _require_free(table, columns[table.source])
-    return f"{len(derived)} derived tables, each with a name and a path of its own"
-
-
-def _require_free(table: Derived, columns: list[str]) -> None:
-    reserved = {name.lower() for name in table.reserved}
-    renamed = [table.options.rename.get(name, name) for name in columns]
-    if taken := sorted(name for name in renamed if name.lower() in reserved):
-        raise SinkError(
-            f"derived table {table.name} has columns of its own that are called so:"
-            f" {', '.join(taken)}",
-            where="[[lakehouse.tables]]",
-            remedy=f'give the source\'s another name: rename = {{ "{taken[0]}" = "…" }}',
+def _names(part: Area, lakehouse: LakehouseSettings, columns: dict[str, list[str]]) -> CheckResults:
+    """Derived tables have names and paths of their own; columns may have to take others."""
+    try:
+        derived = derived_tables(lakehouse, columns)
+    except ConfigError as error:
+        yield part.of_error("names", error)
+        return
+    taken = [table for table in derived.values() if _taken(table, columns[table.source])]
+    for table in taken:
+        names = ", ".join(_taken(table, columns[table.source]))
+        yield part.warning(
+            "names",
+            f"derived table {table.name} has other columns of these names, whatever their case:"
+            f" {names} get __2 behind",
+            f'give them names: [[lakehouse.tables]] source = "{table.source}", rename = {{ … }}',
         )
+    if not taken:
+        yield part.ok("names", f"{len(derived)} derived tables, each with names of its own")
+
+
+def _taken(table: Derived, columns: list[str]) -> list[str]:
+    """Columns whose names are Millrace's own, or another column's but for the case."""
+    used = {name.lower() for name in table.reserved}
+    taken = []
+    for name in columns:
+        called = table.options.rename.get(name, name).lower()
+        taken += [name] if called in used else []
+        used.add(called)
+    return taken

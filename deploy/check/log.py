@@ -69,6 +69,9 @@ class _Log:
         """Brokers, how far the log is, rights, topics."""
         yield self.part.ok("connection", f"a broker answers at {self.probe.servers}")
         yield self.part.tried("release", self._release, f"Kafka {RELEASE_MIN} or newer")
+        if not self.settings.captures_itself:  # whose topics these are, has them as they are
+            yield from self._reached()
+            return
         yield self.part.tried("state of the log", self._state)
         yield from self._reached()
         yield from self._settings_of_brokers()
@@ -105,21 +108,22 @@ class _Log:
 
     def _reached(self) -> Iterator[CheckResult]:
         """Whether each broker can be reached from here, by the name that the cluster gives it."""
-        answers = self.probe.broker_settings(self.cluster.brokers)
+        answers, reached = self.probe.broker_settings(self.cluster.brokers), 0
         for number, answer in sorted(answers.items()):
             broker = self.cluster.brokers[number]
             address = f"{broker.host}:{broker.port}"
             if not isinstance(answer, KafkaError):
                 self.brokers[number] = answer
-            elif not is_access(answer):
+            elif is_access(answer):
+                reached += 1  # it has answered, and doesn't show its settings
+            else:
                 error = log_error(answer, f"asking broker {number}", address, connected=False)
                 error.remedy = (
                     f"let {address}, which the broker has as advertised.listeners, lead to it from"
                     " here, and see that it is up"
                 )
                 yield self.part.of_error("brokers", error)
-        if len(silent := answers.keys() - self.brokers.keys()) < len(answers):
-            reached = len(answers) - len(silent)
+        if reached := reached + len(self.brokers):
             yield self.part.ok("brokers", f"{reached} of {len(answers)} answer from here")
 
     def _settings_of_brokers(self) -> Iterator[CheckResult]:

@@ -13,7 +13,7 @@ from cdc.settings import SearchSettings
 from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene
 from sinks.search.client import blocked, check, connect, explain, server
-from sinks.search.documents import Aliases, aliases
+from sinks.search.documents import Aliases, aliases, fields_of
 from sinks.search.indexes import flat
 
 TIMEOUT_S: Final = 4.0
@@ -162,15 +162,20 @@ class _Search:
         is_right = True
         for table in tables:
             name = str(table.name)
+            try:
+                fields_of(table.name, table.columns)
+            except SinkError as error:
+                is_right = False
+                yield self.part.of_error("fields", error)
             limit = flat(self.settings.index_of(name).settings).get(_FIELDS)
             if limit is not None and int(limit) < len(table.columns):
                 is_right = False
-                error = SinkError(
+                too_many = SinkError(
                     f"table {name} has {len(table.columns)} columns, and its index takes {limit}",
                     where="[[search.indexes]]",
                     remedy=f"raise or leave out {_FIELDS} in settings",
                 )
-                yield self.part.of_error("fields", error)
+                yield self.part.of_error("fields", too_many)
         if is_right:
             widest = max((len(table.columns) for table in tables), default=0)
             yield self.part.ok("fields", f"{widest} at most; each index gets a limit that suffices")

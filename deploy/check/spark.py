@@ -13,7 +13,7 @@ from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene
 from sinks.spark import jars
 from sinks.spark.maven import is_right
-from sinks.spark.session import JAR_SETTINGS, OWN_DRIVER, require_java
+from sinks.spark.session import JAR_SETTINGS, OWN_DRIVER, require_java, too_little
 
 JAVA_MIN: Final = 17
 MEMORY_MIN: Final = 450 << 20
@@ -121,9 +121,5 @@ def _memory(settings: Settings) -> str:
     if parsed is None:
         raise ConfigError(f"{name} = {text} is no size", where="[spark]", remedy="such as 2g")
     if int(parsed[1]) * _UNITS[parsed[2].lower()] < MEMORY_MIN:
-        raise ConfigError(
-            f"{name} = {text} is less than Spark itself needs, which are 450 MiB",
-            where="[spark]",
-            remedy=f"raise {name}",
-        )
+        raise too_little(text)
     return text

@@ -225,18 +225,22 @@ def _start(options: dict[str, str]) -> "SparkSession":
     except (PySparkException, Py4JError, OSError, ValueError) as error:
         reason = reason_in(output) or first_line(error)
         if "INVALID_DRIVER_MEMORY" in full_text(error):
-            raise ConfigError(
-                f"spark.driver.memory = {options['spark.driver.memory']} is less than Spark"
-                " itself needs, which are 450 MiB",
-                where="[spark]",
-                remedy="raise spark.driver.memory",
-            ) from None
+            raise too_little(options["spark.driver.memory"]) from None
         if "OutOfMemoryError" in reason:
             raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
         raise SparkMissingError(
             f"Spark doesn't start: {reason}",
             remedy="check Java (17 or newer) and the [spark] section",
         ) from None
+
+
+def too_little(memory: str) -> ConfigError:
+    """What to say of spark.driver.memory below Spark's own minimum."""
+    return ConfigError(
+        f"spark.driver.memory = {memory} is less than Spark itself needs, which are 450 MiB",
+        where="[spark]",
+        remedy="raise spark.driver.memory",
+    )
 
 
 def _watch_heap(session: "SparkSession") -> None:

@@ -173,13 +173,22 @@ def test_rights_are_told_by_the_operations_that_brokers_authorize(
     scene = scenes(kafka=guarded.client_options())
     assert failures(look(scene())) == []
 
-    def rule(kind: ResourceType, what: str, operation: AclOperation) -> AclBinding:
-        literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
-        return AclBinding(kind, what, literal, "User:ANONYMOUS", "*", operation, deny)
+    def rule(
+        kind: ResourceType,
+        what: str,
+        operation: AclOperation,
+        permission: AclPermissionType = AclPermissionType.DENY,
+    ) -> AclBinding:
+        literal, user = ResourcePatternType.LITERAL, "User:ANONYMOUS"
+        return AclBinding(kind, what, literal, user, "*", operation, permission)
 
     own = f"millrace-{topic_prefix}-{scene().settings.capture.slot_name}-check"
     rules = [
         rule(ResourceType.TOPIC, name, AclOperation.WRITE),
+        *(
+            rule(ResourceType.TOPIC, name, operation, AclPermissionType.ALLOW)
+            for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
+        ),
         rule(ResourceType.TRANSACTIONAL_ID, own, AclOperation.WRITE),
         rule(ResourceType.TOPIC, state_topics(topic_prefix)[0].name, AclOperation.CREATE),
     ]

@@ -15,11 +15,10 @@ from deploy.check.result import CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
 from deploy.check.scene import CapturedLog, Scene
 from deploy.check.source import check_source
-from tests.fixtures.checks import STATEMENT, scenes_of
+from tests.fixtures.checks import NO_KAFKA, STATEMENT, scenes_of
 from tests.fixtures.source import Conninfo, run
 
 pytestmark = pytest.mark.postgres
-NO_KAFKA: Final = {"bootstrap.servers": "127.0.0.1:1"}
 TABLES: Final = (
     "CREATE TABLE orders (id int PRIMARY KEY, note text)",
     "CREATE TABLE items (id int PRIMARY KEY, code int NOT NULL UNIQUE)",

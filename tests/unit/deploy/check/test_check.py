@@ -19,10 +19,9 @@ from deploy.check.runner import run_parts
 from deploy.check.scene import Scene
 from deploy.check.search import check_search
 from deploy.check.spark import check_spark
-from tests.fixtures.checks import scenes_of
+from tests.fixtures.checks import NO_KAFKA, described, scenes_of
 
 SOURCE = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d", "connect_timeout": "1"}
-NO_KAFKA = {"bootstrap.servers": "127.0.0.1:1"}
 Make = Callable[..., Scene]
 
 
@@ -100,6 +99,19 @@ def test_a_lakehouse_of_another_user_is_a_failure_for_root(scene: Make, tmp_path
 def test_a_lakehouse_that_only_spark_reaches_is_unknown(scene: Make) -> None:
     finding = by_name(check_lakehouse(scene(lakehouse={"path": "s3a://bucket/lake"})))
     assert finding["writing"].level is Level.UNKNOWN
+
+
+def test_names_that_collide_in_delta_are_told_and_two_of_one_name_refused(scene: Make) -> None:
+    plain = described("public.t", "id", "ID", "_millrace_op")
+    made = scene()
+    made.tables.settle([plain])
+    finding = by_name(check_lakehouse(made))["names"]
+    assert finding.level is Level.WARNING
+    assert "ID, _millrace_op get __2 behind" in finding.found
+    same = scene(lakehouse={"tables": [{"source": "public.t", "name": "public.u"}]})
+    same.tables.settle([described("public.t", "id"), described("public.u", "id")])
+    finding = by_name(check_lakehouse(same))["names"]
+    assert (finding.level, finding.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
 
 
 def test_a_log_that_merges_cannot_read_is_what_they_refuse(scene: Make) -> None:
