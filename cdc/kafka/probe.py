@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.kafka import options
-from cdc.kafka.admin import TopicDescription
+from cdc.kafka.admin import TopicDescription, portions
 from cdc.kafka.errors import (
     COMPLAINTS_MAX,
     is_access,
@@ -172,11 +172,12 @@ class ClusterProbe:
 
     def refusals(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
         """Why brokers wouldn't make topics, which they are asked to validate only."""
-        wanted = list(topics)
-        if not wanted:
-            return {}
-        futures = self._client.create_topics(wanted, validate_only=True, request_timeout=ANSWER_S)
-        answers = _settled(futures)
+        answers: dict[str, Any] = {}
+        for request in portions(topics):
+            futures = self._client.create_topics(
+                request, validate_only=True, request_timeout=ANSWER_S
+            )
+            answers |= _settled(futures)
         return {name: error for name, error in answers.items() if isinstance(error, KafkaError)}
 
     def transaction_refusal(self, transactional_id: str) -> KafkaError | None:

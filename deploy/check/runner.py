@@ -12,9 +12,9 @@ from typing import Final, Generic, TypeVar
 from cdc.errors import MillraceError
 from deploy.check.result import Area, CheckResult
 
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 15.0
 """For everything."""
-WAIT_S: Final = 5.0
+WAIT_S: Final = 8.0
 """How long a part waits for what another one knows."""
 
 SharedValue = TypeVar("SharedValue")

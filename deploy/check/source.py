@@ -48,7 +48,11 @@ from deploy.check.tables import check_tables
 
 SKEW_S_MAX: Final = 2.0
 """Clocks that differ by more make every lag wrong."""
-_PATIENCE: Final = {"statement_timeout": "5s", "lock_timeout": "500ms"}
+_SESSION: Final = {
+    "default_transaction_read_only": "on",
+    "statement_timeout": "5s",
+    "lock_timeout": "200ms",
+}
 _CONNECT_S: Final = 4
 _RISKS: Final = (
     "max_slot_wal_keep_size",
@@ -71,7 +75,7 @@ def check_source(scene: Scene) -> Iterator[CheckResult]:
     part, settings = Area("source"), scene.settings
     source = quickly(settings.source)
     try:
-        opened = connect(source, purpose="check", pinned=_PATIENCE)
+        opened = connect(source, purpose="check", pinned=_SESSION)
     except MillraceError as error:
         yield part.of_error("connection", error, needed="PostgreSQL 14 or newer")
         scene.slot.settle(None)
