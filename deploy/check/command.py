@@ -93,8 +93,8 @@ def lines(report: CheckReport) -> Iterator[str]:
     yield from map(_line, report.findings)
     counts = report.counts
     yield (
-        f"{counts.failure} failures, {counts.warning} warnings, {counts.unknown} unknown,"
-        f" {counts.ok} ok"
+        f"failures: {counts.failure}, warnings: {counts.warning}, unknown: {counts.unknown},"
+        f" ok: {counts.ok}"
     )
 
 

@@ -38,7 +38,7 @@ from cdc.postgres.connection import (
     query,
 )
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import server_address
+from cdc.postgres.failures import quote, server_address
 from cdc.records.state import Phase
 from cdc.settings import LibraryOptions
 from deploy.check.result import Area, CheckResult, Level, Unanswered
@@ -65,6 +65,17 @@ _RISKS: Final = (
     POWERS,
 )
 """What ``find_risks`` looks at."""
+_PUBLISHED: Final = ("insert", "update", "delete", "truncate")
+_OPERATIONS: Final = """
+SELECT array_remove(ARRAY[
+    CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate THEN 'update' END,
+    CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END], NULL),
+    pubviaroot
+FROM pg_publication WHERE pubname = %s
+"""
+_LIMITS: Final = """
+SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')
+"""
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _ENCODING: Final = "SELECT current_setting('server_encoding')"
 _TIMEOUT: Final = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
@@ -240,10 +251,23 @@ class _Source:
             level = Level.WARNING if log is not None and log.has_begun else Level.FAILURE
             yield self.part.of_error("publication", error, level, needed)
             return
-        found = f"{name} has all captured tables" if is_there else f"{name} is to be made"
-        if capture.publication_autocreate_mode == "disabled":
-            found, needed = f"{name} is used as it is", ""
-        yield self.part.ok("publication", found, needed)
+        if capture.publication_autocreate_mode == "filtered":
+            found = f"{name} has all captured tables" if is_there else f"{name} is to be made"
+            yield self.part.ok("publication", found, needed)
+            return
+        ((operations, by_root),) = query(self.connection, _OPERATIONS, [name])
+        if lacking := [each for each in _PUBLISHED if each not in operations]:
+            yield self.part.warning(
+                "publication",
+                f"publication {name} doesn't publish {', '.join(lacking)}: what is derived keeps"
+                " what such statements change or remove at the source",
+                f"let its owner run ALTER PUBLICATION {quote(name)} SET (publish ="
+                f" '{', '.join(_PUBLISHED)}');",
+            )
+        else:
+            roots = "their roots" if by_root else "each by itself"
+            found = f"{name} is used as it is: every operation; partitions by {roots}"
+            yield self.part.ok("publication", found)
 
     def _rights(self, described: list[TableDescription]) -> Iterator[CheckResult]:
         part, connection, where = self.part, self.connection, self.where
@@ -276,7 +300,13 @@ class _Source:
             if risk.requirement != risks.READING:  # a failure above
                 is_told.add(risk.requirement)
                 yield part.warning(risk.requirement, risk.what, risk.remedy, self.where)
-        yield from (part.ok(name, "nothing to tell") for name in names if name not in is_told)
+        ((keep_size, standbys),) = query(connection, _LIMITS)
+        own = capture.slot_max_lag_bytes
+        limit = f"{keep_size}; slot.max.lag.bytes is {slots.size(own)}" if own else keep_size
+        found = {"max_slot_wal_keep_size": limit, "synchronous_standby_names": standbys or "none"}
+        for name in names:
+            if name not in is_told:
+                yield part.ok(name, found.get(name, "nothing to tell"))
 
     def _continuity(
         self, system: System | None, described: list[TableDescription]

@@ -151,7 +151,7 @@ class _TopicsCheck:
         for missing, names in lacking.items():
             operations = ", ".join(sorted(missing))
             error = LogAccessError(
-                f"the user lacks {operations} on {len(names)} topics: {_names(names)}",
+                f"the user lacks {operations} on {_names(names)}",
                 where=self.probe.servers,
                 remedy=f"kafka-acls --bootstrap-server {self.probe.servers} --add --allow-principal"
                 " User:… "

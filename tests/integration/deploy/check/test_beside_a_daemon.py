@@ -103,6 +103,6 @@ def test_a_check_says_ok_where_a_daemon_starts_and_its_codes_where_it_does_not(
     run(database, "ALTER TABLE heap REPLICA IDENTITY FULL")
     shown = made.millrace("check")
     assert shown.returncode == ExitCode.OK, shown.stdout
-    assert shown.stdout.splitlines()[-1].startswith("0 failures, ")
+    assert shown.stdout.splitlines()[-1].startswith("failures: 0, ")
     daemon = made.catch_up()
     assert made.stop(daemon) == ExitCode.OK

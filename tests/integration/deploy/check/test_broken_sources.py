@@ -3,6 +3,8 @@
 Each begins with a role that has all rights but those that the case takes away.
 """
 
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +18,7 @@ from deploy.check.runner import run_parts
 from deploy.check.scene import CapturedLog, Scene
 from deploy.check.source import check_source
 from tests.fixtures.checks import NO_KAFKA, STATEMENT, scenes_of
-from tests.fixtures.source import Conninfo, run
+from tests.fixtures.source import Conninfo, run, session
 
 pytestmark = pytest.mark.postgres
 TABLES: Final = (
@@ -138,6 +140,19 @@ CASES: Final = {
         "doesn't publish every operation",
         "ALTER PUBLICATION millrace SET (publish = 'insert')",
     ),
+    "own publication lacks operations": case(
+        "publication",
+        "doesn't publish delete, truncate",
+        "ALTER PUBLICATION millrace SET (publish = 'insert, update')",
+        level=Level.WARNING,
+        capture=OWN,
+    ),
+    "large values": case(
+        "public.orders",
+        "leaves a large value of note as it is doesn't tell it",
+        level=Level.WARNING,
+        capture={"toast.unavailable": "absent"},
+    ),
     "unlogged": case(
         "public.fast",
         "is unlogged",
@@ -227,3 +242,42 @@ def _filled(statement: str, names: dict[str, str]) -> str:
     for name, value in names.items():
         statement = statement.replace(f"{{{name}}}", value)
     return statement
+
+
+def test_clocks_that_differ_are_told(
+    database: Conninfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    scene = scenes_of(tmp_path, database, NO_KAFKA, "t", {})()
+    monkeypatch.setattr("deploy.check.source.time.time", lambda: real() + 60)
+    (clock,) = (each for each in look(scene).findings if each.requirement == "clock")
+    assert clock.level is Level.WARNING
+    assert re.search(r"server's clock is (59|60)\.\d s behind this machine's", clock.found)
+
+
+def test_what_a_table_has_that_events_lack_or_have_as_text_is_told(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    run(
+        database,
+        "CREATE TYPE pair AS (a int, b int)",
+        "CREATE TABLE plain (id int PRIMARY KEY, p pair) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF plain DEFAULT",
+        "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "CREATE TABLE held (id int PRIMARY KEY)",
+    )
+    scenes = scenes_of(tmp_path, database, NO_KAFKA, "t", {})
+    with session(database) as opened:
+        opened.execute("BEGIN")
+        opened.execute("ALTER TABLE public.held ADD COLUMN v int")
+        locked = look(scenes())
+    told = {each.requirement: each for each in look(scenes()).findings if each.part == "tables"}
+    assert told["public.plain"].found == (
+        "key id; identity DEFAULT; partitioned into 1;"
+        " large values that an UPDATE leaves are read again: p; as text: p"
+    )
+    assert told["public.made"].level is Level.WARNING
+    assert "generated columns aren't captured: twice" in told["public.made"].found
+    assert told["public.held"].level is Level.OK
+    unknown = [each for each in locked.findings if each.level is Level.UNKNOWN]
+    assert any("lock" in each.found for each in unknown)

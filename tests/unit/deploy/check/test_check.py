@@ -194,7 +194,7 @@ def test_problems_come_first_with_remedies_and_names_are_whole() -> None:
     shown = list(lines(CheckReport.of(findings)))
     assert shown[0] == f"failure tables: {name}: table {name} is wrong (here)\n    → run this;"
     assert shown[1].startswith("unknown tables: b")
-    assert shown[-1] == "1 failures, 0 warnings, 1 unknown, 1 ok"
+    assert shown[-1] == "failures: 1, warnings: 0, unknown: 1, ok: 1"
 
 
 def test_control_characters_of_others_never_reach_the_terminal(
