@@ -53,7 +53,7 @@ def case(requirement: str, words: str, *broken: str, **more: Any) -> Case:
 
 
 CASES: Final = {
-    "replication": case("replication", "denied to start WAL sender", attributes=""),
+    "replication": case("replication", " to start ", attributes=""),
     "select": case(
         "rights to rows", "may not read 1 captured tables", "REVOKE SELECT ON orders FROM {role}"
     ),

@@ -3,14 +3,14 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc.errors import ExitCode, SinkError
-from deploy.check import runner
+from deploy.check import command, runner
 from deploy.check.command import lines
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.machine import check_machine
@@ -161,6 +161,23 @@ def test_a_search_server_that_is_away_is_one_failure(scene: Make) -> None:
     assert levels == {"connection": Level.FAILURE, "everything else": Level.UNKNOWN}
 
 
+def test_where_a_real_debezium_captures_its_source_is_none_of_ours(
+    scene: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[set[str]] = []
+
+    def note(parts: Mapping[str, object]) -> list[CheckResult]:
+        checked.append({*parts})
+        return []
+
+    monkeypatch.setattr(command, "run_parts", note)
+    command.checked(scene(lakehouse={"path": "/lake", "topics_written_by": "debezium"}))
+    command.checked(scene())
+    theirs, own = checked
+    assert own - theirs == {"source"}
+    assert "kafka" in theirs
+
+
 def test_a_part_that_is_late_or_broken_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "DEADLINE_S", 0.3)
 
@@ -200,8 +217,6 @@ def test_problems_come_first_with_remedies_and_names_are_whole() -> None:
 def test_control_characters_of_others_never_reach_the_terminal(
     capsys: pytest.CaptureFixture[str], scene: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deploy.check import command
-
     evil = Area("tables").warning("a\x1b[2Jb", "x\nfailure y\x07", "z\u202e")
     monkeypatch.setattr(command, "checked", lambda _: CheckReport.of([evil]))
     made = scene()
