@@ -1,6 +1,8 @@
 """This machine → room for what is spilled, who may read secrets, and what crosses the network."""
 
+import errno
 import shutil
+import socket
 import stat
 from collections.abc import Iterator
 from functools import partial
@@ -10,8 +12,9 @@ from typing import Final
 from cdc.settings import Settings
 from cdc.settings.loading import files_named
 from cdc.stream.in_progress import check_spill, spill_directory
-from deploy.check.result import Area, CheckResult
+from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene
+from deploy.commands.health import not_listening
 
 SPILL_BYTES: Final = 1 << 30
 """Less room than that is soon full of one large transaction."""
@@ -28,6 +31,8 @@ def check_machine(scene: Scene) -> Iterator[CheckResult]:
     part, settings = Area("machine"), scene.settings
     yield from _spill(part, settings)
     yield from _modes(part, settings, Path(scene.config))
+    if settings.health.listen is not None:
+        yield part.tried("[health] listen", partial(_listen, settings.health.listen))
     exposures = settings.exposures
     for exposure in exposures:
         yield part.warning("plain text", exposure.what, exposure.remedy, exposure.where)
@@ -76,6 +81,25 @@ def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult
             )
     if not open_files:
         yield part.ok("modes of files", f"{len(files)} files, none of which everybody may read")
+
+
+def _listen(listen: str) -> str | Unanswered:
+    """Take the port for a moment, as a start does for as long as it runs."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind((host, int(port)))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise not_listening(listen, error) from None
+            return Unanswered(
+                f"because something listens at {listen}",
+                "if that isn't the daemon itself, name a free port",
+            )
+    return f"{listen} is free"
 
 
 def _pipeline(settings: Settings) -> str:

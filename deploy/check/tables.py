@@ -6,7 +6,9 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import sql
 
+from cdc.capture.wiring import event_rules
 from cdc.errors import MillraceError, SourcePrivilegeError, TableLockedError
+from cdc.events.rules import EventRules
 from cdc.lines import Lines
 from cdc.postgres.checks.preflight import refused_tables
 from cdc.postgres.connection import query
@@ -14,6 +16,7 @@ from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import alter_identity, server_address, sql_names
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
+from cdc.tables.planned import check_events
 from cdc.values.types import is_listed
 from deploy.check.result import Area, CheckResult
 from deploy.check.scene import Scene
@@ -55,9 +58,12 @@ def check_tables(
     rows = query(connection, _COLUMNS, [[table.oid for table in described]])
     columns = {oid: _UnusualColumns(*names) for oid, *names in rows}
     yield from _unlogged(part, connection, capture, described)
+    rules = _rules(scene)
     for table in described:
         name = str(table.name)
         errors = refused.get(table.name, [])
+        if not errors and rules is not None:
+            errors = _events(table, capture.topic_prefix, rules)
         yield from (part.of_error(name, error) for error in errors)
         own = columns.get(table.oid, _UnusualColumns([], []))
         warnings = list(_warnings(part, capture, table, own))
@@ -74,6 +80,23 @@ def check_tables(
         else:
             if not errors and not warnings:
                 yield part.ok(name, _described(table, own))
+
+
+def _rules(scene: Scene) -> EventRules | None:
+    """What events follow; None where [format] can't be read, which is told elsewhere."""
+    try:
+        return event_rules(scene.settings)
+    except (MillraceError, ImportError):
+        return None
+
+
+def _events(table: TableDescription, prefix: str, rules: EventRules) -> list[MillraceError]:
+    """Why no events can be made of a table: names that collide, keys that aren't there."""
+    try:
+        check_events(table, prefix, rules)
+    except MillraceError as error:
+        return [error]
+    return []
 
 
 def _try(connection: psycopg.Connection, table: TableName) -> None:

@@ -93,6 +93,10 @@ class _TopicsCheck:
     def _state_topics(self) -> Iterator[_RequestedTopic]:
         own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
         yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
+        capture = self.settings.capture
+        for name in filter(None, (capture.signal_topic, capture.notification_topic)):
+            if name not in self.cluster.topics:  # one that exists is left as it is
+                yield _RequestedTopic(WantedTopic(name, 1, "delete"), {}, self.keep_ms)
         for beside in topics_beside(self.settings.capture):
             yield _RequestedTopic(beside, data_config(self.kafka), self.keep_ms)
 

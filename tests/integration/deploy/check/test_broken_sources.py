@@ -281,3 +281,15 @@ def test_what_a_table_has_that_events_lack_or_have_as_text_is_told(
     assert told["public.held"].level is Level.OK
     unknown = [each for each in locked.findings if each.level is Level.UNKNOWN]
     assert any("lock" in each.found for each in unknown)
+
+
+def test_a_table_of_which_no_events_can_be_made_is_a_failure(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL UNIQUE)")
+    capture = {"message.key.columns": "public.t:v"}
+    (failure,) = problems(look(scenes_of(tmp_path, database, NO_KAFKA, "t", capture)()))
+    assert failure.requirement == "public.t"
+    assert "message.key.columns names columns that old rows come without" in failure.found
+    run(database, *statements([f"{failure.remedy};"]))
+    assert problems(look(scenes_of(tmp_path, database, NO_KAFKA, "t", capture)())) == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -64,6 +65,17 @@ def test_a_directory_that_takes_no_spill_is_what_a_start_refuses(
     finding = by_name(check_machine(scene({"spill.directory": str(tmp_path / "none")})))
     assert finding["spill.directory"].level is Level.FAILURE
     assert finding["spill.directory"].exit_code == ExitCode.CONFIG
+
+
+def test_a_port_that_the_daemon_cannot_have_is_told(scene: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        for listen, level in ((taken, Level.UNKNOWN), ("192.0.2.1:1", Level.FAILURE)):
+            finding = by_name(check_machine(scene(health={"listen": listen})))["[health] listen"]
+            assert finding.level is level
+    assert by_name(check_machine(scene(health={"listen": taken})))["[health] listen"].level is (
+        Level.OK
+    )
 
 
 def test_what_crosses_the_network_in_plain_text_is_told(scene: Make) -> None:
