@@ -15,6 +15,7 @@ from psycopg import sql
 
 from cdc.errors import MillraceError, SourceUnreachableError
 from cdc.postgres.catalog import new_xid
+from cdc.postgres.checks.rights import emit_remedy
 from cdc.postgres.connection import current_insert_lsn, query
 from cdc.postgres.failures import server_address
 from cdc.records.position import Lsn
@@ -37,10 +38,9 @@ _NEWEST: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8"
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.05
-_REMEDY: Final = (
-    "let the role in [source] EXECUTE pg_logical_emit_message(boolean, text, text); or, where the"
-    " incremental.snapshot.watermarking.strategy is another one, INSERT into (and DELETE from) the"
-    " signal table, whose first columns are id, type and data"
+_TABLE_REMEDY: Final = (
+    "let the role in [source] INSERT into (and DELETE from) the signal table, whose first columns"
+    " are id, type and data"
 )
 
 
@@ -132,5 +132,5 @@ def _mark(connection: psycopg.Connection, statement: sql.Composed | str, values:
         query(connection, statement, values)
     except MillraceError as error:
         if not isinstance(error, SourceUnreachableError):
-            error.remedy = _REMEDY
+            error.remedy = emit_remedy(connection) if statement is _EMIT else _TABLE_REMEDY
         raise

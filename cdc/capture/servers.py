@@ -35,7 +35,7 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic
-from cdc.settings import Settings
+from cdc.settings import CaptureSettings, Settings
 
 
 class Servers:
@@ -84,7 +84,6 @@ class Servers:
             in_progress=self._in_progress,
             on_wait=self._waits,
         )
-        self.system = self._identify()
         self.topics = LogTopics(self.settings, self.lease.keep_alive)
 
     def take_lock(self) -> None:
@@ -93,8 +92,7 @@ class Servers:
         self.check_tables()
         self.topics.check_reachable()
         self.lease.lock()
-        # A standby has waited long: the server may go by another timeline now.
-        self.system = self._identify()
+        self.identify()
 
     def check_tables(self) -> list[TableDescription]:
         """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
@@ -209,12 +207,7 @@ class Servers:
     @property
     def is_complete(self) -> bool:
         """Whether an earlier start did all that snapshot.mode = initial_only asks for."""
-        return (
-            self._capture.snapshot_mode == "initial_only"
-            and self.slot is None
-            and self.progress is not None
-            and self.progress.phase is Phase.STREAMING
-        )
+        return is_complete(self._capture, self.progress, self.slot)
 
     @property
     def has_crashed(self) -> bool:
@@ -254,17 +247,18 @@ class Servers:
     def _waits(self) -> None:
         self.has_waited = True
 
-    def _identify(self) -> System:
+    def identify(self) -> None:
+        """Ask which history the server writes; a standby that is promoted goes by another one."""
         replication = self.lease.connect_replication()
         try:
-            return identify(replication)
+            self.system = identify(replication)
         finally:
             replication.finish()
 
     def _open_writers(self, described: Sequence[TableDescription]) -> tuple[LogWriter, LogWriter]:
         """Both are opened before anything is read: what an older one may still do is settled."""
         options = self.topics.writer_options(described, fits=self.refusals.has_any)
-        name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
+        name = transactional_id(self._capture)
         return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
 
     def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
@@ -274,3 +268,20 @@ class Servers:
         self.stack.callback(writer.close)
         writer.open()
         return writer
+
+
+def is_complete(
+    capture: CaptureSettings, progress: Progress | None, state: slot.SlotState | None
+) -> bool:
+    """The same of what was read of both servers."""
+    return (
+        capture.snapshot_mode == "initial_only"
+        and state is None
+        and progress is not None
+        and progress.phase is Phase.STREAMING
+    )
+
+
+def transactional_id(capture: CaptureSettings) -> str:
+    """The one of the first writer; that of the second goes on with ``.2``."""
+    return f"millrace-{capture.topic_prefix}-{capture.slot_name}"

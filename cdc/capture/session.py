@@ -145,13 +145,9 @@ class Session:
     def _check_progress(self) -> None:
         """Make sure that the stream goes on where the log ends."""
         servers = self.servers
+        start.look_at_progress(servers)
         progress = servers.progress
-        if progress is None:
-            if self._capture.snapshot_mode == "recovery":
-                raise start.nothing_to_go_on_from(self._capture.slot_name)
-            start.check_unrecorded(servers.slot, self._capture.slot_name)
-        elif progress.phase is not Phase.CREATING and not servers.is_complete:
-            start.check_slot(progress, servers)
+        if progress and progress.phase is not Phase.CREATING and not servers.is_complete:
             timeline = servers.system.timeline
             servers.progress = progress.model_copy(update={"timeline": timeline})
 

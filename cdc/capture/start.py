@@ -6,12 +6,13 @@ from another history.
 """
 
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from uuid import uuid4
 
 from psycopg.pq.abc import PGconn
 
-from cdc.capture.servers import Servers
+from cdc.capture.servers import Servers, is_complete
 from cdc.errors import ConfigError, GapError
 from cdc.faults import FaultPoint, reach
 from cdc.log.state import read_all
@@ -23,6 +24,7 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, TableState, progress_record, table_record
 from cdc.records.topics import table_topic
+from cdc.settings import CaptureSettings
 from cdc.tables.states import right_until
 
 SHOWN_MAX = 20
@@ -118,10 +120,12 @@ def check_own(servers: Servers) -> None:
     While the log says only that a slot is about to be made (Phase.CREATING), one that another
     program makes under that name, in that database, looks the same.
     """
-    state = servers.slot
-    if state is None:
-        return
-    if reason := why_foreign(servers.progress, state, servers.system):
+    require_own(servers.progress, servers.slot, servers.system)
+
+
+def require_own(progress: Progress | None, state: SlotState | None, system: System) -> None:
+    """The same of what was read of both servers."""
+    if state is not None and (reason := why_foreign(progress, state, system)):
         raise GapError(
             f"slot {state.name} has to be made again, and the one that is there may be another "
             f"program's: {reason}",
@@ -130,10 +134,26 @@ def check_own(servers: Servers) -> None:
         )
 
 
-def check_slot(progress: Progress, servers: Servers) -> None:
-    """Raise GapError unless the slot that was found gives everything after the log's progress."""
-    wal_end = current_wal_end(servers.sql)
-    check_continuity(progress, servers.slot, servers.system, wal_end)
+def check_progress(
+    capture: CaptureSettings,
+    progress: Progress | None,
+    state: SlotState | None,
+    system: System,
+    wal_end: Callable[[], Lsn],
+) -> None:
+    """Raise GapError or ConfigError unless the stream goes on where the log ends."""
+    if progress is None:
+        if capture.snapshot_mode == "recovery":
+            raise nothing_to_go_on_from(capture.slot_name)
+        check_unrecorded(state, capture.slot_name)
+    elif progress.phase is not Phase.CREATING and not is_complete(capture, progress, state):
+        check_continuity(progress, state, system, wal_end())
+
+
+def look_at_progress(servers: Servers) -> None:
+    """The same of what a start has found so far."""
+    capture, wal_end = servers.settings.capture, partial(current_wal_end, servers.sql)
+    check_progress(capture, servers.progress, servers.slot, servers.system, wal_end)
 
 
 def nothing_to_go_on_from(name: str) -> ConfigError:
@@ -196,6 +216,7 @@ def find_gap(servers: Servers) -> str:
     """Look, without taking anything, whether a start would refuse to go on."""
     servers.connect()
     servers.check_tables()
+    servers.identify()
     # The slot first: a daemon that runs meanwhile moves it to where the record is already.
     servers.find_slot()
     servers.read_progress()
@@ -205,8 +226,7 @@ def find_gap(servers: Servers) -> str:
     if progress.phase is Phase.CREATING:
         return f"epoch {progress.position.epoch} has begun: `millrace run` reads all tables"
     try:
-        if not servers.is_complete:
-            check_slot(progress, servers)
+        look_at_progress(servers)
     except GapError as gap:
         return f"gap: {gap.what}"
     return (

@@ -25,6 +25,8 @@ from cdc.errors import (
 from cdc.events.metadata import SOURCE_HEARTBEAT
 from cdc.postgres import slot
 from cdc.postgres.checks import risks
+from cdc.postgres.checks.rights import emit_remedy
+from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import bounded, connect, query, target
 from cdc.postgres.slot import HELD, Concern, SlotState, concerns, size
 from cdc.records.position import Lsn
@@ -68,9 +70,9 @@ class SlotWatch:
         self._may_write = True
         self._connection: psycopg.Connection | None = None
         self._next_risks = 0.0
-        self._risks: set[str] = set()
+        self._risks: set[Risk] = set()
         self._publishes_every_root = False
-        self._detaches: set[str] = set()
+        self._detaches: set[Risk] = set()
         self._warned: dict[str, tuple[int, float]] = {}
         self._failure: BaseException | None = None
         self._ended = threading.Event()
@@ -215,7 +217,11 @@ class SlotWatch:
                 if connection.broken or error.retry:
                     raise
                 self._may_write = False
-                log.warning("no heartbeats in the source, keepalives have to do", reason=error.what)
+                log.warning(
+                    "no heartbeats in the source, keepalives have to do",
+                    reason=error.what,
+                    remedy=emit_remedy(connection),
+                )
             else:
                 self._health.written(Heartbeat(Lsn.parse(lsn), now))
                 return
@@ -251,8 +257,8 @@ class SlotWatch:
         )
 
 
-def _told(current: set[str], before: set[str]) -> set[str]:
+def _told(current: set[Risk], before: set[Risk]) -> set[Risk]:
     """Warn of what wasn't there before; returns what is there."""
-    for text in sorted(current - before):
-        log.warning(text)
+    for risk in sorted(current - before):
+        log.warning(str(risk))
     return current

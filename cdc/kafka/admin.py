@@ -206,7 +206,7 @@ class LogAdmin:
         """
         failed: dict[str, KafkaError] = {}
         made: set[str] = set()
-        for request in _portions(topics):
+        for request in portions(topics):
             answers = self._create(request, set() if unclear is None else unclear)
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
@@ -383,7 +383,8 @@ def _exists(answer: object) -> bool:
     return isinstance(answer, KafkaError) and answer.name() == "TOPIC_ALREADY_EXISTS"
 
 
-def _portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:
+def portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:
+    """New topics in as many requests as a controller wants."""
     portion: list[NewTopic] = []
     partitions = 0
     for topic in topics:

@@ -12,36 +12,34 @@ from typing import Final, NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError
-from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
-from cdc.kafka.copies import MIN_ISR, copies_of, too_few
+from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
-from cdc.kafka.topic_settings import (
-    STATE_CONFIG,
+from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.wanted_topics import (
     TopicTable,
     WantedTopic,
-    promised,
-    setting_findings,
+    data_config,
+    new_topic,
+    state_topics,
+    topic_mismatches,
+    topics_beside,
+    wanted_topic,
 )
 from cdc.lines import Lines
 from cdc.records.made_topics import MadeTopic
 from cdc.records.state import TableState
 from cdc.records.topics import (
     Cleanup,
-    claim_topic,
     data_topic,
-    dead_letter_topic,
     made_topic,
-    progress_topic,
     runs_topic,
-    schema_topic,
     status_topic,
-    table_topic,
 )
 from cdc.settings import Settings
 
@@ -70,23 +68,15 @@ class LogTopics:
         self._log = settings.log
         self._lossless = settings.capture.lossless
         self._kafka = settings.kafka
-        oversized = settings.capture.oversized_record
-        has_dead_letters = (
-            settings.capture.errors_dead_letter_include_list or oversized == "dead_letter"
-        )
-        self._beside = [dead_letter_topic(self._prefix)] if has_dead_letters else []
-        """Topics for what stands in for records that don't fit into theirs."""
-        if oversized == "claim_check":
-            self._beside.append(claim_topic(self._prefix))
+        self._beside = topics_beside(settings.capture)
         self._signals = settings.capture.signal_topic
         self._notifications = settings.capture.notification_topic
         self._opened: set[str] = set()
         self._has_own_times = any(OWN_TIME in plugin.options for plugin in settings.transforms)
         self.limits: dict[str, TopicLimits] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
-        self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
-        # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
-        self._data_config = {"max.message.bytes": self._record_bytes_max}
+        self._data_config = data_config(settings.kafka)
+        self._record_bytes_max = self._data_config["max.message.bytes"]
         self._admin = LogAdmin(settings.kafka, while_waiting)
         self.record_times = RecordTimes(self.limits, self._keep_ms, self._admin.servers)
 
@@ -105,8 +95,7 @@ class LogTopics:
         So with those of dead letters and claims, if there may be any: heads in the first partition,
         and in the second what they hold. Compaction keeps those that nobody has dealt with.
         """
-        names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
-        self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
+        self._ensure(state_topics(self._prefix), STATE_CONFIG, keep_ms=0)
         if self._notifications is not None:
             self._ensure_channel(self._notifications)
         try:
@@ -120,9 +109,8 @@ class LogTopics:
                 remedy=error.remedy,
             )
         self._ensure_report_topics()
-        beside = [WantedTopic(name, 2, "compact") for name in self._beside]
-        if beside:
-            self._ensure(beside, self._data_config, self._keep_ms)
+        if self._beside:
+            self._ensure(self._beside, self._data_config, self._keep_ms)
 
     def _ensure_report_topics(self) -> None:
         """The same for the topics of reports, without which there is no less in the log."""
@@ -161,7 +149,8 @@ class LogTopics:
         options = dict(self._kafka)
         if self._beside or fits:
             names = [data_topic(self._prefix, table.name) for table in tables]
-            descriptions = self._admin.describe([*names, *self._beside]).values()
+            beside = [topic.name for topic in self._beside]
+            descriptions = self._admin.describe([*names, *beside]).values()
             batch_bytes = int(options.get("batch.size", BATCH_BYTES))
             options["batch.size"] = str(min([batch_bytes, *map(_batch_bytes_max, descriptions)]))
         return options
@@ -192,7 +181,7 @@ class LogTopics:
             for state in (recorded[table.name] for table in kept)
         }
         for table in tables:
-            topic = self._wanted(table, recorded.get(table.name))
+            topic = wanted_topic(self._prefix, self._log, table, recorded.get(table.name))
             if topic.name in wanted and self._lossless:
                 raise ConfigError(
                     f"two captured tables would share the topic {topic.name}, one of them "
@@ -222,43 +211,18 @@ class LogTopics:
             if error.name() != "UNKNOWN_TOPIC_OR_PART":
                 raise log_error(error, "deleting a topic", f"topic {name}")
 
-    def _wanted(self, table: TopicTable, state: TableState | None) -> WantedTopic:
-        keyed = any(column.key is not None for column in table.columns)
-        policy = self._log.topic_cleanup_policy
-        cleanup: Cleanup = policy if keyed else "delete"
-        name = data_topic(self._prefix, table.name)
-        if state is None or not state.is_in_log:
-            return WantedTopic(name, self._log.topic_partitions, cleanup)
-        if keyed and policy == "delete" and state.cleanup == "compact":
-            raise TopicMismatchError(
-                f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
-                where=f"topic {state.topic}",
-                remedy='set topic.cleanup.policy = "compact" under [log], or capture again under'
-                " another topic.prefix",
-            )
-        if state.cleanup == "compact" and not keyed:
-            raise TopicMismatchError(
-                f"table {table.name} no longer has a primary key, but its topic was made for a"
-                " table with one",
-                where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
-                remedy="undo the change, or leave the table out (table.exclude.list)",
-            )
-        return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=True)
-
     def _ensure(
         self, topics: Iterable[WantedTopic], config: Mapping[str, str], keep_ms: int
     ) -> None:
         wanted = {topic.name: topic for topic in topics}
         existing = self._admin.describe(wanted)
         missing = [topic for name, topic in wanted.items() if name not in existing]
+        servers = self._admin.servers
         mismatches = [
-            f"topic {topic.name} was deleted, and what it held is nowhere else\n    → "
-            "start over: millrace drop --yes --topics, then millrace run"
-            for topic in missing
-            if topic.recorded
+            f"{what}\n    → {remedy}"
+            for topic in (*missing, *(wanted[name] for name in existing))
+            for what, remedy in topic_mismatches(topic, existing.get(topic.name), keep_ms, servers)
         ]
-        for name, topic in existing.items():
-            mismatches += self._mismatches(wanted[name], topic, keep_ms)
         if mismatches:
             raise TopicMismatchError(
                 Lines(
@@ -338,19 +302,7 @@ class LogTopics:
     ) -> dict[str, KafkaError]:
         # Brokers that were away at the start may be back.
         copies = copies_of(self._log, max(self._brokers, self._admin.broker_count()))
-        new = (
-            NewTopic(
-                topic.name,
-                topic.partitions,
-                copies.replication_factor,
-                config={
-                    MIN_ISR: str(copies.min_isr),
-                    **promised(topic.cleanup, keep_ms),
-                    **config,
-                },
-            )
-            for topic in topics
-        )
+        new = (new_topic(topic, copies, config, keep_ms) for topic in topics)
         return self._admin.create(new, unclear)
 
     def _write_down(self, names: Iterable[str], *, made: bool = True) -> None:
@@ -365,33 +317,6 @@ class LogTopics:
             (topic.key, topic.model_dump_json().encode() if made else None) for topic in topics
         ]
         send(self._kafka, own.name, records, self.while_waiting)
-
-    def _mismatches(
-        self, wanted: WantedTopic, existing: TopicDescription, keep_ms: int
-    ) -> list[str]:
-        findings = [
-            f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
-            for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms)
-        ]
-        partitions = existing.partitions
-        if partitions != wanted.partitions:
-            remedy = (
-                "keys have moved between partitions: start over with a new topic "
-                "(millrace drop --yes --topics, then millrace run)"
-                if wanted.recorded
-                else f"delete the topic, or set topic.partitions = {partitions} under [log]"
-            )
-            findings.append(
-                f"topic {wanted.name} has {partitions} partitions, not {wanted.partitions}"
-                f"\n    → {remedy}"
-            )
-        return findings
-
-    def _alter(self, topic: str, name: str, value: str) -> str:
-        return (
-            f"kafka-configs --bootstrap-server {self._admin.servers} --alter --entity-type topics "
-            f"--entity-name {topic} --add-config {name}={value}"
-        )
 
 
 def _batch_bytes_max(topic: TopicDescription) -> int:

@@ -182,14 +182,26 @@ def ensure_publication(
     tables alone, and those that it has beside them are warned of. Mode ``disabled``: it exists; it
     is used as it is.
     """
+    if check_publication(connection, settings, tables, has_begun):
+        return False
+    create_publication(connection, settings, [table.name for table in tables])
+    return True
+
+
+def check_publication(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    tables: Sequence[CapturedTable],
+    has_begun: Callable[[], bool] = bool,
+) -> bool:
+    """The same without creating it: returns whether there is one."""
     name = settings.publication_name
     if settings.publication_autocreate_mode == "disabled":
         _require_publication(connection, name)
+        return True
+    if not publication_exists(connection, name):
         return False
-    if publication_exists(connection, name):
-        _compare(connection, name, {table.name for table in tables}, has_begun)
-        return False
-    create_publication(connection, settings, [table.name for table in tables])
+    _compare(connection, name, {table.name for table in tables}, has_begun)
     return True
 
 
@@ -243,14 +255,19 @@ def create_publication(
             query(connection, statement)
             query(connection, comment_statement(settings))
     except SourcePrivilegeError as error:
-        raise SourcePrivilegeError(
-            f"the role may not create publication {name}: {error.what}",
-            where=error.where,
-            remedy=Lines(
-                "the role needs CREATE on the database and must own the tables; or let their owner"
-                f" run\n      {statement}\n    and set publication.autocreate.mode = disabled"
-            ),
-        ) from error
+        raise may_not_create(name, statement, error.what, error.where) from error
+
+
+def may_not_create(name: str, statement: str, why: str, where: str) -> SourcePrivilegeError:
+    """What to say of a role that lacks a right to create the publication."""
+    return SourcePrivilegeError(
+        f"the role may not create publication {name}: {why}",
+        where=where,
+        remedy=Lines(
+            "the role needs CREATE on the database and must own the tables; or let their owner"
+            f" run\n      {statement}\n    and set publication.autocreate.mode = disabled"
+        ),
+    )
 
 
 def unpublished(publication: str, table: TableName) -> TablePublicationError:

@@ -93,6 +93,12 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         ) from None
 
 
+def files_named(path: Path) -> list[Path]:
+    """The files whose content a configuration file takes, such as those of secrets."""
+    text = path.read_text(encoding="utf-8")
+    return [Path(name) for kind, name in _REFERENCE.findall(text) if kind == "file"]
+
+
 def _user() -> str:
     """The name of who runs this, or the number of one that this machine has no name for."""
     try:

@@ -31,6 +31,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import TableState, schema_record
 from cdc.records.topics import data_topic
 from cdc.settings import CaptureSettings
+from cdc.tables.planned import check_events
 from cdc.tables.reads import TableReads
 from cdc.wal.messages import Relation, RelationColumn, ReplicaIdentity
 
@@ -193,20 +194,7 @@ class SchemaVersions:
 
     def check(self, table: TableDescription) -> None:
         """Raise TableRefusedError where no events can be made of a table as it is described."""
-        plan(
-            TableSchema(
-                namespace=table.name.namespace,
-                table=table.name.name,
-                version=1,
-                since="",
-                topic=data_topic(self._settings.topic_prefix, table.name),
-                replica_identity=table.replica_identity,
-                columns=rekeyed(table.columns, table.name, table.replica_identity, self._rules),
-                signature=table.signature,
-                oid=table.oid,
-            ),
-            self._rules,
-        )
+        check_events(table, self._settings.topic_prefix, self._rules)
 
     def is_newest(self, table: TableDescription) -> bool:
         """Whether the newest version looks like the table as it is described, and has its key.

@@ -68,6 +68,11 @@ _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
 )
 
 
+def is_listed(column: Column) -> bool:
+    """Whether a column's type has a codec of its own: others come as PostgreSQL prints them."""
+    return column.typtype in _OF_TABLE and column.type in _TYPES
+
+
 def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
     """The codec of a column, or None where an event has no field for it."""
     # A composite may have any name; and in an array Debezium doesn't look behind a domain's.

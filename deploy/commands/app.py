@@ -20,6 +20,7 @@ from deploy.commands.ending import InterruptedCommandError
 
 COMMANDS: Final = {
     "init": ("run", "Write a commented configuration file."),
+    "check": ("deploy.check.command", "Check all that the start of anything would refuse."),
     "run": ("run", "Capture: snapshot what wasn't read yet, then stream."),
     "snapshot": ("snapshot", "Read existing rows into the log, and end."),
     "new-epoch": ("run", "After a gap: go on from the source as it is now."),

@@ -65,11 +65,7 @@ class HealthServer(ThreadingTCPServer):
         try:
             super().__init__((host, int(port)), _Handler)
         except OSError as error:
-            raise ConfigError(
-                f"can't listen at {listen}: {error}",
-                where="[health] listen",
-                remedy="name a free port, and an address of this machine",
-            ) from None
+            raise not_listening(listen, error) from None
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, name="health", daemon=True).start()
@@ -138,6 +134,15 @@ class HealthServer(ThreadingTCPServer):
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.warning("a request for the daemon's health failed", error=type(error).__name__)
+
+
+def not_listening(listen: str, error: OSError) -> ConfigError:
+    """What to say of an address that can't be taken."""
+    return ConfigError(
+        f"can't listen at {listen}: {error}",
+        where="[health] listen",
+        remedy="name a free port, and an address of this machine",
+    )
 
 
 def _cut(request: socket.socket) -> None:

@@ -51,7 +51,7 @@ def init(
         ) from None
     except OSError as error:
         raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
-    print(f"wrote {path}: fill in its sections, then run `millrace run`")
+    print(f"wrote {path}: fill in its sections, then run `millrace check` and `millrace run`")
 
 
 def _write(path: Path, text: str, *, replace: bool) -> None:

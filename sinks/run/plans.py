@@ -189,6 +189,17 @@ def one_at_a_time(location: str) -> Iterator[None]:
         yield
 
 
+def require_lock(location: str) -> None:
+    """Refuse a lock that a run of another user has left; takes it from nobody.
+
+    Raises DiskError.
+    """
+    folder = local_path(location)
+    lock = None if folder is None else folder / "_millrace" / "lock"
+    if lock is not None and lock.exists() and not os.access(lock, os.W_OK):
+        raise _not_ours(lock)
+
+
 def _not_ours(lock: Path) -> DiskError:
     """What to say of a lock that a run of another user has left."""
     user = pwd.getpwuid(os.geteuid()).pw_name

@@ -44,7 +44,7 @@ IF_THERE: Final = {"ignore_unavailable": "true"}
 """Parameters of a request that does nothing, and finds nothing, where there is no such index."""
 
 
-def connect(settings: SearchSettings) -> OpenSearch:
+def connect(settings: SearchSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> OpenSearch:
     """A client that sends nothing yet, and that leaves every retry to its caller."""
     # The library logs each failed request with a traceback; we say it once, in words.
     logging.getLogger("opensearch").setLevel(logging.CRITICAL)
@@ -57,7 +57,7 @@ def connect(settings: SearchSettings) -> OpenSearch:
     if settings.ca_certs is not None:
         options["ca_certs"] = str(settings.ca_certs)
     return OpenSearch(
-        hosts=[settings.url], timeout=REQUEST_TIMEOUT_S, max_retries=0, pool_maxsize=4, **options
+        hosts=[settings.url], timeout=timeout_s, max_retries=0, pool_maxsize=4, **options
     )
 
 

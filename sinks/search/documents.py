@@ -191,14 +191,19 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
 
 def field_names(schema: TableSchema) -> dict[str, str]:
     """Each column's field; raises SinkError where two columns would share one."""
+    return fields_of(schema.name, schema.event_columns)
+
+
+def fields_of(table: TableName, event_columns: Iterable[Column]) -> dict[str, str]:
+    """The same of columns that no event has told of yet."""
     fields, columns = dict[str, str](), dict[str, str]()
-    for column in schema.event_columns:
+    for column in event_columns:
         field = field_name(column.name)
         other = columns.setdefault(field, column.name)
         if other != column.name:
             raise SinkError(
                 f"two columns would share the field {field!r}: {other} and {column.name}",
-                where=f"table {schema.name}",
+                where=f"table {table}",
                 remedy="rename one of them; or let the index do without the table (tables in"
                 " [search]), and index it as a joined document, where rename, include and exclude"
                 " tell its columns apart",

@@ -92,7 +92,7 @@ _STEADY: Final = (
 )
 _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-_JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _QUERY_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark's loggers of every failed query, as a page of JSON on stderr."""
 _SHOWN: Final = 500
@@ -200,8 +200,8 @@ def _start(options: dict[str, str]) -> "SparkSession":
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    _require_java()
-    if not any(setting in options for setting in _JAR_SETTINGS):
+    require_java()
+    if not any(setting in options for setting in JAR_SETTINGS):
         options |= _jars(local=options["spark.master"].startswith("local"))
         classes = jars.class_archive()
         if classes.exists() and classes.stat().st_size:
@@ -225,18 +225,22 @@ def _start(options: dict[str, str]) -> "SparkSession":
     except (PySparkException, Py4JError, OSError, ValueError) as error:
         reason = reason_in(output) or first_line(error)
         if "INVALID_DRIVER_MEMORY" in full_text(error):
-            raise ConfigError(
-                f"spark.driver.memory = {options['spark.driver.memory']} is less than Spark"
-                " itself needs, which are 450 MiB",
-                where="[spark]",
-                remedy="raise spark.driver.memory",
-            ) from None
+            raise too_little(options["spark.driver.memory"]) from None
         if "OutOfMemoryError" in reason:
             raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
         raise SparkMissingError(
             f"Spark doesn't start: {reason}",
             remedy="check Java (17 or newer) and the [spark] section",
         ) from None
+
+
+def too_little(memory: str) -> ConfigError:
+    """What to say of spark.driver.memory below Spark's own minimum."""
+    return ConfigError(
+        f"spark.driver.memory = {memory} is less than Spark itself needs, which are 450 MiB",
+        where="[spark]",
+        remedy="raise spark.driver.memory",
+    )
 
 
 def _watch_heap(session: "SparkSession") -> None:
@@ -287,13 +291,16 @@ def first_line(error: Exception) -> str:
     return first if (reason.strip() or short) in first else f"{first}: {root}"
 
 
-def _require_java() -> None:
+def require_java() -> str:
+    """The Java that Spark starts; raises SparkMissingError where there is none."""
     home = os.environ.get("JAVA_HOME")
-    if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
+    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if java is None:
         raise SparkMissingError(
             "there is no java in JAVA_HOME or on PATH" if home else "there is no java on PATH",
             remedy="install Java 17 or newer (Debian: openjdk-17-jre-headless)",
         )
+    return java
 
 
 def _jars(*, local: bool) -> dict[str, str]:

@@ -9,11 +9,14 @@ from typing import Final
 
 import psycopg
 
+from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable
 from cdc.postgres.failures import quote, sql_names
 from cdc.settings import CaptureSettings
 
+POWERS: Final = "powers of the role"
+"""The requirement that all risks here are about."""
 NAMED_MAX: Final = 3
 """So many of a kind are named in a line, and the others counted."""
 _OWN: Final = "SELECT rolsuper, rolcreaterole FROM pg_roles WHERE rolname = current_user"
@@ -40,7 +43,7 @@ _PAGE: Final = "docs/explanation/security.md has all lines for a role of Millrac
 
 def find_powers(
     connection: psycopg.Connection, settings: CaptureSettings, captured: list[CapturedTable]
-) -> Iterator[str]:
+) -> Iterator[Risk]:
     """What the role may do without need, each with the line that takes it away."""
     role = quote(connection.info.user)
     ((is_super, makes_roles),) = query(connection, _OWN)
@@ -48,35 +51,42 @@ def find_powers(
     supers, makers, powerful = ([row[0] for row in carriers if row[i]] for i in (1, 2, 3))
     if is_super or supers:
         line = f"ALTER ROLE {role} NOSUPERUSER;" if is_super else _revoke(supers, role)
-        yield (
-            f"the role {role} is a superuser, or may become one, which capturing doesn't need:"
-            f" {_PAGE}; or let a superuser run {line}"
+        yield Risk(
+            POWERS,
+            f"the role {role} is a superuser, or may become one, which capturing doesn't need",
+            f"{_PAGE}; or let a superuser run {line}",
         )
         return
     if makes_roles:
-        yield (
-            f"the role {role} may make and change roles, which capturing doesn't need: let a"
-            f" superuser run ALTER ROLE {role} NOCREATEROLE;"
+        yield Risk(
+            POWERS,
+            f"the role {role} may make and change roles, which capturing doesn't need",
+            f"let a superuser run ALTER ROLE {role} NOCREATEROLE;",
         )
     if makers:
-        yield (
+        yield Risk(
+            POWERS,
             f"the role {role} may become one that makes and changes roles, which capturing doesn't"
-            f" need: let a superuser run {_revoke(makers, role)}"
+            " need",
+            f"let a superuser run {_revoke(makers, role)}",
         )
     if powerful:
-        yield (
-            f"the role {role} has rights over the whole server that capturing doesn't need: let a"
-            f" superuser run {_revoke(powerful, role)}"
+        yield Risk(
+            POWERS,
+            f"the role {role} has rights over the whole server that capturing doesn't need",
+            f"let a superuser run {_revoke(powerful, role)}",
         )
     if settings.publication_autocreate_mode == "filtered":
         return  # only owners may publish
     owned = {oid for (oid,) in query(connection, _OWNED, [[table.oid for table in captured]])}
     if names := sorted(table.name for table in captured if table.oid in owned):
         more = f", and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-        yield (
+        yield Risk(
+            POWERS,
             f"the role {role}, or one that it is a member of, owns captured tables, which it need"
-            f" only read: let somebody else own {sql_names(names[:NAMED_MAX])}{more}, and GRANT"
-            f" SELECT on them TO {role}"
+            " only read",
+            f"let somebody else own {sql_names(names[:NAMED_MAX])}{more}, and GRANT SELECT on them"
+            f" TO {role}",
         )
 
 

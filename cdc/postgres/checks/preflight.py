@@ -16,16 +16,14 @@ from cdc.errors import (
     ConfigError,
     MillraceError,
     SourceError,
-    SourceSettingError,
-    StandbyError,
     TablePublicationError,
     TableRefusedError,
 )
 from cdc.lines import Lines, on_one_line
 from cdc.postgres import connection as connections
-from cdc.postgres import slot as slots
 from cdc.postgres.captured import publish_whole
-from cdc.postgres.checks.rights import leaves, unreadable
+from cdc.postgres.checks.rights import leaves, unpublishable, unreadable
+from cdc.postgres.checks.server import requirements
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import alter_identity, server_address, sql_names
@@ -34,11 +32,6 @@ from cdc.records.schema import UNREADABLE, Column, TableName
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
-_SETTINGS: Final = """
-SELECT current_setting('wal_level'), pg_is_in_recovery(),
-       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
-       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)
-"""
 _UNIQUE: Final = """
 SELECT i.indrelid, array_agg(a.attname::text)
 FROM pg_index i
@@ -89,51 +82,20 @@ def find_problems(
 ) -> Iterator[MillraceError]:
     """Every requirement that isn't met."""
     where = server_address(connection.pgconn)
-    yield from _server(connection, settings.slot_name, where)
+    of_server = requirements(connection, settings.slot_name, where)
+    yield from (each.problem for each in of_server if each.problem is not None)
     yield from _role(source)
-    yield from _some_tables(tables, where)
+    yield from some_tables(tables, where)
     barred = list(unreadable(connection, leaves(tables), where))
-    refused = list(_refused_tables(connection, settings, tables, where))
-    left = spared() if barred or refused else ()
+    refused = list(refused_tables(connection, settings, tables, where))
+    missing = list(unpublishable(connection, settings, tables, where))
+    left = spared() if barred or refused or missing else ()
+    needed = [table for table in tables if table.name not in left]
     if barred:
-        needed = (table for table in tables if table.name not in left)
         yield from unreadable(connection, leaves(needed), where)
+    if missing and needed:
+        yield from unpublishable(connection, settings, needed, where)
     yield from (error for names, error in refused if not all(name in left for name in names))
-
-
-def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[MillraceError]:
-    def problem(what: str, remedy: str) -> SourceSettingError:
-        return SourceSettingError(what, where=where, remedy=remedy)
-
-    ((wal_level, standby, slots_max, slots_used, senders_max, senders_used),) = query(
-        connection, _SETTINGS
-    )
-    if standby:
-        yield StandbyError(
-            "the server is a standby, or isn't promoted yet; it isn't supported as a source",
-            where=where,
-            remedy="name the primary as host in [source], or all servers, with"
-            " target_session_attrs = read-write, which finds it",
-        )
-        return
-    if wal_level != "logical":
-        yield problem(
-            f"wal_level is {wal_level}, and decoding needs logical",
-            f"{slots.SET_WAL_LEVEL} (managed services: rds.logical_replication = 1, or"
-            " cloudsql.logical_decoding = on)",
-        )
-    if slots_used >= slots_max and slots.inspect(connection, slot) is None:
-        yield problem(
-            f"all {slots_max} replication slots are taken",
-            f"ALTER SYSTEM SET max_replication_slots = {slots_max + 2}; then restart the server,"
-            " or drop a slot that nobody needs (pg_replication_slots)",
-        )
-    if senders_used >= senders_max:
-        yield problem(
-            f"all {senders_max} WAL senders are taken",
-            f"ALTER SYSTEM SET max_wal_senders = {senders_max + 2}; then restart the server, or"
-            " stop a replication client (pg_stat_replication)",
-        )
 
 
 def _role(source: LibraryOptions) -> Iterator[MillraceError]:
@@ -151,7 +113,8 @@ def _role(source: LibraryOptions) -> Iterator[MillraceError]:
         pgconn.finish()
 
 
-def _some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[MillraceError]:
+def some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[MillraceError]:
+    """Whether there is anything to capture."""
     if not tables:
         yield ConfigError(
             "no table is captured",
@@ -309,13 +272,13 @@ def _refused(table: TableDescription, where: str, what: str, remedy: str) -> Tab
     )
 
 
-def _refused_tables(
+def refused_tables(
     connection: psycopg.Connection,
     settings: CaptureSettings,
     tables: Sequence[TableDescription],
     where: str,
 ) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
-    """The tables that can't be captured, or not together, and why."""
+    """The tables that can't be captured, or not together, and why; not of rights to rows."""
     for table in tables:
         identified = _identified(table, settings, where)
         whole = _whole(connection, table, settings, where)
@@ -357,7 +320,7 @@ def check_joining(
 ) -> None:
     """Raise TableRefusedError for a table that joins, if a first start would refuse it."""
     where = server_address(connection.pgconn)
-    for _, error in _refused_tables(connection, settings, [table], where):
+    for _, error in refused_tables(connection, settings, [table], where):
         raise error
 
 

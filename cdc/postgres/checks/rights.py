@@ -1,4 +1,4 @@
-"""Captured tables and the role → which of them it may not read, with the lines that let it."""
+"""Captured tables and the role → the rights that it lacks, with the lines that give them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -7,16 +7,37 @@ import psycopg
 
 from cdc.errors import SourcePrivilegeError, TablePrivilegeError
 from cdc.lines import Lines
+from cdc.postgres.captured import create_statement, may_not_create, publication_exists
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import quote, server_address, sql_names
 from cdc.records.schema import TableName
+from cdc.settings import CaptureSettings
 
 _UNREADABLE: Final = """
 SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'),
        has_table_privilege(c.oid, 'SELECT'), has_any_column_privilege(c.oid, 'SELECT'),
        row_security_active(c.oid)
 FROM pg_class c WHERE c.oid = ANY (%s)
+"""
+_OWNED: Final = """
+SELECT c.oid, pg_get_userbyid(c.relowner)::text FROM pg_class c
+WHERE c.oid = ANY (%s) AND NOT pg_has_role(c.relowner, 'USAGE')
+"""
+_MAY_CREATE: Final = """
+SELECT current_database(), has_database_privilege(current_database(), 'CREATE')
+"""
+# Since PostgreSQL 17 it has one more argument.
+_EMITTING: Final = """
+SELECT oid::regprocedure::text, has_function_privilege(oid, 'EXECUTE') FROM pg_proc
+WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace
+  AND proargtypes[2] = 'text'::regtype
+"""
+_WRITABLE: Final = """
+SELECT has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'INSERT'),
+       has_table_privilege(c.oid, 'DELETE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
 """
 
 
@@ -64,3 +85,80 @@ def check_readable(connection: psycopg.Connection, table: TableDescription) -> N
     for error in unreadable(connection, leaves([table]), server_address(connection.pgconn)):
         what = f"table {table.name}: {error.what}"
         raise TablePrivilegeError(what, where=error.where, remedy=error.remedy)
+
+
+def unpublishable(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    tables: Iterable[TableDescription],
+    where: str,
+) -> Iterator[SourcePrivilegeError]:
+    """What keeps the role from creating the publication, where it has to."""
+    name = settings.publication_name
+    is_managed = settings.publication_autocreate_mode == "filtered"
+    if not is_managed or publication_exists(connection, name):
+        return
+    names = {table.oid: table.name for table in tables}
+    ((database, may_create),) = query(connection, _MAY_CREATE)
+    foreign = dict(query(connection, _OWNED, [list(names)]))
+    role = quote(connection.info.user)
+    if foreign:
+        owned = sorted((names[oid], owner) for oid, owner in foreign.items())
+        more = f", as {len(owned) - 1} more do" if len(owned) > 1 else ""
+        why = f"table {owned[0][0]} belongs to {owned[0][1]}{more}, and not to {role}"
+        statement = create_statement(name, names.values())
+        yield may_not_create(name, statement, why, where)
+    elif not may_create:
+        yield SourcePrivilegeError(
+            f"the role may not create publication {name}: it lacks CREATE on the database",
+            where=where,
+            remedy="let the database's owner run GRANT CREATE ON DATABASE"
+            f" {quote(database)} TO {role};",
+        )
+
+
+def unwritable(
+    connection: psycopg.Connection, settings: CaptureSettings, where: str
+) -> Iterator[SourcePrivilegeError]:
+    """What keeps the role from marking, in the stream, where rows belong that are read meanwhile.
+
+    As its heartbeats, these are messages in the WAL, unless they are rows of the signal table.
+    """
+    role = quote(connection.info.user)
+    strategy = settings.incremental_snapshot_watermarking_strategy
+    if settings.watermarks_in_table and settings.signal_data_collection is not None:
+        namespace, _, name = settings.signal_data_collection.partition(".")
+        needed = ["INSERT", "DELETE"] if strategy == "insert_delete" else ["INSERT"]
+        table = sql_names([TableName(namespace, name)])
+        for usage, *may in query(connection, _WRITABLE, [namespace, name]):
+            lacking = [right for right, has in zip(needed, may, strict=False) if not has]
+            grants = [] if usage else [f"GRANT USAGE ON SCHEMA {quote(namespace)} TO {role};"]
+            grants += [f"GRANT {', '.join(lacking)} ON {table} TO {role};"] if lacking else []
+            if grants:
+                yield SourcePrivilegeError(
+                    f"the role {role} may not write watermarks to the signal table {table}",
+                    where=where,
+                    remedy=Lines("let its owner run" + "".join(f"\n      {g}" for g in grants)),
+                )
+    elif strategy != "read_only" or settings.heartbeat_source_interval_ms:
+        signature, may_emit = emitting(connection)
+        if not may_emit:
+            yield SourcePrivilegeError(
+                f"the role {role} may not EXECUTE {signature}: without, it writes no heartbeats,"
+                " and no watermarks of rows that are read while it streams",
+                where=where,
+                remedy=emit_remedy(connection),
+            )
+
+
+def emitting(connection: psycopg.Connection) -> tuple[str, bool]:
+    """The function that writes messages into the WAL, as this server has it; whether we may."""
+    ((signature, may_emit),) = query(connection, _EMITTING)
+    return signature, may_emit
+
+
+def emit_remedy(connection: psycopg.Connection) -> str:
+    """What lets the role write messages into the WAL."""
+    signature, _ = emitting(connection)
+    role = quote(connection.info.user)
+    return f"let a superuser run GRANT EXECUTE ON FUNCTION {signature} TO {role};"

@@ -7,10 +7,12 @@ from typing import Final
 import psycopg
 import structlog
 
+from cdc.lines import Lines
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.checks.powers import NAMED_MAX, find_powers
 from cdc.postgres.checks.rights import unreadable
+from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
 from cdc.postgres.failures import alter_identity, finish_detach
 from cdc.postgres.slot import has_failover
@@ -19,6 +21,8 @@ from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.settings.modes import Patterns
 
 log = structlog.get_logger()
+READING: Final = "rights to rows"
+"""A risk that is a refusal at a first start."""
 _STANDBY_SLOTS: Final = """
 SELECT slot_name::text FROM pg_replication_slots
 WHERE slot_type = 'physical' AND NOT temporary
@@ -102,11 +106,8 @@ WHERE i.inhdetachpending
 
 
 def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
-    """Say what a failover would cost, where standbys have slots.
-
-    One that is copied to standbys may be ahead of them; before PostgreSQL 17 none is copied.
-    """
-    standbys = [name for (name,) in query(connection, _STANDBY_SLOTS)] if wanted else []
+    """Say what a failover would cost, where standbys have slots."""
+    standbys = _standbys(connection) if wanted else []
     if standbys and not has_failover(connection.pgconn):
         log.info(
             "a failover loses the slot: PostgreSQL copies none to standbys before 17",
@@ -114,13 +115,29 @@ def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
             remedy="after one, run: millrace new-epoch",
         )
     elif standbys:
-        log.warning(
-            "synchronized_standby_slots is empty: after a failover the log may have changes that"
-            " the new primary hasn't, which stops the daemon",
-            standbys=standbys,
-            remedy=f"ALTER SYSTEM SET synchronized_standby_slots = '{', '.join(standbys)}';"
-            " SELECT pg_reload_conf()",
-        )
+        risk = _ahead_of(standbys)
+        log.warning(risk.what, standbys=standbys, remedy=risk.remedy)
+
+
+def find_failover_risk(connection: psycopg.Connection) -> Iterator[Risk]:
+    """The same of a slot that is copied to standbys, which may be ahead of them."""
+    standbys = _standbys(connection)
+    if standbys and has_failover(connection.pgconn):
+        yield _ahead_of(standbys)
+
+
+def _standbys(connection: psycopg.Connection) -> list[str]:
+    return [name for (name,) in query(connection, _STANDBY_SLOTS)]
+
+
+def _ahead_of(standbys: list[str]) -> Risk:
+    return Risk(
+        "synchronized_standby_slots",
+        "synchronized_standby_slots is empty: after a failover the log may have changes that the"
+        " new primary hasn't, which stops the daemon",
+        f"ALTER SYSTEM SET synchronized_standby_slots = '{', '.join(standbys)}';"
+        " SELECT pg_reload_conf()",
+    )
 
 
 def publishes_every_root(connection: psycopg.Connection, publication: str) -> bool:
@@ -129,37 +146,42 @@ def publishes_every_root(connection: psycopg.Connection, publication: str) -> bo
     return bool(is_rooted)
 
 
-def pending_detaches(connection: psycopg.Connection) -> Iterator[str]:
+def pending_detaches(connection: psycopg.Connection) -> Iterator[Risk]:
     """Partitions whose next change crashes the server, where ``publishes_every_root``.
 
     Captured or not: the change is decoded.
     """
     for *partition, namespace, name in query(connection, _PENDING):
         detached, root = TableName(*partition), TableName(namespace, name)
-        yield (
-            f"the DETACH PARTITION CONCURRENTLY of {detached} isn't finished: with a publication of"
-            " all tables, via their roots, PostgreSQL crashes at the next change of that partition."
-            f" Let its owner run{finish_detach(root, detached)}"
+        yield Risk(
+            "partitions being detached",
+            f"the DETACH PARTITION CONCURRENTLY of {detached} isn't finished, and with a"
+            " publication of all tables, via their roots, PostgreSQL crashes at the next change of"
+            " that partition",
+            Lines(f"let its owner run{finish_detach(root, detached)}"),
         )
 
 
 def find_risks(
     connection: psycopg.Connection, source: LibraryOptions, settings: CaptureSettings
-) -> Iterator[str]:
+) -> Iterator[Risk]:
     """What doesn't keep us from capturing, but may harm the source, with what mends it."""
     ((keep_size, standbys),) = query(connection, _RISKS)
     if keep_size == "-1" and settings.slot_max_lag_bytes is None:
-        yield (
-            "nothing limits how much WAL the slot may hold back while the log can't take it: set"
-            " slot.max.lag.bytes, or max_slot_wal_keep_size at the server"
+        yield Risk(
+            "max_slot_wal_keep_size",
+            "nothing limits how much WAL the slot may hold back while the log can't take it",
+            "set slot.max.lag.bytes, or max_slot_wal_keep_size at the server: ALTER SYSTEM SET"
+            " max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();",
         )
     ours = source.get("application_name", connections.REPLICATION_NAME)
     names = {name.strip('"').lower() for name in _STANDBY.findall(standbys)}
     if names & {"*", ours.lower()}:
-        yield (
+        yield Risk(
+            "synchronous_standby_names",
             f"synchronous_standby_names ({standbys}) takes our replication connection for a"
-            " standby, so that commits at the source wait for Kafka: name the standbys there, and"
-            f" not {ours}"
+            " standby, so that commits at the source wait for Kafka",
+            f"name the standbys there, and not {ours}",
         )
     rows = query(connection, _UNIDENTIFIED, [settings.publication_name])
     lines = [
@@ -167,9 +189,11 @@ def find_risks(
         for namespace, name, has_key in rows
     ]
     if lines:
-        yield (
+        yield Risk(
+            "identities in the publication",
             f"publication {settings.publication_name} has tables without a replica identity, on"
-            f" which UPDATE and DELETE fail; let their owner run{''.join(lines)}"
+            " which UPDATE and DELETE fail",
+            Lines(f"let their owner run{''.join(lines)}"),
         )
     yield from _unnamed(connection, settings)
     yield from _unseen(connection, settings)
@@ -177,17 +201,18 @@ def find_risks(
         yield from _unmatched(connection, settings)
 
 
-def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
+def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
     """Tables whose names no record can have, though the lists let them through."""
     names = [name for name, _ in query(connection, _RELATIONS) if UNREADABLE in name]
     if unnamed := sorted(name for name in names if settings.captures(name)):
-        yield (
-            f"tables whose names aren't UTF-8 aren't captured: {', '.join(unnamed)}; rename them by"
-            " their OIDs (docs/postgresql.md, Encodings, has the line)"
+        yield Risk(
+            "names of tables",
+            f"tables whose names aren't UTF-8 aren't captured: {', '.join(unnamed)}",
+            "rename them by their OIDs (docs/postgresql.md, Encodings, has the line)",
         )
 
 
-def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
+def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
     """What the role can do too much; captured tables whose rows can't be read, or change unseen."""
     naming, foreign = dict(query(connection, _NAMING)), dict(query(connection, _FOREIGN))
     captured = captured_tables(connection, settings)
@@ -195,22 +220,26 @@ def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterat
     rows = query(connection, _LEAVES, [[table.oid for table in captured]])
     leaves = {oid: TableName(namespace, name) for oid, namespace, name in rows}
     for error in unreadable(connection, leaves, ""):
-        yield f"{error.what}: changes go on, and rows can't be read (again); {error.remedy}"
+        what = f"{error.what}, so that changes go on, and rows can't be read (again)"
+        yield Risk(READING, what, error.remedy)
     for table in captured:
         if table.oid in naming:
-            yield (
+            yield Risk(
+                "values that name objects",
                 f"table {table.name}: {naming[table.oid]} has names of other objects, whose new"
-                " names after a rename aren't seen; have the table read again then:"
-                f" millrace snapshot {table.name}"
+                " names after a rename aren't seen",
+                f"have the table read again then: millrace snapshot {table.name}",
             )
         if table.oid in foreign:
-            yield (
+            yield Risk(
+                "foreign partitions",
                 f"table {table.name}: changes of {foreign[table.oid]} aren't captured, for foreign"
-                " tables write no WAL; take them out, or leave the table out by table.exclude.list"
+                " tables write no WAL",
+                "take them out, or leave the table out by table.exclude.list",
             )
 
 
-def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
+def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
     """Entries of table.include.list that capture nothing: of a view, say, there is no WAL."""
     entries = settings.table_include_list
     kinds = dict(query(connection, _RELATIONS)) if entries else {}
@@ -229,7 +258,9 @@ def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Ite
             continue
         named = [f"{name} is {kind}" for name, kind in matching.items()][:NAMED_MAX]
         more = f", and {len(matching) - NAMED_MAX} others" if len(matching) > NAMED_MAX else ""
-        yield (
+        yield Risk(
+            "table.include.list",
             f"the entry {entry} of table.include.list captures nothing:"
-            f" {', '.join(named) or 'no table has such a name'}{more}; {reason}"
+            f" {', '.join(named) or 'no table has such a name'}{more}; {reason}",
+            "correct the entry, or take it out",
         )

@@ -17,7 +17,8 @@ DISABLED = {"publication_autocreate_mode": "disabled", "publication_name": "own"
 def powers(database: Conninfo, role: Conninfo, **more: object) -> list[str]:
     settings = capture(database, **more)
     with connect({**database, **role}, purpose="test") as connection:
-        return list(find_powers(connection, settings, captured_tables(connection, settings)))
+        found = find_powers(connection, settings, captured_tables(connection, settings))
+        return [str(risk) for risk in found]
 
 
 @pytest.fixture(autouse=True)

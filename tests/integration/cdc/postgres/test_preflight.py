@@ -138,6 +138,7 @@ def test_missing_rights_are_listed_as_grants(database: Conninfo) -> None:
         "CREATE TABLE p1 PARTITION OF p DEFAULT",
         "CREATE TABLE by_column (id int PRIMARY KEY)",
         "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'reader'",
+        "CREATE PUBLICATION millrace FOR ALL TABLES",
         "GRANT SELECT ON p TO reader",
         "GRANT SELECT (id) ON by_column TO reader",
     )
@@ -161,6 +162,7 @@ def test_a_role_that_cannot_start_replication_is_found_by_trying(database: Conni
         database,
         KEYED,
         "CREATE ROLE plain LOGIN PASSWORD 'plain'",
+        "CREATE PUBLICATION millrace FOR ALL TABLES",
         "GRANT SELECT ON keyed TO plain",
     )
     try:

@@ -1,0 +1,133 @@
+"""Settings, tables and what is recorded of them → the topics that there have to be, and why not.
+
+Whoever makes topics, and whoever only looks at them, want the same ones.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.errors import TopicMismatchError
+from cdc.kafka.admin import TopicDescription
+from cdc.kafka.copies import MIN_ISR, Copies
+from cdc.kafka.options import MESSAGE_BYTES_MAX
+from cdc.kafka.topic_settings import promised, setting_findings
+from cdc.records.schema import Column, TableName
+from cdc.records.state import TableState
+from cdc.records.topics import (
+    Cleanup,
+    claim_topic,
+    data_topic,
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    table_topic,
+)
+from cdc.settings import CaptureSettings, LibraryOptions
+from cdc.settings.model import LogSettings
+
+START_OVER: Final = "start over: millrace drop --yes --topics, then millrace run"
+
+
+class TopicTable(Protocol):
+    """A table as its topic needs it: the name, and columns that say whether it has a key."""
+
+    @property
+    def name(self) -> TableName:
+        """Schema and name."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns, those of the key marked."""
+
+
+class WantedTopic(NamedTuple):
+    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist."""
+
+    name: str
+    partitions: int
+    cleanup: Cleanup
+    recorded: bool = False
+
+
+def state_topics(prefix: str) -> list[WantedTopic]:
+    """Those of progress, schemas and tables."""
+    names = [named(prefix) for named in (progress_topic, schema_topic, table_topic)]
+    return [WantedTopic(name, 1, "compact") for name in names]
+
+
+def topics_beside(settings: CaptureSettings) -> list[WantedTopic]:
+    """Those for what stands in for records that don't fit into theirs."""
+    prefix, oversized = settings.topic_prefix, settings.oversized_record
+    has_dead_letters = settings.errors_dead_letter_include_list or oversized == "dead_letter"
+    names = [dead_letter_topic(prefix)] if has_dead_letters else []
+    names += [claim_topic(prefix)] if oversized == "claim_check" else []
+    return [WantedTopic(name, 2, "compact") for name in names]
+
+
+def data_config(kafka: LibraryOptions) -> dict[str, str]:
+    """What a topic of changes takes.
+
+    The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
+    """
+    return {"max.message.bytes": kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))}
+
+
+def wanted_topic(
+    prefix: str, settings: LogSettings, table: TopicTable, state: TableState | None
+) -> WantedTopic:
+    """A table's topic; what is recorded of it comes before the settings."""
+    keyed = any(column.key is not None for column in table.columns)
+    policy = settings.topic_cleanup_policy
+    cleanup: Cleanup = policy if keyed else "delete"
+    name = data_topic(prefix, table.name)
+    if state is None or not state.is_in_log:
+        return WantedTopic(name, settings.topic_partitions, cleanup)
+    if keyed and policy == "delete" and state.cleanup == "compact":
+        raise TopicMismatchError(
+            f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
+            where=f"topic {state.topic}",
+            remedy='set topic.cleanup.policy = "compact" under [log], or capture again under'
+            " another topic.prefix",
+        )
+    if state.cleanup == "compact" and not keyed:
+        raise TopicMismatchError(
+            f"table {table.name} no longer has a primary key, but its topic was made for a"
+            " table with one",
+            where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
+            remedy="undo the change, or leave the table out (table.exclude.list)",
+        )
+    return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=True)
+
+
+def new_topic(
+    topic: WantedTopic, copies: Copies, config: Mapping[str, str], keep_ms: int
+) -> NewTopic:
+    """A topic as it is asked for."""
+    settings = {MIN_ISR: str(copies.min_isr), **promised(topic.cleanup, keep_ms), **config}
+    return NewTopic(topic.name, topic.partitions, copies.replication_factor, config=settings)
+
+
+def topic_mismatches(
+    wanted: WantedTopic, existing: TopicDescription | None, keep_ms: int, servers: str
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with a topic, each with what mends it; one that is to be made is all right."""
+    if existing is None:
+        if wanted.recorded:
+            yield f"topic {wanted.name} was deleted, and what it held is nowhere else", START_OVER
+        return
+    for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms):
+        alter = (
+            f"kafka-configs --bootstrap-server {servers} --alter --entity-type topics "
+            f"--entity-name {wanted.name} --add-config {name}={value}"
+        )
+        yield f"topic {wanted.name}: {finding}", alter
+    if existing.partitions != wanted.partitions:
+        yield (
+            f"topic {wanted.name} has {existing.partitions} partitions, not {wanted.partitions}",
+            "keys have moved between partitions: start over with a new topic "
+            "(millrace drop --yes --topics, then millrace run)"
+            if wanted.recorded
+            else f"delete the topic, or set topic.partitions = {existing.partitions} under [log]",
+        )

@@ -1,0 +1,84 @@
+"""A server's settings → what capturing needs of each, how it is, and why that isn't enough."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import psycopg
+
+from cdc.errors import SourceSettingError, StandbyError
+from cdc.postgres import slot as slots
+from cdc.postgres.connection import query
+
+_SETTINGS: Final = """
+SELECT current_setting('wal_level'), pg_is_in_recovery(),
+       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
+       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)
+"""
+
+
+class Requirement(NamedTuple):
+    """Something that capturing needs of the server; ``problem``: why this one won't do."""
+
+    name: str
+    found: str
+    needed: str
+    problem: SourceSettingError | None = None
+
+
+def requirements(connection: psycopg.Connection, slot: str, where: str) -> Iterator[Requirement]:
+    """What capturing needs of the server; of a standby, nothing else matters."""
+    ((wal_level, standby, slots_max, slots_used, senders_max, senders_used),) = query(
+        connection, _SETTINGS
+    )
+    if standby:
+        yield Requirement(
+            "role of the server",
+            "a standby",
+            "a primary",
+            StandbyError(
+                "the server is a standby, or isn't promoted yet; it isn't supported as a source",
+                where=where,
+                remedy="name the primary as host in [source], or all servers, with"
+                " target_session_attrs = read-write, which finds it",
+            ),
+        )
+        return
+
+    def problem(is_wrong: bool, what: str, remedy: str) -> SourceSettingError | None:
+        return SourceSettingError(what, where=where, remedy=remedy) if is_wrong else None
+
+    yield Requirement("role of the server", "a primary", "a primary")
+    yield Requirement(
+        "wal_level",
+        wal_level,
+        "logical",
+        problem(
+            wal_level != "logical",
+            f"wal_level is {wal_level}, and decoding needs logical",
+            f"{slots.SET_WAL_LEVEL} (managed services: rds.logical_replication = 1, or"
+            " cloudsql.logical_decoding = on)",
+        ),
+    )
+    has_slot = slots.inspect(connection, slot) is not None
+    yield Requirement(
+        "max_replication_slots",
+        f"{slots_used} of {slots_max} in use" + (f", {slot} among them" if has_slot else ""),
+        "a free slot, or the daemon's own",
+        problem(
+            slots_used >= slots_max and not has_slot,
+            f"all {slots_max} replication slots are taken",
+            f"ALTER SYSTEM SET max_replication_slots = {slots_max + 2}; then restart the server,"
+            " or drop a slot that nobody needs (pg_replication_slots)",
+        ),
+    )
+    yield Requirement(
+        "max_wal_senders",
+        f"{senders_used} of {senders_max} in use",
+        "a free WAL sender",
+        problem(
+            senders_used >= senders_max,
+            f"all {senders_max} WAL senders are taken",
+            f"ALTER SYSTEM SET max_wal_senders = {senders_max + 2}; then restart the server, or"
+            " stop a replication client (pg_stat_replication)",
+        ),
+    )

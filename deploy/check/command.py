@@ -1,0 +1,106 @@
+"""``millrace check``: a configuration file → each requirement of each part, and what mends it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import typer
+
+from cdc.errors import ExitCode
+from cdc.lines import Lines
+from cdc.settings import DEFAULT_PATH, load
+from deploy.check.result import CheckReport, CheckResult, Level
+from deploy.check.runner import CheckResults, run_parts
+from deploy.check.scene import Scene
+from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.printing import print_json, print_line
+
+_WIDTH: Final = max(len(level) for level in Level)
+
+
+def check(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
+    """Check servers, rights, tables and this machine: all that a start would refuse, and risks.
+
+    It changes nothing, and may run beside a daemon. Each problem comes with what mends it. Exit
+    code 36: something has to be mended before a start.
+    """
+    report = checked(Scene(load(config), str(config)))
+    if json:
+        print_json(report.model_dump_json(indent=2))
+    else:
+        for line in lines(report):
+            print_line(line)
+    if report.counts.failure:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def checked(scene: Scene) -> CheckReport:
+    """Look at everything that the configuration names."""
+    settings = scene.settings
+    parts: dict[str, Callable[[], CheckResults]] = {}
+    if settings.captures_itself:
+        parts["source"] = partial(_source, scene)
+    else:
+        scene.tables.settle(None)
+    parts["kafka"] = partial(_kafka, scene)
+    sinks = {"lakehouse": _lakehouse, "spark": _spark, "search": _search}
+    parts |= {name: partial(check, scene) for name, check in sinks.items()}
+    parts["machine"] = partial(_machine, scene)
+    return CheckReport.of(run_parts(parts))
+
+
+# Each part imports what it needs, which may not be installed here.
+def _source(scene: Scene) -> CheckResults:
+    from deploy.check.source import check_source
+
+    return check_source(scene)
+
+
+def _kafka(scene: Scene) -> CheckResults:
+    from deploy.check.log import check_log
+
+    return check_log(scene)
+
+
+def _lakehouse(scene: Scene) -> CheckResults:
+    from deploy.check.lakehouse import check_lakehouse
+
+    return check_lakehouse(scene)
+
+
+def _spark(scene: Scene) -> CheckResults:
+    from deploy.check.spark import check_spark
+
+    return check_spark(scene)
+
+
+def _search(scene: Scene) -> CheckResults:
+    if scene.settings.search is None:
+        return iter(())
+    from deploy.check.search import check_search
+
+    return check_search(scene)
+
+
+def _machine(scene: Scene) -> CheckResults:
+    from deploy.check.machine import check_machine
+
+    return check_machine(scene)
+
+
+def lines(report: CheckReport) -> Iterator[str]:
+    """The report for people: problems with their remedies, then what is in order, and the sum."""
+    yield from map(_line, report.findings)
+    counts = report.counts
+    yield (
+        f"failures: {counts.failure}, warnings: {counts.warning}, unknown: {counts.unknown},"
+        f" ok: {counts.ok}"
+    )
+
+
+def _line(finding: CheckResult) -> str:
+    where = f" ({finding.where})" if finding.where else ""
+    needed = f"; needed: {finding.needed}" if finding.needed and finding.exit_code else ""
+    remedy = f"\n    → {finding.remedy}" if finding.remedy else ""
+    named = f"{finding.part}: {finding.requirement}: {finding.found}"
+    return Lines(f"{finding.level.value:{_WIDTH}} {named}{where}{needed}{remedy}")

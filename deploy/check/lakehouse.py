@@ -1,0 +1,108 @@
+"""[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from cdc.errors import ConfigError, SinkError
+from cdc.settings.lakehouse import LakehouseSettings
+from deploy.check.result import Area, CheckResult, Unanswered
+from deploy.check.runner import CheckResults
+from deploy.check.scene import Scene
+from sinks.changes.derived import Derived, derived_tables, local_path
+from sinks.run.plans import LocalFiles, require_lock, require_owner
+
+_PROBE: Final = ".millrace-check-"
+
+
+def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
+    """Where the derived tables go, and what they are called."""
+    part, settings = Area("lakehouse"), scene.settings
+    lakehouse = settings.lakehouse
+    if lakehouse is None:
+        return
+    yield part.tried("configuration", partial(_merges, scene))
+    yield part.tried("writing", partial(_writes, lakehouse))
+    tables = scene.tables.get()
+    if not settings.captures_itself:
+        return  # their names are in the topics alone
+    if tables is None:
+        yield part.unknown("names", "because nobody can tell which tables are captured")
+        return
+    columns = {str(table.name): [column.name for column in table.columns] for table in tables}
+    yield from _names(part, lakehouse, columns)
+
+
+def _merges(scene: Scene) -> str:
+    """What `millrace merge` refuses before it reads anything."""
+    from sinks.job import Jobs
+
+    Jobs(scene.settings, "all")
+    return "merges can read this log"
+
+
+def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
+    """Make a file as plans are made: by one of two who ask for its name."""
+    location = lakehouse.path
+    folder = local_path(location)
+    if folder is None:
+        return Unanswered(
+            f"because only Spark reaches {location}, and this starts none",
+            "see that the first `millrace merge lakehouse` succeeds",
+        )
+    require_owner(location)
+    require_lock(location)
+    runs = folder / "_millrace" / "runs"
+    place = next(path for path in (runs, *runs.parents) if path.exists())
+    files, name = LocalFiles(place), f"{_PROBE}{secrets.token_hex(8)}"
+    try:
+        files.create(name, "")
+        try:
+            files.create(name, "")
+        except FileExistsError:
+            pass
+        else:
+            raise SinkError(
+                "the file system lets two runs make one file: plans need that one of them fails",
+                where=str(place),
+                remedy="choose a path in [lakehouse] on another file system",
+            )
+    finally:
+        files.remove(name)
+    free = shutil.disk_usage(place).free
+    user = "root" if os.geteuid() == 0 else "this user"
+    return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
+
+
+def _names(part: Area, lakehouse: LakehouseSettings, columns: dict[str, list[str]]) -> CheckResults:
+    """Derived tables have names and paths of their own; columns may have to take others."""
+    try:
+        derived = derived_tables(lakehouse, columns)
+    except ConfigError as error:
+        yield part.of_error("names", error)
+        return
+    taken = [table for table in derived.values() if _taken(table, columns[table.source])]
+    for table in taken:
+        names = ", ".join(_taken(table, columns[table.source]))
+        yield part.warning(
+            "names",
+            f"derived table {table.name} has other columns of these names, whatever their case:"
+            f" {names} get __2 behind",
+            f'give them names: [[lakehouse.tables]] source = "{table.source}", rename = {{ … }}',
+        )
+    if not taken:
+        yield part.ok("names", f"{len(derived)} derived tables, each with names of its own")
+
+
+def _taken(table: Derived, columns: list[str]) -> list[str]:
+    """Columns whose names are Millrace's own, or another column's but for the case."""
+    used = {name.lower() for name in table.reserved}
+    taken = []
+    for name in columns:
+        called = table.options.rename.get(name, name).lower()
+        taken += [name] if called in used else []
+        used.add(called)
+    return taken

@@ -1,0 +1,185 @@
+"""Kafka → what the log needs of its brokers, of its topics, and of the user's rights.
+
+Topics are validated, not made. Transactions are tried under an id of the check's own, since the
+daemon's own would fence it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
+
+from cdc.capture.servers import transactional_id
+from cdc.errors import ConfigError, MillraceError
+from cdc.kafka.copies import copies_of
+from cdc.kafka.errors import is_access, is_passing, log_error
+from cdc.kafka.options import MESSAGE_BYTES_MAX
+from cdc.kafka.probe import RELEASE_MIN, SUFFIX, ClusterProbe
+from cdc.log.state import last_progress, read_all
+from cdc.records.state import TableState
+from cdc.records.topics import progress_topic, table_topic
+from deploy.check.result import Area, CheckResult, Unanswered
+from deploy.check.scene import CapturedLog, Scene
+from deploy.check.topics import check_topics
+
+_SHOWN: Final = 5
+_TOPIC_OPERATIONS: Final = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
+_ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE"})
+"""Who may all of that is the brokers' own, or nobody is asked for rights."""
+_REQUEST_BYTES: Final = "socket.request.max.bytes"
+
+
+def check_log(scene: Scene) -> Iterator[CheckResult]:
+    """All of the log."""
+    part = Area("kafka")
+    try:
+        probe = ClusterProbe(scene.settings.kafka)
+        cluster = probe.cluster()
+    except MillraceError as error:
+        yield part.of_error("connection", error)
+        yield part.unknown("everything else", "because there is no connection")
+        scene.log.settle(None)
+        return
+    try:
+        yield from _Log(scene, probe, cluster, part).findings()
+    finally:
+        scene.log.settle(None)
+
+
+@dataclass
+class _Log:
+    """One look at the brokers, of which one at least has answered."""
+
+    scene: Scene
+    probe: ClusterProbe
+    cluster: ClusterMetadata
+    part: Area
+
+    def __post_init__(self) -> None:
+        self.settings = self.scene.settings
+        self.kafka = self.settings.kafka
+        self.prefix = self.settings.capture.topic_prefix
+        self.keep_ms = int(self.settings.log.keep.total_seconds() * 1_000)
+        self.brokers: dict[int, dict[str, str]] = {}
+        """Each broker's settings, as far as they are shown."""
+
+    def findings(self) -> Iterator[CheckResult]:
+        """Brokers, how far the log is, rights, topics."""
+        yield self.part.ok("connection", f"a broker answers at {self.probe.servers}")
+        yield self.part.tried("release", self._release, f"Kafka {RELEASE_MIN} or newer")
+        if not self.settings.captures_itself:  # whose topics these are, has them as they are
+            yield from self._reached()
+            return
+        yield self.part.tried("state of the log", self._state)
+        yield from self._reached()
+        yield from self._settings_of_brokers()
+        yield self.part.tried("copies of new topics", self._copies)
+        if self.settings.log.delivery == "exactly_once":
+            yield self.part.tried("transactions", self._transactions)
+        yield from check_topics(self.scene, self.probe, self.cluster)
+
+    def _release(self) -> str | Unanswered:
+        release = self.probe.release()
+        if not self.probe.knows_versions:
+            return Unanswered("because the client doesn't tell which requests the brokers know")
+        if not release:
+            raise ConfigError(
+                "the brokers are older than Kafka 2.5, after whose transactions' errors a producer"
+                " can't go on",
+                where=self.probe.servers,
+                remedy="upgrade the brokers",
+            )
+        return f"{release} or newer, by the requests that the brokers know"
+
+    def _state(self) -> str:
+        """How far the log is: read behind the slot, which a daemon moves to where that is."""
+        self.scene.slot.get()
+        capture = self.settings.capture
+        progress = last_progress(self.kafka, progress_topic(self.prefix), capture.slot_name)
+        states = read_all(self.kafka, table_topic(self.prefix), TableState)
+        found = CapturedLog(progress, {str(state.name): state for state in states})
+        self.scene.log.settle(found)
+        if progress is None:
+            return f"nothing under topic.prefix {self.prefix} yet"
+        in_log = sum(state.is_in_log for state in states)
+        return f"epoch {progress.position.epoch}, {progress.events:,} events, {in_log} tables"
+
+    def _reached(self) -> Iterator[CheckResult]:
+        """Whether each broker can be reached from here, by the name that the cluster gives it."""
+        answers, reached = self.probe.broker_settings(self.cluster.brokers), 0
+        for number, answer in sorted(answers.items()):
+            broker = self.cluster.brokers[number]
+            address = f"{broker.host}:{broker.port}"
+            if not isinstance(answer, KafkaError):
+                self.brokers[number] = answer
+            elif is_access(answer):
+                reached += 1  # it has answered, and doesn't show its settings
+            else:
+                error = log_error(answer, f"asking broker {number}", address, connected=False)
+                error.remedy = (
+                    f"let {address}, which the broker has as advertised.listeners, lead to it from"
+                    " here, and see that it is up"
+                )
+                yield self.part.of_error("brokers", error)
+        if reached := reached + len(self.brokers):
+            yield self.part.ok("brokers", f"{reached} of {len(answers)} answer from here")
+
+    def _settings_of_brokers(self) -> Iterator[CheckResult]:
+        part = self.part
+        if not self.brokers:
+            why = "because no broker shows its settings: that takes DescribeConfigs on the cluster"
+            for name in ("auto.create.topics.enable", "message.max.bytes of the brokers"):
+                yield part.unknown(name, why)
+            return
+        makers = [
+            n for n, each in self.brokers.items() if _is_true(each, "auto.create.topics.enable")
+        ]
+        if makers:
+            yield part.warning(
+                "auto.create.topics.enable",
+                "brokers make a topic for whoever names it: one of ours that another client asks"
+                " for first has the wrong settings",
+                "set auto.create.topics.enable=false at the brokers, and restart them",
+            )
+        else:
+            yield part.ok("auto.create.topics.enable", "false")
+        largest = int(self.kafka.get("message.max.bytes", MESSAGE_BYTES_MAX))
+        least = min(int(each.get(_REQUEST_BYTES, largest)) for each in self.brokers.values())
+        if least < largest:
+            yield part.warning(
+                "message.max.bytes",
+                f"message.max.bytes is {largest:,}, and brokers take requests of {least:,} bytes",
+                f"raise {_REQUEST_BYTES} at the brokers, or set message.max.bytes = {least} in"
+                " [kafka]",
+            )
+        else:
+            yield part.ok("message.max.bytes", f"{largest:,}; brokers take {least:,} in a request")
+
+    def _copies(self) -> str:
+        copies = copies_of(self.settings.log, len(self.cluster.brokers))
+        return (
+            f"{copies.replication_factor}, of which {copies.min_isr} are in sync;"
+            f" {len(self.cluster.brokers)} brokers"
+        )
+
+    def _transactions(self) -> str | Unanswered:
+        name = f"{transactional_id(self.settings.capture)}{SUFFIX}"
+        refusal = self.probe.transaction_refusal(name)
+        if refusal is None:
+            return f"tried under the id {name}"
+        if refusal.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+            own = transactional_id(self.settings.capture)
+            return Unanswered(
+                f"because the brokers refuse the id {name} that this check has of its own; the"
+                f" daemon's are {own} and {own}.2",
+                f"allow Write on ids that begin with {own}",
+            )
+        if is_passing(refusal):
+            return Unanswered(f"because the coordinator didn't answer: {refusal.str()}")
+        raise log_error(refusal, "beginning transactions", f"transactional.id {name}")
+
+
+def _is_true(settings: dict[str, str], name: str) -> bool:
+    return settings.get(name, "").lower() == "true"

@@ -1,0 +1,145 @@
+"""One requirement of one part → whether it is met, what was found, and what mends it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc.errors import MillraceError
+from cdc.lines import on_one_line
+
+
+class Level(StrEnum):
+    """How a requirement is met; the worst comes first."""
+
+    FAILURE = "failure"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+LEVELS: Final = tuple(Level)
+
+
+class CheckResult(BaseModel):
+    """A requirement of a part. ``exit_code`` is what a start ends with that it keeps from going."""
+
+    model_config = ConfigDict(frozen=True)
+
+    part: str
+    requirement: str
+    level: Level
+    found: str
+    needed: str = ""
+    where: str = ""
+    remedy: str = ""
+    exit_code: int = 0
+
+
+class Unanswered(NamedTuple):
+    """Why nobody can tell whether a requirement is met, and how to find out."""
+
+    why: str
+    remedy: str = ""
+
+
+class Area:
+    """Makes the findings of one part."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def ok(self, requirement: str, found: str, needed: str = "") -> CheckResult:
+        """A requirement that is met."""
+        return self._finding(requirement, Level.OK, found, needed)
+
+    def warning(self, requirement: str, found: str, remedy: str, where: str = "") -> CheckResult:
+        """What keeps nobody from starting, and may do harm later."""
+        return self._finding(requirement, Level.WARNING, found, where=where, remedy=remedy)
+
+    def unknown(self, requirement: str, why: str, remedy: str = "") -> CheckResult:
+        """What can't be told, and why."""
+        return self._finding(requirement, Level.UNKNOWN, why, remedy=remedy)
+
+    def of_error(
+        self, requirement: str, error: MillraceError, level: Level = Level.FAILURE, needed: str = ""
+    ) -> CheckResult:
+        """What a start raises, or would."""
+        return CheckResult(
+            part=self.name,
+            requirement=requirement,
+            level=level,
+            found=error.what,
+            needed=on_one_line(needed),
+            where=error.where,
+            remedy=error.remedy,
+            exit_code=error.exit_code,
+        )
+
+    def of_errors(
+        self, requirement: str, errors: Iterable[MillraceError], found: str, needed: str = ""
+    ) -> Iterator[CheckResult]:
+        """All that is wrong with a requirement; nothing: it is met, as was ``found``."""
+        is_met = True
+        for error in errors:
+            is_met = False
+            yield self.of_error(requirement, error, needed=needed)
+        if is_met:
+            yield self.ok(requirement, found, needed)
+
+    def tried(
+        self, requirement: str, attempt: Callable[[], str | Unanswered], needed: str = ""
+    ) -> CheckResult:
+        """Try what a start does: it returns what was found, or raises why that won't do."""
+        try:
+            found = attempt()
+        except MillraceError as error:
+            return self.of_error(requirement, error, needed=needed)
+        if isinstance(found, Unanswered):
+            return self.unknown(requirement, found.why, found.remedy)
+        return self.ok(requirement, found, needed)
+
+    def _finding(
+        self,
+        requirement: str,
+        level: Level,
+        found: str,
+        needed: str = "",
+        where: str = "",
+        remedy: str = "",
+    ) -> CheckResult:
+        return CheckResult(
+            part=self.name,
+            requirement=requirement,
+            level=level,
+            found=on_one_line(found),
+            needed=on_one_line(needed),
+            where=on_one_line(where),
+            remedy=on_one_line(remedy),
+        )
+
+
+class LevelCounts(BaseModel):
+    """How many requirements have each level."""
+
+    failure: int = 0
+    warning: int = 0
+    unknown: int = 0
+    ok: int = 0
+
+
+class CheckReport(BaseModel):
+    """All findings, the worst first."""
+
+    counts: LevelCounts
+    findings: list[CheckResult]
+
+    @classmethod
+    def of(cls, findings: Iterable[CheckResult]) -> "CheckReport":
+        """Sort and count; within a level the parts keep their order."""
+        ranked = sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+        counts = LevelCounts(
+            **{level.value: sum(each.level is level for each in ranked) for level in LEVELS}
+        )
+        return cls(counts=counts, findings=ranked)

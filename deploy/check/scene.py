@@ -1,0 +1,40 @@
+"""What the parts of a check share: the settings, and what one of them finds out for the others."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cdc.postgres.described import TableDescription
+from cdc.postgres.slot import SlotState
+from cdc.records.state import Progress, TableState
+from cdc.settings import Settings
+from deploy.check.runner import Awaited
+
+
+class SlotBefore(NamedTuple):
+    """The slot as it was before the log was read; None: there is none."""
+
+    state: SlotState | None
+
+
+class CapturedLog(NamedTuple):
+    """How far the log is, and what it says of tables; without progress nothing was captured yet."""
+
+    progress: Progress | None
+    states: dict[str, TableState]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a start that has made a slot."""
+        return self.progress is not None and not self.progress.is_first_start
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One check."""
+
+    settings: Settings
+    config: str
+    """The configuration file's path."""
+    slot: Awaited[SlotBefore] = field(default_factory=Awaited)
+    log: Awaited[CapturedLog] = field(default_factory=Awaited)
+    tables: Awaited[list[TableDescription]] = field(default_factory=Awaited)

@@ -1,0 +1,212 @@
+"""Topics that there have to be → those that aren't as they have to be, or couldn't be made."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
+
+from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
+from cdc.kafka.copies import copies_of, too_few
+from cdc.kafka.errors import is_passing, log_error
+from cdc.kafka.options import MESSAGE_BYTES_MAX
+from cdc.kafka.probe import ClusterProbe, TopicRights
+from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.wanted_topics import (
+    WantedTopic,
+    data_config,
+    new_topic,
+    state_topics,
+    topic_mismatches,
+    topics_beside,
+    wanted_topic,
+)
+from cdc.records.topics import made_topic
+from deploy.check.result import Area, Level
+from deploy.check.runner import CheckResults
+from deploy.check.scene import Scene
+
+_SHOWN: Final = 5
+_TOPIC_OPERATIONS: Final = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
+_ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE"})
+"""Who may all of that is the brokers' own, or nobody is asked for rights."""
+
+
+class _RequestedTopic(NamedTuple):
+    """A topic, the settings that a new one gets, and how long it keeps what it has."""
+
+    topic: WantedTopic
+    config: Mapping[str, str]
+    keep_ms: int
+
+
+def check_topics(scene: Scene, probe: ClusterProbe, cluster: ClusterMetadata) -> CheckResults:
+    """Topics of the log's state and of tables: none is made."""
+    yield from _TopicsCheck(scene, probe, cluster).findings()
+
+
+@dataclass
+class _TopicsCheck:
+    """One look at the topics."""
+
+    scene: Scene
+    probe: ClusterProbe
+    cluster: ClusterMetadata
+
+    def __post_init__(self) -> None:
+        self.part = Area("kafka")
+        self.settings = self.scene.settings
+        self.kafka = self.settings.kafka
+        self.prefix = self.settings.capture.topic_prefix
+        self.keep_ms = int(self.settings.log.keep.total_seconds() * 1_000)
+
+    def findings(self) -> CheckResults:
+        """Topics that exist are as they have to be, and others may be made."""
+        wanted = list(self._state_topics())
+        try:
+            tables = self.scene.tables.get()
+            if tables is None:
+                why = "because nobody can tell which tables are captured"
+                yield self.part.unknown("topics of tables", why)
+            recorded = self.scene.log.get()
+            for table in tables or ():
+                state = recorded.states.get(str(table.name)) if recorded else None
+                topic = wanted_topic(self.prefix, self.settings.log, table, state)
+                wanted.append(_RequestedTopic(topic, data_config(self.kafka), self.keep_ms))
+        except TopicMismatchError as mismatch:
+            yield self.part.of_error("topics", mismatch)
+        names = [topic.name for topic, _, _ in wanted if topic.name in self.cluster.topics]
+        described = self.probe.topics(names)
+        existing: dict[str, TopicRights] = {}
+        for name, answer in described.items():
+            if isinstance(answer, KafkaError):
+                error = log_error(answer, "describing a topic", f"topic {name}")
+                level = Level.FAILURE if isinstance(error, LogAccessError) else Level.UNKNOWN
+                yield self.part.of_error("topics", error, level)
+            else:
+                existing[name] = answer
+        yield from self._mismatches(wanted, existing)
+        yield from self._limits(wanted, existing)
+        yield from self._rights(existing, [each for each in wanted if each[0].name not in names])
+
+    def _state_topics(self) -> Iterator[_RequestedTopic]:
+        own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
+        yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
+        capture = self.settings.capture
+        for name in filter(None, (capture.signal_topic, capture.notification_topic)):
+            if name not in self.cluster.topics:  # one that exists is left as it is
+                yield _RequestedTopic(WantedTopic(name, 1, "delete"), {}, self.keep_ms)
+        for beside in topics_beside(self.settings.capture):
+            yield _RequestedTopic(beside, data_config(self.kafka), self.keep_ms)
+
+    def _mismatches(
+        self,
+        wanted: list[_RequestedTopic],
+        existing: dict[str, TopicRights],
+    ) -> CheckResults:
+        """Partitions, policies and retentions of topics that exist."""
+        is_right = True
+        for topic, _, keep_ms in wanted:
+            rights = existing.get(topic.name)
+            if rights is None and topic.name in self.cluster.topics:
+                continue  # it isn't described
+            description = rights.description if rights else None
+            servers = self.probe.servers
+            for what, remedy in topic_mismatches(topic, description, keep_ms, servers):
+                is_right = False
+                error = TopicMismatchError(what, where=servers, remedy=remedy)
+                yield self.part.of_error("topics and log.keep", error)
+        if is_right:
+            found = (
+                f"{len(existing)} exist as they have to be, {len(wanted) - len(existing)} are new"
+            )
+            yield self.part.ok("topics and log.keep", found, f"log.keep = {self.settings.log.keep}")
+
+    def _limits(
+        self,
+        wanted: list[_RequestedTopic],
+        existing: dict[str, TopicRights],
+    ) -> CheckResults:
+        """What topics that exist take, and how many copies they have."""
+        own = int(self.kafka.get("message.max.bytes", MESSAGE_BYTES_MAX))
+        for topic, config, _ in wanted:
+            rights = existing.get(topic.name)
+            limit = int(rights.description.config.get("max.message.bytes", own)) if rights else own
+            if limit < own and "max.message.bytes" in config:
+                yield self.part.warning(
+                    "max.message.bytes",
+                    f"topic {topic.name} takes {limit:,} bytes, and [kafka] message.max.bytes is"
+                    f" {own:,}: a larger row sets its table aside",
+                    f"kafka-configs --bootstrap-server {self.probe.servers} --alter --entity-type"
+                    f" topics --entity-name {topic.name} --add-config max.message.bytes={own}",
+                )
+        topics = {name: each.description for name, each in existing.items()}
+        for what, remedy, names in too_few(topics, len(self.cluster.brokers)):
+            yield self.part.warning("copies", f"{what}: {_names(names)}", remedy)
+
+    def _rights(self, existing: dict[str, TopicRights], new: list[_RequestedTopic]) -> CheckResults:
+        """Operations that brokers say are authorized; topics that they'd make."""
+        part = self.part
+        lacking: dict[frozenset[str], list[str]] = {}
+        for name, rights in existing.items():
+            if missing := _TOPIC_OPERATIONS - rights.operations:
+                lacking.setdefault(missing, []).append(name)
+        for missing, names in lacking.items():
+            operations = ", ".join(sorted(missing))
+            error = LogAccessError(
+                f"the user lacks {operations} on {_names(names)}",
+                where=self.probe.servers,
+                remedy=f"kafka-acls --bootstrap-server {self.probe.servers} --add --allow-principal"
+                " User:… "
+                + " ".join(f"--operation {_acl(each)}" for each in sorted(missing))
+                + f" --resource-pattern-type prefixed --topic {_prefix(names)}",
+            )
+            yield part.of_error("rights to topics", error)
+        if existing and not lacking:
+            yield part.ok("rights to topics", f"all that is needed, on {len(existing)} topics")
+        yield from self._creation(new)
+
+    def _creation(self, new: list[_RequestedTopic]) -> CheckResults:
+        """Topics are asked for, to be validated only."""
+        part = self.part
+        try:
+            copies = copies_of(self.settings.log, len(self.cluster.brokers))
+        except ConfigError:
+            return  # told above
+        asked = [new_topic(topic, copies, config, keep) for topic, config, keep in new]
+        refusals = self.probe.refusals(asked)
+        by_reason: dict[str, tuple[KafkaError, list[str]]] = {}
+        for name, refusal in refusals.items():
+            by_reason.setdefault(refusal.str(), (refusal, []))[1].append(name)
+        for refusal, names in by_reason.values():
+            where = f"topics {_names(names)}"
+            error = log_error(refusal, "creating topics (validated only)", where)
+            level = Level.UNKNOWN if is_passing(refusal) else Level.FAILURE
+            yield part.of_error("creating topics", error, level)
+        if not refusals:
+            yield part.ok(
+                "creating topics", f"{len(asked)} would be made" if asked else "none is new"
+            )
+        operations = self.probe.operations()
+        if asked and (isinstance(operations, KafkaError) or not operations >= _ALL_OF_CLUSTER):
+            why = f"because {len(asked)} topics don't exist yet: rights to them can't be asked for"
+            remedy = "run `millrace check` again behind the first start"
+            yield part.unknown("rights to new topics", why, remedy)
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(sorted(names)[:_SHOWN]) + more
+
+
+def _acl(operation: str) -> str:
+    """As kafka-acls names it."""
+    return "".join(word.capitalize() for word in operation.split("_"))
+
+
+def _prefix(names: list[str]) -> str:
+    """What all of these names begin with."""
+    first, last = min(names), max(names)
+    size = next((i for i, c in enumerate(first) if i >= len(last) or last[i] != c), len(first))
+    return first[:size] or "'*'"

@@ -1,0 +1,1 @@
+"""What `millrace check` finds on real servers."""

@@ -1,0 +1,74 @@
+"""A real search server → what `check` says of it, of names of indexes, fields and shards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch as Client
+
+from deploy.check.result import CheckResult, Level
+from deploy.check.scene import Scene
+from deploy.check.search import check_search
+from deploy.local.opensearch import OpenSearch
+from tests.fixtures.checks import NO_KAFKA, described, scenes_of
+
+SOURCE = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d"}
+Make = Callable[..., Scene]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, opensearch: OpenSearch, index_prefix: str) -> Make:
+    def make(**search: Any) -> Scene:
+        own = {"url": opensearch.url, "index.prefix": f"{index_prefix}.", **search}
+        return scenes_of(tmp_path, SOURCE, NO_KAFKA, "t", {}, search=own)()
+
+    return make
+
+
+def look(scene: Scene) -> dict[str, CheckResult]:
+    return {finding.requirement: finding for finding in check_search(scene)}
+
+
+def test_a_server_in_order_is_ok_and_has_no_new_index(scene: Make, opensearch: OpenSearch) -> None:
+    client = Client(opensearch.url)
+    before = sorted(client.indices.get(index="*"))
+    made = scene()
+    made.tables.settle([described("public.t", "id", "note")])
+    found = look(made)
+    assert {name: each.level for name, each in found.items()} == dict.fromkeys(found, Level.OK)
+    assert {"connection", "version", "rights", "blocks", "health", "fields", "shards"} < {*found}
+    assert sorted(client.indices.get(index="*")) == before
+
+
+def test_names_that_collide_in_the_index_and_limits_are_failures(scene: Make) -> None:
+    made = scene(
+        indexes=[{"table": "public.w", "settings": {"index": {"mapping.total_fields.limit": 1}}}]
+    )
+    tables = [
+        described("public.A", "id"),
+        described("public.a", "id"),
+        described("public.f", "a.b", "a_b"),
+        described("public.w", "id", "v"),
+    ]
+    made.tables.settle(tables)
+    found = list(check_search(made))
+    told = [each.found for each in found if each.level is Level.FAILURE]
+    assert any("table public.A would share the index" in each for each in told)
+    assert any("two columns would share the field 'a_b'" in each for each in told)
+    assert any("table public.w has 2 columns, and its index takes 1" in each for each in told)
+
+
+def test_an_index_that_is_read_only_is_a_failure(
+    scene: Make, opensearch: OpenSearch, index_prefix: str
+) -> None:
+    client, name = Client(opensearch.url), f"{index_prefix}.x"
+    client.indices.create(index=name, body={"settings": {"index.blocks.write": True}})
+    try:
+        made = scene()
+        made.tables.settle([])
+        blocks = look(made)["blocks"]
+        assert blocks.level is Level.FAILURE
+        assert f"{name} has index.blocks.write" in blocks.found
+    finally:
+        client.indices.delete(index=name)

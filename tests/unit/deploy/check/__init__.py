@@ -1,0 +1,1 @@
+"""Tests of deploy/check that need no server."""
