@@ -1,6 +1,7 @@
 """The source's tables and all that is derived of them → what differs, row by row."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ _TABLES: Final[Mapping[Form, Collection[str]]] = {"history": HISTORIES, "changes
 """The tables that have such a form, where not all have it."""
 _OWN: Final = ("_millrace", VALID_FROM, VALID_TO, IS_CURRENT)
 """How Millrace's own columns and fields begin."""
+_NUMBERED: Final = re.compile(r"__dropped\d+$")
 _EXAMPLES: Final = 3
 _EXAMPLE_CHARACTERS: Final = 150
 _DOCUMENTS_MAX: Final = 10_000
@@ -115,8 +117,7 @@ class Comparison:
         there = {field.name for field in DeltaTable(path).schema().fields}
         if missing := [column for column in columns if column not in there]:
             return [{"no": missing}]
-        more = sorted(name for name in there - {*columns} if not name.startswith(_OWN))
-        if more and form != "changes":  # an archive keeps what the source has dropped
+        if more := surplus(there - {*columns}, form, versions):
             return [{"more": more}]
         if form != "changes":
             current = f" WHERE {IS_CURRENT}" * (form == "history")
@@ -161,6 +162,19 @@ class Comparison:
             if (table := tables.get(schema.name)) is not None:
                 schemas[table].append(schema)
         return {table: Versions(of_table) for table, of_table in schemas.items()}
+
+
+def surplus(names: Iterable[str], form: Form, versions: Versions) -> list[str]:
+    """Which of a derived table's columns, that the source doesn't have, it must not have either.
+
+    An archive keeps what the source has dropped. A column that stays where another one needs its
+    name has a number behind it.
+    """
+    if form == "changes":
+        return []
+    staying = versions.staying(in_history=form == "history")
+    others = (name for name in names if not name.startswith(_OWN))
+    return sorted(name for name in others if _NUMBERED.sub("", name) not in staying)
 
 
 def _select(columns: Iterable[str]) -> str:

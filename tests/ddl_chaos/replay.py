@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from cdc.records.bounds import EndedRows
 from cdc.records.schema import TableSchema
 from sinks.changes.names import ABSENT, FILLED, OP, POSITION, RAW_VALUE, RECORD_OFFSET, VERSION
-from sinks.changes.shape import plain_shape
+from sinks.changes.shape import column_lines, plain_shape
 from sinks.delta.archive import GAP
 from tests.fixtures.ended_rows import is_within
 from tests.fixtures.pipeline import LogRecord
@@ -37,7 +37,7 @@ class Versions:
 
     def __init__(self, schemas: Iterable[TableSchema]) -> None:
         self._schemas = {schema.version: schema for schema in schemas}
-        shape = plain_shape([self._schemas[number] for number in sorted(self._schemas)], ())
+        shape = plain_shape(self._in_order, ())
         self._names = {
             number: {
                 source.name: field.name
@@ -45,6 +45,26 @@ class Versions:
                 if (source := field.sources.get(number)) is not None
             }
             for number in self._schemas
+        }
+
+    @property
+    def _in_order(self) -> list[TableSchema]:
+        return [self._schemas[number] for number in sorted(self._schemas)]
+
+    def staying(self, *, in_history: bool) -> set[str]:
+        """Names of columns that the source has dropped, and ``column.drop.policy`` doesn't remove.
+
+        Those that may only have been renamed, as far as the versions tell, and in a history those
+        that rows were told apart by (docs/lakehouse.md#dropped-columns).
+        """
+        newest = max(self._schemas)
+        return {
+            column.name
+            for line in column_lines(self._in_order)
+            if newest not in line.sources
+            if not line.is_ended
+            or (in_history and any(of.key is not None for of in line.sources.values()))
+            for column in line.sources.values()
         }
 
     def archived(self, record: LogRecord) -> Row:

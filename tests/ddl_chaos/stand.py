@@ -5,6 +5,7 @@ one Spark session.
 """
 
 import random
+import signal
 import sys
 import threading
 import time
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
 PREFIX: Final = "ddl"
 _SETTLED_S: Final = 300.0
 _POLL_S: Final = 0.2
+_EARLY: Final = (ExitCode.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+"""How a daemon ends that has just been started, and so has nothing to end in order yet.
+
+`python -m` ends by SIGINT itself where an interrupt hits the text of a class (dataclasses), though
+that is caught.
+"""
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SETTINGS: Final = {"allow_in_place_tablespaces": "on"}
 _CAPTURE: Final[dict[str, str | int]] = {
@@ -153,8 +160,7 @@ class Stand(Servers):
             daemon.kill()
         else:
             daemon.stop(timeout_s=60)
-            # One that has just been started has nothing to end in order yet.
-            if daemon.exit_code not in {ExitCode.OK, ExitCode.INTERRUPTED, -15}:
+            if daemon.exit_code not in {ExitCode.OK, *_EARLY}:
                 self.complaints.append(f"the daemon, told to end, did so with {daemon.exit_code}")
 
     def restart(self, *, kill: bool) -> bool:
