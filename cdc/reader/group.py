@@ -154,13 +154,27 @@ class ReaderGroup:
             for number, offset in numbers.items():
                 is_short = ends[name][number] < offset
                 if number in late.get(name, {}) or offset < lows[name][number] or is_short:
-                    raise LogForgottenError(
-                        f"the group {self.name} comes too late: the log may have forgotten changes"
-                        " that it hasn't read",
-                        where=f"topic {name}, partition {number}, offset {offset}",
-                        remedy="read by a new group, from the beginning; and read more often than"
-                        f" log.keep ({self._settings.log.keep})",
-                    )
+                    raise self._too_late(name, number, offset)
+
+    def require_there(self, lows: Offsets) -> None:
+        """Raise LogForgottenError where these first offsets leave out what the group has to read.
+
+        What was older than log.keep when the group began may go.
+        """
+        for name, numbers in lows.items():
+            for number, low in numbers.items():
+                place = self._places.get((name, number))
+                if place is not None and max(place.offset, place.kept_from) < low:
+                    raise self._too_late(name, number, place.offset)
+
+    def _too_late(self, topic: str, number: int, offset: int) -> LogForgottenError:
+        return LogForgottenError(
+            f"the group {self.name} comes too late: the log may have forgotten changes that it"
+            " hasn't read",
+            where=f"topic {topic}, partition {number}, offset {offset}",
+            remedy="read by a new group, from the beginning; and read more often than log.keep"
+            f" ({self._settings.log.keep})",
+        )
 
     def keep(self, topics: Mapping[str, TableTopic], offsets: Mapping[Partition, int]) -> None:
         """Write how far members have come in these partitions, each by itself."""

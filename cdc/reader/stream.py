@@ -176,6 +176,7 @@ class ChangeStream(Iterator[ChangeEvent]):
             and each.partition < topic.partitions
         ]
         lows, _ = self._access.finder.bounds({topic.name: topic for topic, _ in mine})
+        self._group.require_there(lows)
         self._first = {(t.name, number): self._group.offset(t, number) for t, number in mine}
         consumer.assign(
             [
