@@ -58,7 +58,7 @@ def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
         ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "isn't reached yet"),
         ("query", "--at", "yesterday", SUM): (ExitCode.CONFIG, "is no instant"),
         ("query", "DROP TABLE t"): (ExitCode.CONFIG, "only queries"),
-        ("query", "SELECT FROM WHERE"): (ExitCode.CONFIG, "PARSE_SYNTAX_ERROR"),
+        ("query", "SELECT ("): (ExitCode.CONFIG, "PARSE_SYNTAX_ERROR"),
         ("query", "SELECT nothing FROM t"): (ExitCode.CONFIG, "UNRESOLVED_COLUMN"),
         ("query", "SELECT CAST(a AS int) FROM t"): (ExitCode.CONFIG, "CAST_INVALID_INPUT"),
         ("query", "SELECT 1 / (n - n) FROM t"): (ExitCode.CONFIG, "DIVIDE_BY_ZERO"),
