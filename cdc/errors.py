@@ -46,9 +46,10 @@ class ExitCode(IntEnum):
     LOG_FORGOTTEN = 33
     REBUILT = 34
     DISK = 35
-    UNMET = 36
-    MEMORY = UNMET
-    LOG_MISSING = 37
+    CHECK_FAILED = 36
+    NOT_SHOWN = 37
+    MEMORY = 38
+    LOG_MISSING = 39
     INTERRUPTED = 130
 
 
@@ -354,6 +355,12 @@ class DriverMemoryError(SparkEndedError):
     exit_code = ExitCode.MEMORY
 
 
+class ExecutorMemoryError(SinkUnreachableError):
+    """The JVM of one of a cluster's executors had too little memory."""
+
+    exit_code = ExitCode.MEMORY
+
+
 DISK_REMEDIES: Final = {
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some space there, or raise the quota of the user that runs this",
@@ -368,12 +375,6 @@ DISK_REMEDIES: Final = {
 """What a file system refuses a write by → what helps."""
 
 
-class ExecutorMemoryError(SinkUnreachableError):
-    """The JVM of one of a cluster's executors had too little memory."""
-
-    exit_code = ExitCode.MEMORY
-
-
 class DiskError(SinkUnreachableError):
     """A file system doesn't take what is to be written: it is full, or refuses."""
 
@@ -382,8 +383,7 @@ class DiskError(SinkUnreachableError):
     @classmethod
     def of(cls, error: OSError, what: str = "a file can't be written") -> "DiskError | None":
         """The system's error; None for one that isn't of this kind."""
-        remedy = DISK_REMEDIES.get(error.errno or 0)
-        if remedy is None:
+        if (remedy := DISK_REMEDIES.get(error.errno or 0)) is None:
             return None
         return cls(f"{what}: {error.strerror}", where=str(error.filename or ""), remedy=remedy)
 

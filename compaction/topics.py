@@ -14,7 +14,14 @@ from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topic_settings import setting_findings
 from cdc.log.state import read_oldest
 from cdc.records.state import TableState
-from cdc.records.topics import Cleanup, made_topic, progress_topic, schema_topic, table_topic
+from cdc.records.topics import (
+    Cleanup,
+    made_topic,
+    progress_topic,
+    schema_topic,
+    status_topic,
+    table_topic,
+)
 from cdc.settings import Settings
 
 CLEANED_WITHIN_S: Final = 3_600
@@ -38,10 +45,10 @@ def examine(settings: Settings, states: Iterable[TableState]) -> list[TopicRepor
     own = [topic_name(prefix) for topic_name in (progress_topic, schema_topic, table_topic)]
     recorded = {state.topic: state for state in states if state.is_in_log}
     admin = LogAdmin(settings.kafka)
-    written_down = made_topic(prefix)
-    topics = admin.describe([*own, written_down, *recorded])
-    if written_down in topics:  # it isn't, where all topics were there before Millrace
-        own.append(written_down)
+    # The first isn't there, where all topics were before Millrace; the second, without its rights.
+    beside = [made_topic(prefix), status_topic(prefix)]
+    topics = admin.describe([*own, *beside, *recorded])
+    own += [name for name in beside if name in topics]
     offsets = admin.offsets({name: topic.partitions for name, topic in topics.items()})
     keep_ms = int(settings.log.keep.total_seconds() * 1_000)
     without_cleaner = _brokers_without_cleaner(admin.broker_settings())

@@ -53,7 +53,7 @@ def follow(
         began = time.monotonic()
         paused = failing.paused()
         done = []
-        for name, turn in jobs.turns(new_lines, paused):
+        for name, turn in jobs.turns(new_lines, paused, interval_s):
             done.append(turn)
             _report(new_lines, name, turn, paused)
         ended = [turn for turn in done if isinstance(turn, SparkEndedError)]

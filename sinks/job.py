@@ -14,12 +14,14 @@ from cdc.errors import (
     MillraceError,
 )
 from cdc.lines import Lines
+from cdc.log.reports import ReportWriter
 from cdc.settings import Settings
 from sinks.delta.target import LakehouseTarget
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
 from sinks.run.options import PausedTables, Report, RunContext, RunOptions, wait_on
 from sinks.run.plans import one_at_a_time
+from sinks.run.reported import ReportedRun
 from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
 from sinks.spark.errors import run_error
@@ -54,6 +56,7 @@ class Jobs:
         self._options = options
         self._lasting = lasting
         self._session: SparkSession | None = None
+        self._reports = ReportWriter(settings, print)
         self._runs = {
             name: run
             for name, run in SINKS.items()
@@ -62,9 +65,11 @@ class Jobs:
         _require_readable(settings, self._runs.keys())
 
     def __enter__(self) -> Self:
+        self._reports.__enter__()
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self._reports.__exit__()
         if self._session is not None:
             with suppress(Exception):  # a JVM that is gone has said so already
                 self._session.stop()
@@ -81,8 +86,15 @@ class Jobs:
         failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
         return failures[0] if failures else min(codes)
 
-    def turns(self, report: Report, paused: PausedTables = MappingProxyType({})) -> Iterator[Turn]:
+    def turns(
+        self,
+        report: Report,
+        paused: PausedTables = MappingProxyType({}),
+        next_in_s: float | None = None,
+    ) -> Iterator[Turn]:
         """Run each chosen sink once: its name, and what it did, or why it could do nothing.
+
+        The next turns begin ``next_in_s`` after this one, where that is known.
 
         The lakehouse's tables that are ``paused`` are left as they are. What one run has read of
         the log serves the next one, if it has succeeded.
@@ -92,7 +104,9 @@ class Jobs:
         log = MillraceTopics(context)
         try:
             for name, run in self._runs.items():
-                done = _result(run, context, log)
+                with ReportedRun(self._reports, name, "merge", next_in_s) as reported:
+                    done = _result(run, replace(context, progress=reported.progress), log)
+                    reported.end(done)
                 if isinstance(done, MillraceError):
                     log.forget()
                 yield name, done

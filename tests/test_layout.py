@@ -59,7 +59,8 @@ ALLOWED: Final = {
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
     "deploy.check": {"cdc", "deploy.commands", "sinks"},
-    "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
+    "deploy.status": CONTRACT | {"cdc.kafka", "cdc.postgres", "sinks"},
+    "deploy.commands": {"cdc", "compaction", "deploy.status", "sinks", "snapshots"},
     "millrace": {"cdc.compiled", "cdc.errors", "deploy.commands"},
 }
 """Package → what it may import beside itself; a package's name stands for all below it."""

@@ -21,6 +21,7 @@ CHECKED: Final = {
     "docs/explanation/architecture.md",
     "docs/explanation/guarantees.md",
     "docs/install.md",
+    "docs/is-it-working.md",
     "docs/postgresql.md",
     "docs/search-guide.md",
 }

@@ -32,7 +32,9 @@ from cdc.errors import (
     UnclearMessagesError,
     UndecodableError,
 )
+from cdc.log.reports import ReportWriter
 from cdc.records.position import Lsn, Position
+from cdc.records.reports import DaemonReport
 from cdc.records.state import Progress, SignalOffset
 from cdc.settings import Settings
 from cdc.stream.in_progress import check_spill, spill_directory
@@ -73,13 +75,23 @@ class Daemon:
         self.refusals = Refusals(records_max=2 * settings.capture.max_batch_size)
         """What couldn't be written since this process began."""
         self._crashes = CrashGuard()
+        self._reports: ReportWriter | None = None
+        self._has_reported = True
+        """Whether the log may have a fault of ours, or of a daemon before us."""
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
-        with SlotWatch(self._settings, self.health, stop):
-            self._run(stop)
+        with (
+            SlotWatch(self._settings, self.health, stop),
+            ReportWriter(self._settings, log.warning) as self._reports,
+        ):
+            try:
+                self._run(stop)
+            except MillraceError as error:
+                self._report(error)
+                raise
 
     def _run(self, stop: threading.Event) -> None:
         delay_s = RETRY_DELAY_S
@@ -131,6 +143,7 @@ class Daemon:
 
     def _note_fault(self, error: MillraceError, delay_s: float) -> None:
         self.health.failed(error.what)
+        self._report(error)
         self._in_progress = not isinstance(error, SENT_WHOLE)
         log.warning(
             "starting over",
@@ -139,6 +152,19 @@ class Daemon:
             remedy=error.remedy,
             delay_s=delay_s,
         )
+
+    def _report(self, error: MillraceError | None = None) -> None:
+        """Have the log say what is wrong with the daemon, or that nothing is any more."""
+        if self._reports is None or (error is None and not self._has_reported):
+            return
+        self._has_reported = error is not None
+        now_ms = time.time_ns() // 1_000_000
+        slot = self._settings.capture.slot_name
+        report = DaemonReport(slot=slot, ts_ms=now_ms)
+        if error is not None:
+            told = {"fault": error.what, "remedy": error.remedy, "since_ms": now_ms}
+            report = report.model_copy(update=told)
+        self._reports.put(report)
 
     def _capture(self, stop: threading.Event) -> None:
         with self._session(stop) as (session, stack):
@@ -217,6 +243,7 @@ class Daemon:
     def _committed(self, progress: Progress) -> None:
         self._crashes.note_progress(progress)
         self.health.streaming(progress)
+        self._report()
 
     @contextmanager
     def _session(self, stop: threading.Event) -> Iterator[tuple[Session, ExitStack]]:

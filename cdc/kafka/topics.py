@@ -20,10 +20,8 @@ from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
-from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.topic_settings import STATE_CONFIG, TopicTable, WantedTopic
 from cdc.kafka.wanted_topics import (
-    TopicTable,
-    WantedTopic,
     data_config,
     new_topic,
     state_topics,
@@ -38,6 +36,8 @@ from cdc.records.topics import (
     Cleanup,
     data_topic,
     made_topic,
+    runs_topic,
+    status_topic,
 )
 from cdc.settings import Settings
 
@@ -106,8 +106,22 @@ class LogTopics:
                 reason=error.what,
                 remedy=error.remedy,
             )
+        self._ensure_report_topics()
         if self._beside:
             self._ensure(self._beside, self._data_config, self._keep_ms)
+
+    def _ensure_report_topics(self) -> None:
+        """The same for the topics of reports, without which there is no less in the log."""
+        try:
+            self.ensure_report_topics()
+        except (LogAccessError, TopicMismatchError) as error:
+            log.warning("no run is reported", reason=error.what, remedy=error.remedy)
+
+    def ensure_report_topics(self) -> None:
+        """The same for what sinks and the daemon say of themselves; the newest state is kept."""
+        status = WantedTopic(status_topic(self._prefix), 1, "compact")
+        self._ensure([status], STATE_CONFIG, keep_ms=0)
+        self._ensure_channel(runs_topic(self._prefix))
 
     def _ensure_channel(self, name: str) -> None:
         """The same for a topic of signals or notifications; an existing one is left as it is."""

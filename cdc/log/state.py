@@ -43,11 +43,11 @@ class StateReader:
     def __init__(
         self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
     ) -> None:
-        self._client = _StateConsumer(kafka_options, while_waiting)
+        self._client = StateConsumer(kafka_options, while_waiting)
 
     def last_progress(self, topic: str, slot: str) -> Progress | None:
         """The slot's last committed progress, read back from the end in growing steps."""
-        reader = _Reader(self._client, topic)
+        reader = PartitionReader(self._client, topic)
         low, stop = reader.bounds()
         key, step = progress_key(slot), FIRST_STEP
         while stop > low:
@@ -60,7 +60,7 @@ class StateReader:
 
     def read_all(self, topic: str, kind: type[StateRecord]) -> list[StateRecord]:
         """The newest record of every key, in the log's order; a tombstone removes its key."""
-        reader = _Reader(self._client, topic)
+        reader = PartitionReader(self._client, topic)
         newest: dict[bytes | None, bytes] = {}
         for message in reader.read(*reader.bounds()):
             newest.pop(message.key(), None)
@@ -94,7 +94,7 @@ def read_oldest(
     kafka_options: Mapping[str, str], topic: str, records: int
 ) -> list[tuple[bytes | None, int]]:
     """Key and time (ms since 1970) of the first records that compaction has left."""
-    reader = _Reader(_StateConsumer(kafka_options, do_nothing), topic)
+    reader = PartitionReader(StateConsumer(kafka_options, do_nothing), topic)
     first = islice(reader.read(*reader.bounds()), records)
     return [(message.key(), message.timestamp()[1]) for message in first]
 
@@ -111,7 +111,7 @@ class DeadLetterReader:
         topic: str,
         while_waiting: Callable[[], None] = do_nothing,
     ) -> None:
-        self._client = _StateConsumer(kafka_options, while_waiting)
+        self._client = StateConsumer(kafka_options, while_waiting)
         self._topic = topic
         self._numbers: dict[str, int] = {}
         self._dead_letters: dict[int, DeadLetter] = {}
@@ -123,7 +123,7 @@ class DeadLetterReader:
 
     def read(self) -> dict[int, DeadLetter]:
         """The newest state of each, by the offset at which it was first written."""
-        reader = _Reader(self._client, self._topic)
+        reader = PartitionReader(self._client, self._topic)
         low, stop = reader.bounds()
         if stop < self._end:  # another topic of that name
             self._numbers, self._dead_letters, self._end = {}, {}, 0
@@ -152,7 +152,7 @@ def read_pieces(
     while_waiting: Callable[[], None] = do_nothing,
 ) -> bytes:
     """The contents of a dead letter; raises LogFormatError where they are gone."""
-    reader = _Reader(_StateConsumer(kafka_options, while_waiting), topic, PIECES_PARTITION)
+    reader = PartitionReader(StateConsumer(kafka_options, while_waiting), topic, PIECES_PARTITION)
     wanted = {
         piece_key("letter", dead_letter.id, number): number for number in range(dead_letter.pieces)
     }
@@ -171,7 +171,7 @@ def read_pieces(
     return b"".join(pieces[number] for number in sorted(pieces))
 
 
-class _StateConsumer:
+class StateConsumer:
     """A consumer, what it complains of, and what to do while it waits.
 
     It is dropped, not closed: closing would talk to a group coordinator, without bounds. Raises
@@ -187,10 +187,10 @@ class _StateConsumer:
         self.consumer = options.client(Consumer, config, kafka_options)
 
 
-class _Reader:
+class PartitionReader:
     """Reads a partition of a topic; a topic that doesn't exist reads as an empty one."""
 
-    def __init__(self, client: _StateConsumer, topic: str, partition: int = 0) -> None:
+    def __init__(self, client: StateConsumer, topic: str, partition: int = 0) -> None:
         self._topic = topic
         self._partition = partition
         self._client = client
@@ -199,6 +199,13 @@ class _Reader:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
+        return self._bounds() or (0, 0)
+
+    def exists(self) -> bool:
+        """Whether there is such a topic that we may see."""
+        return self._bounds() is not None
+
+    def _bounds(self) -> tuple[int, int] | None:
         partition = TopicPartition(self._topic, self._partition)
         began = time.monotonic()
         while True:
@@ -213,7 +220,7 @@ class _Reader:
                     if bounds is not None:
                         return bounds
                 elif error.name() == "UNKNOWN_TOPIC_OR_PART":
-                    return 0, 0
+                    return None
             except KafkaException as exception:
                 error = reason(exception)
             self._consumer.poll(0)  # serves the complaints; no partition is assigned

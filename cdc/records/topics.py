@@ -123,6 +123,16 @@ def table_topic(prefix: str) -> str:
     return f"{OWN_TOPICS}{prefix}.tables"
 
 
+def status_topic(prefix: str) -> str:
+    """Where the daemon and each sink say how they are: the newest of each run and table."""
+    return f"{OWN_TOPICS}{prefix}.status"
+
+
+def runs_topic(prefix: str) -> str:
+    """Where there is one record for each run of a sink, for log.keep."""
+    return f"{OWN_TOPICS}{prefix}.runs"
+
+
 def made_topic(prefix: str) -> str:
     """Where it is kept which topics are Millrace's own making."""
     return f"{OWN_TOPICS}{prefix}.topics"

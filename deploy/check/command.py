@@ -31,7 +31,7 @@ def check(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> N
         for line in lines(report):
             print_line(line)
     if report.counts.failure:
-        raise typer.Exit(ExitCode.UNMET)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 def checked(scene: Scene) -> CheckReport:

@@ -6,7 +6,10 @@ Each start warns: whoever set it up isn't always who runs it.
 import sys
 from pathlib import Path
 
-from cdc.settings import Settings, load
+from pydantic import TypeAdapter, ValidationError
+
+from cdc.errors import ConfigError
+from cdc.settings import Duration, Settings, load
 from deploy.commands.printing import printable_line
 
 
@@ -16,3 +19,11 @@ def load_to_connect(path: Path) -> Settings:
     for exposure in settings.exposures:
         print(f"millrace: warning: {printable_line(str(exposure))}", file=sys.stderr)
     return settings
+
+
+def seconds(text: str) -> float:
+    """The duration of an option; raises ConfigError for what isn't one."""
+    try:
+        return TypeAdapter(Duration).validate_python(text).total_seconds()
+    except ValidationError:
+        raise ConfigError(f"not a duration: {text}", remedy="write it as 30s, 5m or 1h") from None

@@ -24,7 +24,7 @@ from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_line, print_rich
-from deploy.commands.sink_status import all_aliases
+from deploy.status.sinks import all_aliases
 
 _POLL_S: Final = 0.2
 _WAIT_S: Final = 30.0

@@ -51,7 +51,7 @@ from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.ddl_trigger import FUNCTION
 from deploy.commands.printing import print_line
-from deploy.commands.sink_status import table_states
+from deploy.status.sinks import table_states
 
 _TRIGGER_FUNCTIONS: Final = """
 SELECT p.oid::regprocedure::text, coalesce(string_agg(e.evtname::text, ', ' ORDER BY e.evtname), '')

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -9,26 +10,27 @@ from threading import Event
 from typing import Annotated, Final, Literal
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from cdc.convert.converters import schema_reader
 from cdc.errors import ConfigError
+from cdc.log.reports import ReportWriter
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
 from cdc.records.topics import data_topic
-from cdc.settings import DEFAULT_PATH, Duration, Settings
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, stop_on_signals
-from deploy.commands.configuration import load_to_connect
+from deploy.commands.configuration import load_to_connect, seconds
 from deploy.commands.ending import InterruptedCommandError
 from deploy.commands.printing import print_line
-from deploy.commands.sink_status import (
+from deploy.status.sinks import (
     all_aliases,
     keyed_tables,
     require_log,
     table_states,
 )
 from sinks.run.options import RunOptions
+from sinks.run.reported import ReportedRun
 from sinks.run.summary import SinkName
 from sinks.spark.jars import REPOSITORY
 from sinks.spark.jars import VARIABLE as JARS
@@ -85,7 +87,7 @@ def merge(  # noqa: PLR0913 (a command's options)
         accepted_drops=frozenset(accept_drop or ()),
         accepted_doubts=_accepted_doubts(settings, accept_doubt or ()),
     )
-    apart_s = _seconds(interval)
+    apart_s = seconds(interval)
     with stop_on_signals() as stop:
         patience = partial(_wait_unless, stop)
         with Jobs(settings, sink, options, lasting=follow, while_waiting=patience) as jobs:
@@ -111,13 +113,6 @@ def _wait_unless(stop: Event) -> None:
     """Wait on for brokers, unless the command was told to end."""
     if stop.is_set():
         raise InterruptedCommandError("interrupted while it waited for brokers")
-
-
-def _seconds(text: str) -> float:
-    try:
-        return TypeAdapter(Duration).validate_python(text).total_seconds()
-    except ValidationError:
-        raise ConfigError(f"not a duration: {text}", remedy="write it as 30s, 5m or 1h") from None
 
 
 def source_types(settings: Settings) -> dict[str, dict[str, Column]]:
@@ -189,10 +184,14 @@ def compact(
     What lakehouse.keep promises stays: every cut of that time can be queried.
     """
     settings = load_to_connect(config)
-    for name, compacted in _COMPACTED.items():
-        if what in {name, "all"}:
-            for line in compacted(settings, dry_run):
-                print_line(line)
+    with ReportWriter(settings, print_line) as reports:
+        for name, compacted in _COMPACTED.items():
+            if what not in {name, "all"}:
+                continue
+            lines = compacted(settings, dry_run)
+            with nullcontext() if dry_run else ReportedRun(reports, name, "compact"):
+                for line in lines:
+                    print_line(line)
 
 
 def _topics(settings: Settings, _dry_run: bool) -> Iterator[str]:

@@ -11,9 +11,8 @@ from prometheus_client.registry import Collector
 
 from cdc.capture.health import Health, Stage
 from cdc.dead_letters.guard import Refusals
-from cdc.records.state import Phase
-from deploy.commands.status import log_lag_s
-from deploy.commands.table_status import TableStatus, table_status
+from cdc.records.state import Phase, Progress
+from deploy.status.tables import TableStatus, table_status
 
 
 def daemon_registry(
@@ -132,7 +131,7 @@ class _DaemonCollector(Collector):
 def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
     whole = {table.table: table.phase is Phase.STREAMING for table in tables}
     yield _gauges("table_whole", "Whether the log has all of the table's rows.", "table", whole)
-    rows = {table.table: table.rows for table in tables}
+    rows = {table.table: table.snapshot_rows for table in tables}
     yield _gauges("table_snapshot_rows", "Rows that its snapshot has brought.", "table", rows)
     left = {table.table: table.left_unread for table in tables}
     yield _gauges(
@@ -199,3 +198,16 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Me
     for key, value in values.items():
         family.add_metric([key], value)
     return family
+
+
+def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
+    """How old the oldest change is that the log may lack, in seconds; None before it streams.
+
+    With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
+    """
+    if progress.phase is not Phase.STREAMING:
+        return None
+    if lag_bytes == 0:
+        return 0.0
+    read_all_until_ms = progress.ts_ms if progress.position.index == 0 else 0
+    return max(0.0, time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3))

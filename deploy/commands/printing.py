@@ -70,12 +70,16 @@ def print_json(text: str) -> None:
 def print_rich(renderable: RenderableType) -> None:
     """Print what is more than text, as rich lays it out."""
     console = Console()
-    segments = console.render(renderable)
-    cleaned = [
+    segments = printable_segments(console, renderable)
+    console.print(Segments(segments), end="", soft_wrap=True)  # escaped, a name is longer
+
+
+def printable_segments(console: Console, renderable: RenderableType) -> list[Segment]:
+    """The same for a console that shows it by itself."""
+    return [
         segment if segment.control else Segment(printable(segment.text), segment.style)
-        for segment in segments
+        for segment in console.render(renderable)
     ]
-    console.print(Segments(cleaned), end="", soft_wrap=True)  # escaped, a name is longer
 
 
 def printable_values(_logger: Any, _method: str, values: Any) -> Any:

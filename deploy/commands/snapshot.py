@@ -34,8 +34,8 @@ from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.printing import print_rich
 from deploy.commands.run import prepare_to_capture, use_daemon
-from deploy.commands.sink_status import table_states
 from deploy.commands.snapshot_watch import SnapshotWatch, is_captured
+from deploy.status.sinks import table_states
 from snapshots.signals.parsed import NAMES_MAX
 
 

@@ -26,7 +26,7 @@ from cdc.records.state import (
 from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings
 from deploy.commands.console import TableBars
-from deploy.commands.sink_status import table_states
+from deploy.status.sinks import table_states
 
 log = structlog.get_logger()
 _POLL_S: Final = 0.2

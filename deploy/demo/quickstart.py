@@ -136,7 +136,7 @@ def is_applied(file: Path, lsn: int) -> bool:
         and len(sinks["search"]["indexes"]) == len(TABLES)
         and all(index["index"] and not index["loading"] for index in sinks["search"]["indexes"])
         and all(
-            sink["finished"] and not sink["failed"] and int(sink["cut"].split(".")[1], 16) >= lsn
+            sink["finished"] and not sink["failed"] and Lsn.parse(sink["cut"]) >= lsn
             for sink in sinks.values()
         )
     )

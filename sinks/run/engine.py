@@ -9,12 +9,12 @@ the same answers to a crash, to a second run, and to records that the log has fo
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
+from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.lines import Lines
 from cdc.log.offsets import LogState
 from sinks.run.doubts import accepted, new_doubt
@@ -35,8 +35,15 @@ from sinks.run.plan import (
     require_same_log,
     to_read,
 )
-from sinks.run.summary import LastCheck, RunOutcome, RunSummary, TableResult
-from sinks.run.target import Forgotten, Target
+from sinks.run.retained import retained_tables
+from sinks.run.run_end import RunEnd
+from sinks.run.summary import (
+    LastCheck,
+    RunOutcome,
+    TableResult,
+    errors_of,
+)
+from sinks.run.target import Target
 from sinks.run.topics import ExaminedTables, Topics
 from sinks.spark.errors import KeptLostError, explained
 
@@ -49,71 +56,9 @@ _ATTEMPTS_MAX: Final = 3
 """How often a table is tried whose records executors keep, and these end."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """What a run has come to: the last plan, the tables' results, and the log that it has seen."""
-
-    plan: RunPlan | None
-    results: list[TableResult]
-    state: LogState
-
-    def summary(self, sink: str, seconds: float) -> RunSummary:
-        """The run for its caller."""
-        if self.plan is None or not self.results:
-            return RunSummary(sink, 0, "", seconds, self.results)
-        return RunSummary(sink, self.plan.run, self.plan.where, seconds, self.results)
-
-
-def retained_tables(
-    topics: Topics,
-    target: Target,
-    tables: Mapping[str, TablePlan],
-    state: LogState,
-    keep: timedelta,
-    checked: LastCheck,
-) -> ExaminedTables:
-    """Check each table's retention; refused tables stay at their offsets."""
-    retained = ExaminedTables(dict(tables), {})
-    fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
-    for name, table in tables.items():
-        if not (table.pending or not table.base):
-            continue
-        reader = table.replay or name
-        begins = not table.base and table.replay is None
-        checked_ms = checked.ts_ms if reader in checked.tables else 0
-        fresh = begins or max(table.fresh_ms, checked_ms) >= fresh_since_ms
-        try:
-            topics.require_retained(name, table, state, fresh=fresh)
-        except TopicMismatchError as error:
-            # What is compacted until the topic is mended is missing for good.
-            _refuse(retained, name, table.model_copy(update={"fresh_ms": 0}), error)
-        except LogForgottenError as error:
-            again = topics.from_start(table, state)
-            forgotten = Forgotten(
-                error,
-                again.model_copy(update={"fresh_ms": int(time.time() * 1000)}),
-                is_compacted=state.tables[table.source].cleanup == "compact",
-                can_mark=topics.can_mark_gaps,
-            )
-            plan = target.behind_gap(name, table, forgotten)
-            if plan is None:
-                _refuse(retained, name, table, error)
-            else:
-                retained.tables[name] = plan
-    return retained
-
-
 def _has_work(tables: Mapping[str, TablePlan]) -> bool:
     """Whether any table has something to read, or isn't there yet."""
     return any(table.pending or table.commits for table in tables.values())
-
-
-def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: MillraceError) -> None:
-    """Leave a table at its offsets; one that isn't there yet has no plan."""
-    del retained.tables[name]
-    retained.refused[name] = error
-    if table.base:
-        retained.tables[name] = table.left_alone()
 
 
 def _changed(
@@ -185,10 +130,17 @@ class Run:
         if not work:
             cut_ts_us = state.progress.cut_ts_us
             self._plans.check(LastCheck(ts_ms=state.read_ms, tables=[*tables], cut_ts_us=cut_ts_us))
-            return RunEnd(last, results, state)
+            failed = {**(outcome.failed if outcome is not None else {}), **errors_of(not_applied)}
+            return RunEnd.of(last, results, state, before, wanted, tables, failed)
         waiting = {name: t for name, t in before.items() if t.base and name not in tables}
-        plan, applied = self._new_run(state, last, tables, waiting, not_applied, drops)
-        return RunEnd(plan, results + applied, state)
+        plan, outcome, applied = self._new_run(state, last, tables, waiting, not_applied, drops)
+        if plan is None or outcome is None:
+            failed = errors_of(not_applied)
+            return RunEnd.of(plan, results, state, before, wanted, tables, failed)
+        standing = goes_on(plan, outcome)
+        return RunEnd.of(
+            plan, results + applied, state, standing, wanted, plan.tables, outcome.failed
+        )
 
     def _require_same_writer(self, last: RunPlan) -> None:
         if last.prefix != self._settings.capture.topic_prefix:
@@ -281,8 +233,8 @@ class Run:
         waiting: dict[str, TablePlan],
         not_applied: list[TableResult],
         drops: Mapping[str, Drop],
-    ) -> tuple[RunPlan | None, list[TableResult]]:
-        """Examine the new records, plan, and apply; the plan, if there is one, and its results."""
+    ) -> tuple[RunPlan | None, RunOutcome | None, list[TableResult]]:
+        """Examine the new records, plan, and apply; the plan, how it ended, and its results."""
         retained = self._retained(tables, state)
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
@@ -296,7 +248,7 @@ class Run:
         waiting |= {name: table for name, table in left.items() if table.base}
         refused = self._report_errors({**errors, **unread})
         if not _has_work(tables) and not refused:
-            return last, []
+            return last, None, []
         plan = RunPlan(
             run=last.run + 1 if last is not None else 1,
             prefix=self._settings.capture.topic_prefix,
@@ -310,8 +262,8 @@ class Run:
         )
         self._plans.start(plan)
         applied = self._apply(plan, state, ())
-        self._finished(plan, [*applied, *refused, *not_applied])
-        return plan, [*applied, *refused]
+        outcome = self._finished(plan, [*applied, *refused, *not_applied])
+        return plan, outcome, [*applied, *refused]
 
     def _finished(self, plan: RunPlan, results: list[TableResult]) -> RunOutcome:
         """Record how the plan ended, and at which version each table has the plan's cut."""
@@ -320,7 +272,7 @@ class Run:
             run=plan.run,
             ts_ms=int(time.time() * 1000),
             seconds=round(time.monotonic() - self._started, 3),
-            failed={table.name: str(table.error) for table in results if table.error is not None},
+            failed=errors_of(results),
             versions=self._target.versions(plan, results),
             tables={table.name: table.counts() for table in done},
             covered=tuple(table.name for table in done if table.is_covered),
@@ -343,7 +295,8 @@ class Run:
         ]
         if not waiting:
             return []
-        spark = self._context.session()
+        spark, done = self._context.session(), count(1)
+        self._context.progress(0, len(waiting))
 
         def apply(name: str) -> TableResult | None:
             table = plan.tables[name]
@@ -352,6 +305,7 @@ class Run:
                 of = f", columns of schema version {table.schema_version}" * table.evolves
                 self._report(f"{name}: {table.events:,} events{of}")
             result = self._applied(spark.newSession(), name, plan, state)
+            self._context.progress(next(done), len(waiting))
             if result is None:
                 return None
             result = replace(result, seconds=time.monotonic() - started)

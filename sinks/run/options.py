@@ -23,6 +23,10 @@ def wait_on() -> None:
     """What a run does while it waits for brokers, where nobody may end it meanwhile."""
 
 
+def say_nothing(_done: int, _tables: int) -> None:
+    """What a run says of its progress, where nobody wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """A run's own options, and its access to the registry and the source, which no sink knows.
@@ -52,7 +56,7 @@ class RunContext:
     """The configuration, and what a run is given by whoever starts it.
 
     ``session`` is called once there is something for Spark to do; ``while_waiting`` while brokers
-    don't answer: it may raise to give up.
+    don't answer: it may raise to give up; ``progress`` when so many of so many tables are done.
     """
 
     settings: Settings
@@ -60,3 +64,4 @@ class RunContext:
     report: Report
     options: RunOptions
     while_waiting: Callable[[], None] = wait_on
+    progress: Callable[[int, int], None] = say_nothing

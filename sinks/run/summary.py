@@ -1,6 +1,6 @@
 """What a run did to each table → its outcome, its exit code, and the line for cron's mail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
 from cdc.lines import Lines, on_one_line
+from cdc.records.position import Position
 
 SinkName = Literal["lakehouse", "search"]
 """What there are derived tables in, by the name of its section in the configuration."""
@@ -114,6 +115,30 @@ class TableResult:
         )
 
 
+def errors_of(results: Iterable[TableResult]) -> dict[str, str]:
+    """The errors of those that have one, by table."""
+    return {table.name: str(table.error) for table in results if table.error is not None}
+
+
+class Standing(NamedTuple):
+    """Up to where a derived table has the log, after a run.
+
+    It has all of the topics before ``offsets`` (topic → partition → offset), or is ``made_of``
+    derived tables as they were at its ``cut``, which was committed at ``cut_ts_us`` (µs since 1970;
+    0: not known). The last ``run`` that wrote to it is 0 where there is none, and it isn't
+    ``shown`` until somebody can query it.
+    """
+
+    source: str = ""
+    offsets: Mapping[str, Mapping[int, int]] = {}
+    made_of: tuple[str, ...] = ()
+    run: int = 0
+    cut: Position | None = None
+    cut_ts_us: int = 0
+    shown: bool = True
+    error: str = ""
+
+
 def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
     """What came of it; an error that is this table's alone, and holds up no other, among it."""
     try:
@@ -126,13 +151,21 @@ def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run of one sink."""
+    """One run of one sink.
+
+    ``standing`` are all of its tables after it. It has the log up to ``reached``, whose last
+    transaction was committed at ``reached_ts_us``; its newest plan is that of ``last_run``.
+    """
 
     sink: str
     run: int
     cut: str
     seconds: float
     tables: list[TableResult] = field(default_factory=list)
+    standing: Mapping[str, Standing] = field(default_factory=dict)
+    reached: Position | None = None
+    reached_ts_us: int = 0
+    last_run: int = 0
 
     @property
     def exit_code(self) -> ExitCode:

@@ -6,15 +6,17 @@ step: between two steps those that serve keep up.
 """
 
 import time
+from dataclasses import replace
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.log.offsets import LogState
 from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
 from sinks.run.cut_run import CutRun
-from sinks.run.engine import Run, RunEnd
+from sinks.run.engine import Run
 from sinks.run.options import RunContext
-from sinks.run.summary import RunSummary, TableResult
+from sinks.run.run_end import RunEnd
+from sinks.run.summary import RunSummary, Standing, TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.client import check, connect
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
@@ -40,13 +42,20 @@ def run_search(run: RunContext, log: MillraceTopics) -> RunSummary:
     dead_letters.create()
     context = SearchContext(run, search, client, ledger)
     with ledger.claim() as claim:
-        ended = _run(context, IndexTarget(context, claim), log)
+        documents: dict[str, Standing] = {}
+        ended = _run(context, IndexTarget(context, claim), log, documents)
     for alias, count in dead_letters.counts().items() if ended.results else ():
         run.report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
-    return ended.summary(IndexTarget.sink, time.monotonic() - started)
+    summary = ended.summary(IndexTarget.sink, time.monotonic() - started)
+    return replace(summary, standing={**summary.standing, **documents})
 
 
-def _run(context: SearchContext, target: IndexTarget, topics: MillraceTopics) -> RunEnd:
+def _run(
+    context: SearchContext,
+    target: IndexTarget,
+    topics: MillraceTopics,
+    documents: dict[str, Standing],
+) -> RunEnd:
     options = context.run.options
     ended = Run(context.run, topics, target).once()
     state = ended.state
@@ -54,7 +63,7 @@ def _run(context: SearchContext, target: IndexTarget, topics: MillraceTopics) ->
     results += target.begin_loads(options.rebuilt, topics)
     results += target.replayed()
     if context.search.documents:
-        results += _documents(context, state, topics)
+        results += _documents(context, state, topics, documents)
     # The index that serves keeps up meanwhile, and the one that is loaded follows.
     failed = {table.name for table in results if table.error is not None}
     while (step := target.load_next(failed)) is not None:
@@ -63,17 +72,20 @@ def _run(context: SearchContext, target: IndexTarget, topics: MillraceTopics) ->
         if options.records_max is not None:
             break  # the rest is later runs'
         topics.forget()  # there is more in the log by now
-        later = Run(context.run, topics, target).once()
-        plan, results = later.plan or plan, results + later.results
-    return RunEnd(plan, results, state)
+        ended = Run(context.run, topics, target).once()
+        plan, results, state = ended.plan or plan, results + ended.results, ended.state
+    return replace(ended, plan=plan, results=results, state=state)
 
 
 def _documents(
-    context: SearchContext, state: LogState, topics: MillraceTopics
+    context: SearchContext,
+    state: LogState,
+    topics: MillraceTopics,
+    standing: dict[str, Standing],
 ) -> list[TableResult]:
     """Bring each document's index to the newest cut; those that nothing has changed for have none.
 
-    An error of one document holds up no other.
+    An error of one document holds up no other. ``standing`` gets where each is.
     """
     settings, options = context.run.settings, context.run.options
     if settings.lakehouse is None:
@@ -87,6 +99,7 @@ def _documents(
     results: list[TableResult] = []
     for document in context.search.documents:
         name, started = document.name, time.monotonic()
+        target: JoinedDocuments | None = None
         try:
             target = JoinedDocuments(context, cuts, document)
             is_changed = CutRun(cuts, target).once(rebuilt=name in options.rebuilt)
@@ -96,7 +109,10 @@ def _documents(
             raise
         except MillraceError as error:
             results.append(TableResult(name, error=error))
+            where = target.standing() if target is not None else Standing(shown=False)
+            standing[name] = where._replace(error=str(error))
         else:
+            standing[name] = target.standing()
             if not is_changed:
                 continue
             results.append(target.result(time.monotonic() - started))

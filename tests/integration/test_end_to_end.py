@@ -184,6 +184,11 @@ def assert_status_tells_all(pipeline: RunningPipeline) -> None:
         ("search", 2, {}),
     ]
     assert all(sink["keep_left_s"] > 6 * 86_400 for sink in status["sinks"])
+    assert all(sink["sink_lag"]["seconds"] == 0 for sink in status["sinks"])
+    shown = pipeline.millrace("wait", "--now")
+    assert shown.returncode == ExitCode.OK, shown.stderr
+    listed = json.loads(pipeline.millrace("runs", "--json").stdout)
+    assert [(run["sink"], run["run"]) for run in listed] == [("search", 2), ("lakehouse", 2)]
 
 
 def assert_drop_leaves_nothing(pipeline: RunningPipeline) -> None:

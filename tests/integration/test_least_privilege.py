@@ -15,8 +15,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
-from deploy.commands.table_status import TableStatus, state_text
 from deploy.local.postgres import Postgres
+from deploy.status.tables import TableStatus, state_text
 from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.source import Conninfo, run
 

@@ -74,7 +74,7 @@ def test_readmes_sql_works_as_pasted_and_its_first_commands_after_it(
     try:
         daemon = made.catch_up()
         status: dict[str, Any] = json.loads(made.millrace("status", "--json").stdout)
-        rows = {table["table"]: table["rows"] for table in status["tables"]}
+        rows = {table["table"]: table["snapshot_rows"] for table in status["tables"]}
         assert rows == {"public.items": 0, "public.orders": 2}
         later = fresh.conninfo("shop")
         run(later, "SET ROLE app", "CREATE TABLE later (id int)")

@@ -30,7 +30,7 @@ WARN_S_MAX: Final = 600.0
 """... and told again, at most so rarely."""
 _LATELY_S: Final = 90.0
 """A wait that nobody has noted for so long is over: there is nothing to be read any more."""
-_LOOK_S: Final = 2.0
+_LOOK_S: Final = 1.0
 _POLL_S: Final = 0.02
 _IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
 _REPLAY: Final = """

@@ -12,7 +12,7 @@ from cdc.errors import ConfigError
 from cdc.settings.search import Document
 from sinks.run.cut_run import CutLoad, CutTarget
 from sinks.run.cuts import Cuts, Instant
-from sinks.run.summary import TableResult
+from sinks.run.summary import Standing, TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
@@ -64,6 +64,17 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         record = record.model_copy(update={"ts_ms": now_ms()})
         self._version = self._context.ledger.write(self._id, record, self._version)
         self.record = record
+
+    def standing(self) -> Standing:
+        """Up to where the index that serves has what it is made of."""
+        at = self.record.at
+        return Standing(
+            made_of=tuple(sorted(self.tables(self.record.serves))),
+            run=at.run if at is not None else 0,
+            cut=at.cut if at is not None else None,
+            cut_ts_us=at.committed_us if at is not None else 0,
+            shown=self.record.serves is not None and not self.record.frozen,
+        )
 
     def tables(self, generation: JoinedIndex | None) -> set[str]:
         """The tables that an index is made of."""

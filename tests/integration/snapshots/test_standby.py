@@ -16,10 +16,10 @@ from cdc.postgres.connection import connect, current_wal_end
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from deploy.commands.status import collect
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
 from deploy.local.processes import run_folder
+from deploy.status.collect import collect
 from snapshots.pace import Pace
 from snapshots.watermarks import Watermarks
 from snapshots.windows import WindowReader
@@ -79,7 +79,8 @@ def test_a_first_snapshot_comes_from_the_standby_and_waits_for_its_replay(
             assert "transactions are open" not in daemon.command.log.read_text()
             report = health.get("ready")[1]
             assert report["degraded"]
-            (problem,) = [each for each in collect(made.settings).problems if "standby" in each]
+            shown = {each.part: str(each) for each in collect(made.settings).problems}
+            problem = shown["[snapshot_source]"]
             for trouble in (report["standby"], problem):
                 assert re.search("has replayed .*, and not yet (.|\n)*replay is paused", trouble)
             unread = [state for state in made.tables() if state.table != "loose"]

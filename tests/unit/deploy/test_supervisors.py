@@ -20,6 +20,8 @@ OTHER_COMMANDS: Final = {
     ExitCode.SINK_UNREACHABLE,
     ExitCode.LOG_FORGOTTEN,
     ExitCode.REBUILT,
+    ExitCode.CHECK_FAILED,
+    ExitCode.NOT_SHOWN,
     ExitCode.MEMORY,
     ExitCode.LOG_MISSING,
     ExitCode.INTERRUPTED,

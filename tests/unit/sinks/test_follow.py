@@ -40,7 +40,9 @@ class Followed:
         monkeypatch.setattr(follow, "News", lambda *_: self)
         monkeypatch.setattr(follow, "_pause_s", lambda _: pause_s)
 
-    def turns(self, report: Any, paused: PausedTables) -> Iterator[tuple[str, Any]]:
+    def turns(
+        self, report: Any, paused: PausedTables, _next_in_s: float
+    ) -> Iterator[tuple[str, Any]]:
         report("the same every time")
         self.events.append(sorted(paused))
         turn = self._turns.pop(0)

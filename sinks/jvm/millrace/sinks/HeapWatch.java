@@ -15,7 +15,7 @@ import java.util.Deque;
  */
 public final class HeapWatch {
   /** ExitCode.MEMORY: under spark-submit it is the command's own. */
-  private static final int OUT_OF_MEMORY = 36;
+  private static final int OUT_OF_MEMORY = 38;
 
   private static final long LOOK_MS = 1_000;
 

@@ -24,6 +24,7 @@ from cdc.records.topics import (
     progress_topic,
     request_topic,
     schema_topic,
+    status_topic,
     table_topic,
 )
 from cdc.settings import Settings
@@ -329,7 +330,7 @@ def test_state_topic_that_isnt_compacted_is_found(kafka: Kafka, topic_prefix: st
     produce_old(chosen, topic)
     (report, *_) = reports = examine(chosen, [])
     assert "isn't compacted" in report.findings[0]
-    state_topics = progress_topic, schema_topic, table_topic, made_topic
+    state_topics = progress_topic, schema_topic, table_topic, made_topic, status_topic
     assert {each.name for each in reports} == {named(topic_prefix) for named in state_topics}
 
 

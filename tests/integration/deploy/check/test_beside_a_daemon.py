@@ -95,7 +95,7 @@ def test_a_check_says_ok_where_a_daemon_starts_and_its_codes_where_it_does_not(
     run(database, "CREATE TABLE heap (v int)")
     made = pipeline()
     refused = made.millrace("check", "--json")
-    assert refused.returncode == ExitCode.UNMET, refused.stderr
+    assert refused.returncode == ExitCode.CHECK_FAILED, refused.stderr
     report = CheckReport.model_validate_json(refused.stdout)
     (failure,) = failures(report)
     assert failure.requirement == "public.heap"

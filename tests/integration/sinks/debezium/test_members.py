@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from cdc.errors import ConfigError, ExitCode
 from cdc.records.schema import TableName
 from deploy.commands.merge import source_types
-from deploy.commands.sink_status import lakehouse_status
+from deploy.status.sinks import lakehouse_status
 from sinks.changes.derived import table_path
 from sinks.debezium.described import declared_column
 from sinks.run.options import RunOptions

@@ -12,7 +12,7 @@ from cdc.errors import ExitCode, SinkError
 from cdc.records.schema import TableName
 from cdc.records.state import Gap
 from compaction.lakehouse import compact_lakehouse
-from deploy.commands.sink_status import lakehouse_status
+from deploy.status.sinks import lakehouse_status
 from sinks.changes.derived import table_path
 from sinks.changes.names import END, OP, POSITION
 from sinks.delta import target

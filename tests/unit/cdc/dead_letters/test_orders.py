@@ -90,7 +90,7 @@ class Log:
 def test_dead_letters_are_read_once_and_then_what_was_written_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "_Reader", Log)
+    monkeypatch.setattr(state, "PartitionReader", Log)
     monkeypatch.setattr(
         state, "parse_state", lambda _kind, value, _topic: SimpleNamespace(id=value)
     )

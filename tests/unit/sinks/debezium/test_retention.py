@@ -12,9 +12,9 @@ from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.topics import NOWHERE, DebeziumTopics
 from sinks.delta.target import LakehouseTarget
-from sinks.run.engine import retained_tables
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import TablePlan
+from sinks.run.retained import retained_tables
 from sinks.run.summary import LastCheck
 from sinks.run.topics import ExaminedTables
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan

@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from cdc.errors import DriverMemoryError, MillraceError, SparkEndedError, SparkTerminatedError
+from cdc.errors import (
+    DriverMemoryError,
+    ExitCode,
+    MillraceError,
+    SparkEndedError,
+    SparkTerminatedError,
+)
 from sinks.spark import driver
 
 
@@ -28,7 +34,7 @@ def test_a_jvm_that_was_told_to_end_isnt_out_of_memory(end: str) -> None:
     assert "memory" not in str(error)
 
 
-@pytest.mark.parametrize("code", [3, 36])
+@pytest.mark.parametrize("code", [3, ExitCode.MEMORY])
 def test_a_jvm_out_of_memory_has_codes_of_its_own(code: int) -> None:
     error = told(f"sys.exit({code})", b"Terminating due to java.lang.OutOfMemoryError: Java heap\n")
     assert isinstance(error, DriverMemoryError)

@@ -9,12 +9,15 @@ from pydantic import BaseModel
 from cdc.kafka.admin import LogAdmin
 from cdc.log.offsets import LogState, log_missing
 from cdc.log.state import read_all
+from cdc.records.position import Lsn, Position
+from cdc.records.reports import RunReport
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Progress, TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, SearchSettings, Settings
 from cdc.settings.drops import DropPolicy
-from deploy.commands.table_status import time_text
+from deploy.status.lag import Lag
+from deploy.status.tables import time_text
 from sinks.changes.derived import derived_tables
 from sinks.run.doubts import doubts
 from sinks.run.drops import find_drops, is_emptied
@@ -104,13 +107,22 @@ class DropStatus(BaseModel):
 
 
 class SinkStatus(BaseModel):
-    """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied."""
+    """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied.
+
+    ``sink_lag`` is what it lacks of the log, ``lag`` how far it is behind the source.
+    """
 
     sink: str
     run: int = 0
     cut: str | None = None
-    lag_s: float | None = None
+    sink_lag: Lag = Lag(unknown="no run has reported")
+    lag: Lag = Lag(unknown="no run has reported")
+    table_lags: dict[str, Lag] = {}
+    running: RunReport | None = None
+    last_run: RunReport | None = None
     tables: int = 0
+    wanted: dict[str, str] = {}
+    """The derived tables that there are to be, each with its captured table."""
     failed: dict[str, str] = {}
     finished: bool = True
     keep_left_s: float | None = None
@@ -154,28 +166,18 @@ class SinkStatus(BaseModel):
 
 def _status(
     settings: Settings,
-    log: Progress | None,
     plan: RunPlan | None,
     outcome: RunOutcome | None,
     checked: LastCheck,
     **shown: Any,
 ) -> SinkStatus:
-    """By a sink's last plan; where the log's cut is newer, it lags by the commits' times.
-
-    What a run has found nothing to do up to counts as applied: heartbeats alone are no lag.
-    """
+    """By a sink's last plan."""
     if plan is None:
         return SinkStatus(**shown)
-    lag_s = None
-    if log is not None and plan.cut_ts_us:
-        is_checked = plan.all_tables.keys() <= {*checked.tables}
-        reached_us = max(plan.cut_ts_us, checked.cut_ts_us if is_checked else 0)
-        lag_s = max(0.0, (log.cut_ts_us - reached_us) / 1e6) if plan.cut < log.cut else 0.0
     fresh_s = max(plan.ts_ms, checked.ts_ms) / 1e3
     return SinkStatus(
         run=plan.run,
-        cut=str(plan.cut) if plan.written_by == "millrace" else plan.where,
-        lag_s=lag_s,
+        cut=plan.where,
         tables=len(plan.all_tables),
         failed=outcome.failed if outcome else {},
         finished=outcome is not None,
@@ -208,8 +210,16 @@ def lakehouse_status(
     tables = _tables(last, outcome)
     doubtful = dict(doubts(tables, settings.capture.signal_data_collection))
     gaps = {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
-    shown = {"sink": "lakehouse", "runs": runs, "drops": drops, "gaps": gaps, "doubts": doubtful}
-    return _status(settings, progress, last, outcome, checked, **shown)
+    sources = {name: table.source for name, table in wanted.items()}
+    shown = {
+        "wanted": sources,
+        "sink": "lakehouse",
+        "runs": runs,
+        "drops": drops,
+        "gaps": gaps,
+        "doubts": doubtful,
+    }
+    return _status(settings, last, outcome, checked, **shown)
 
 
 def _drops(
@@ -268,12 +278,8 @@ def search_status(
     progress: Progress | None,
     names: Sequence[TableName],
     states: Sequence[TableState],
-    lakehouse: SinkStatus | None,
 ) -> SinkStatus | None:
-    """How far search indexes are, those of these tables (with keys) and of joined documents.
-
-    The latter follow the ``lakehouse``.
-    """
+    """How far search indexes are, those of these tables (with keys) and of joined documents."""
     search = settings.search
     if search is None:
         return None
@@ -298,37 +304,24 @@ def search_status(
         if search.tables is None or str(name) in search.tables
     }
     drops = _drops(wanted, plan, outcome, progress, states, settings.capture)
-    shown = {"sink": "search", "indexes": indexes, "drops": drops}
-    status = _status(settings, progress, plan, outcome, checked, **shown)
-    return with_documents(status, documents.values(), lakehouse, progress)
+    sources = {name: table.source for name, table in wanted.items()}
+    shown = {"sink": "search", "wanted": sources, "indexes": indexes, "drops": drops}
+    status = _status(settings, plan, outcome, checked, **shown)
+    return with_documents(status, documents.values())
 
 
-def with_documents(
-    status: SinkStatus,
-    documents: Iterable["DocumentRecord"],
-    lakehouse: SinkStatus | None,
-    log: Progress | None,
-) -> SinkStatus:
+def with_documents(status: SinkStatus, documents: Iterable["DocumentRecord"]) -> SinkStatus:
     """How far a sink is whose joined documents come behind its other indexes.
 
     It is no further than any of them, and has finished once all of them are where they were led.
     """
-    lags_s, cut, finished = [status.lag_s], status.cut, status.finished
-    for record in documents:
-        if record.serves is None or record.at is None or record.frozen:
-            continue
-        reached = str(record.at.cut)
-        finished = finished and record.to is None
-        if record.to is None and lakehouse is not None and lakehouse.cut == reached:
-            lags_s.append(lakehouse.lag_s)
-            continue
-        cut = reached if cut is None else min(cut, reached)  # positions sort as their texts do
-        committed_us = record.at.committed_us
-        behind_us = log.cut_ts_us - committed_us if log is not None and committed_us else None
-        lags_s.append(None if behind_us is None else max(0.0, behind_us / 1e6))
-    known = [lag_s for lag_s in lags_s if lag_s is not None]
-    lag_s = max(known) if len(known) == len(lags_s) else None
-    return status.model_copy(update={"lag_s": lag_s, "cut": cut, "finished": finished})
+    serving = [each for each in documents if each.serves is not None and not each.frozen]
+    reached = [each.at.cut.commit_lsn for each in serving if each.at is not None]
+    if status.cut is not None:
+        reached.append(Lsn.parse(status.cut))
+    finished = status.finished and all(each.to is None for each in serving)
+    cut = str(min(reached)) if reached else None
+    return status.model_copy(update={"cut": cut, "finished": finished})
 
 
 def _indexes(
@@ -364,7 +357,7 @@ def _of_table(name: str, record: "TableRecord | None", refused: int) -> IndexSta
     return IndexStatus(
         name=name,
         index=record.serves.index if record.serves else None,
-        cut=record.cut if record.serves else None,
+        cut=str(Position.parse(record.cut).commit_lsn) if record.serves else None,
         loading=loading.into.index if loading else None,
         loaded_percent=100 * sum(loading.loaded.values()) / max(total, 1) if loading else None,
         refused=refused,
@@ -376,7 +369,9 @@ def _of_documents(name: str, record: "DocumentRecord", refused: int) -> IndexSta
     return IndexStatus(
         name=name,
         index=record.serves.index if record.serves else None,
-        cut=str(record.at.cut) if record.serves and record.at and not record.frozen else None,
+        cut=str(record.at.cut.commit_lsn)
+        if record.serves and record.at and not record.frozen
+        else None,
         loading=loading.into.index if loading else None,
         loaded_percent=100 * loading.done / loading.slices if loading else None,
         refused=refused,

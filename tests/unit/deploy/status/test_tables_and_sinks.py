@@ -8,15 +8,11 @@ from cdc.records.fingerprint import EndedPartition, TableFingerprint
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
-from cdc.settings import Settings
-from deploy.commands.sink_status import DropStatus, SinkStatus, _status, with_documents
-from deploy.commands.table_status import state_text, table_status
+from deploy.status.sinks import DropStatus, SinkStatus, with_documents
+from deploy.status.tables import state_text, table_status
 from sinks.run.cuts import Instant
-from sinks.run.plan import RunPlan
-from sinks.run.summary import LastCheck
 from sinks.search.progress import DocumentRecord
-from tests.fixtures.made_plans import table_plan
-from tests.fixtures.made_states import streaming, table_state
+from tests.fixtures.made_states import table_state
 
 NOW_MS = 11_000
 
@@ -106,58 +102,22 @@ def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too
         assert "left out" not in shown
 
 
-@pytest.mark.parametrize(
-    ("checked", "lag_s"),
-    [
-        (LastCheck(), 9.0),
-        (LastCheck(tables=["public.t"], cut_ts_us=8_000_000), 2.0),  # heartbeats alone came since
-        (LastCheck(tables=["public.other"], cut_ts_us=8_000_000), 9.0),
-    ],
-)
-def test_a_sink_is_as_far_as_a_run_had_nothing_to_do(checked: LastCheck, lag_s: float) -> None:
-    tables = {"public.t": table_plan()}
-    plan = RunPlan(
-        run=1,
-        prefix="p",
-        log="l",
-        cut=Position(1, Lsn(1), 0),
-        cut_ts_us=1_000_000,
-        ts_ms=0,
-        tables=tables,
-    )
-    log = streaming(Position(1, Lsn(9), 0), cut_ts_us=10_000_000)
-    settings = Settings(
-        source={}, capture={"topic.prefix": "p"}, kafka={"bootstrap.servers": "nowhere"}
-    )
-    assert _status(settings, log, plan, None, checked, sink="lakehouse").lag_s == lag_s
-
-
 def _instant(lsn: int) -> Instant:
     position = Position(1, Lsn(lsn), 0)
     return Instant(run=lsn, cut=position, versions={}, committed_us=lsn * 1_000_000)
 
 
 @pytest.mark.parametrize(
-    ("at", "to", "cut", "lag_s", "finished"),
-    [(30, None, 30, 2.0, True), (20, 30, 20, 12.0, False), (20, None, 20, 12.0, True)],
+    ("at", "to", "cut", "finished"),
+    [(30, None, 30, True), (20, 30, 20, False), (20, None, 20, True)],
     ids=["they are where the lakehouse is", "they are being written", "nothing has begun yet"],
 )
 def test_a_search_sink_is_no_further_than_its_joined_documents(
-    at: int, to: int | None, cut: int, lag_s: float, finished: bool
+    at: int, to: int | None, cut: int, finished: bool
 ) -> None:
-    log = streaming(Position(1, Lsn(32), 0)).model_copy(update={"cut_ts_us": 32_000_000})
-    newest = str(_instant(30).cut)
-    lakehouse = SinkStatus(sink="lakehouse", cut=newest, lag_s=2.0)
-    tables = SinkStatus(sink="search", cut=newest, lag_s=0.0)
+    tables = SinkStatus(sink="search", cut=str(Lsn(30)))
     record = DocumentRecord.model_construct(
         serves=Mock(), at=_instant(at), to=_instant(to) if to else None
     )
-    status = with_documents(tables, [record], lakehouse, log)
-    assert (status.cut, status.lag_s, status.finished) == (str(_instant(cut).cut), lag_s, finished)
-
-
-def test_what_joined_documents_lack_is_unknown_where_the_log_is() -> None:
-    record = DocumentRecord.model_construct(serves=Mock(), at=_instant(20))
-    tables = SinkStatus(sink="search", cut=str(_instant(30).cut), lag_s=0.0)
-    assert with_documents(tables, [record], None, None).lag_s is None
-    assert with_documents(tables, [DocumentRecord()], None, None) == tables
+    status = with_documents(tables, [record, DocumentRecord()])
+    assert (status.cut, status.finished) == (str(Lsn(cut)), finished)

@@ -36,7 +36,10 @@ class TableStatus(BaseModel):
     left_unread: bool = False
     """Whether nobody reads the rest: the table is gone, or was left out."""
     percent: float
-    rows: int
+    rows: int | None = None
+    """About how many the table has, by the source's catalog; None: not known."""
+    snapshot_rows: int
+    """How many the read under way, or the last one, has brought."""
     bytes_done: int | None = None
     bytes_total: int | None = None
     """Of the heap's pages, by the read under way or the last one; None: not known."""
@@ -64,8 +67,11 @@ class TableStatus(BaseModel):
     """... and what that waits for."""
 
 
-def table_status(state: TableState, now_ms: int) -> TableStatus:
-    """How far a table's rows are in the log, by its state there, at a time (ms since 1970)."""
+def table_status(state: TableState, now_ms: int, rows: int | None = None) -> TableStatus:
+    """How far a table's rows are in the log, by its state there, at a time (ms since 1970).
+
+    ``rows`` is about how many it has at the source.
+    """
     # Of a whole table, what is counted is of another read, which tells its own pace.
     took_ms = now_ms - state.begun_ms if state.initial and state.begun_ms else 0
     rate, left_s = _pace(state.rows_sent, state.share_read, took_ms)
@@ -75,7 +81,8 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         phase=state.phase,
         left_unread=state.is_left_unread,
         percent=100.0 * state.share_read,
-        rows=state.rows_sent,
+        rows=rows,
+        snapshot_rows=state.rows_sent,
         bytes_done=state.pages_done * state.block_bytes if state.block_bytes else None,
         bytes_total=state.pages_total * state.block_bytes if state.block_bytes else None,
         rows_per_s=rate,

@@ -1,0 +1,313 @@
+"""Reports of runs, tables and the daemon ⇄ their topics: one writer, one reader.
+
+Whoever reports never waits for it: a thread of its own connects, makes the topics where nobody has,
+and writes. What can't be written is said once, and costs nothing more.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple, Self
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from cdc.errors import LogMissingError, LogUnreachableError, MillraceError
+from cdc.kafka import options
+from cdc.kafka.admin import do_nothing
+from cdc.kafka.errors import log_error
+from cdc.kafka.topics import LogTopics
+from cdc.lines import Lines
+from cdc.log.state import FIRST_STEP, STEP_GROWTH, PartitionReader, StateConsumer
+from cdc.records.reports import (
+    GONE_S,
+    RENEW_S,
+    DaemonReport,
+    RunReport,
+    StateReport,
+    TableReport,
+    report_kind,
+)
+from cdc.records.state import parse_state
+from cdc.records.topics import runs_topic, status_topic
+from cdc.settings import Settings
+
+CLOSE_S: Final = 2.0
+"""How long the end of a process waits for its last reports."""
+_FLUSH_S: Final = 0.05
+_AGAIN_S: Final = 60.0
+"""After a failure, the next try comes so much later."""
+_PRODUCER: Final = {"linger.ms": "0", "message.timeout.ms": "30000"}
+
+
+@dataclass(slots=True)
+class Reports:
+    """The newest reports.
+
+    Runs by sink and job: the last that ended, and those under way. Tables by sink and name, daemons
+    by slot.
+    """
+
+    ended: dict[tuple[str, str], RunReport] = field(default_factory=dict)
+    running: dict[tuple[str, str], RunReport] = field(default_factory=dict)
+    tables: dict[tuple[str, str], TableReport] = field(default_factory=dict)
+    daemons: dict[str, DaemonReport] = field(default_factory=dict)
+
+    def take(self, report: StateReport) -> None:
+        """Take in a report, unless one of a newer run is there already."""
+        match report:
+            case RunReport():
+                runs, name = self._runs(report), (report.sink, report.job)
+                if name not in runs or report.started_ms >= runs[name].started_ms:
+                    runs[name] = report
+            case TableReport():
+                table = report.sink, report.table
+                before = self.tables.get(table)
+                if before is None or report.reported_ms >= before.reported_ms:
+                    self.tables[table] = report
+            case DaemonReport():
+                self.daemons[report.slot] = report
+
+    def _runs(self, report: RunReport) -> dict[tuple[str, str], RunReport]:
+        return self.running if report.ended_ms is None else self.ended
+
+    def drop(self, key: bytes) -> None:
+        """Forget what stands under the key of a tombstone."""
+        match json.loads(key):
+            case {"slot": slot}:
+                self.daemons.pop(slot, None)
+            case {"running": sink, "job": job}:
+                self.running.pop((sink, job), None)
+            case {"sink": sink, "job": job}:
+                self.ended.pop((sink, job), None)
+            case {"sink": sink, "table": table}:
+                self.tables.pop((sink, table), None)
+
+    def has(self, report: TableReport) -> bool:
+        """Whether a table's report says nothing new."""
+        before = self.tables.get((report.sink, report.table))
+        if before is None:
+            return False
+        # A run that has nothing new for a table doesn't know when its cut was committed.
+        committed_us = report.cut_ts_us or before.cut_ts_us
+        same = {"reported_ms": before.reported_ms, "cut_ts_us": committed_us}
+        return before == report.model_copy(update=same)
+
+    def of_sink(self, sink: str) -> list[TableReport]:
+        """The tables of a sink."""
+        return [report for (name, _), report in self.tables.items() if name == sink]
+
+
+class ReportReader:
+    """Reads the newest reports, and when it is called again what was written since."""
+
+    def __init__(
+        self,
+        kafka_options: Mapping[str, str],
+        prefix: str,
+        while_waiting: Callable[[], None] = do_nothing,
+    ) -> None:
+        self._client = StateConsumer(kafka_options, while_waiting)
+        self._topic = status_topic(prefix)
+        self._runs_topic = runs_topic(prefix)
+        self._end = 0
+        self._reports = Reports()
+
+    def has_topic(self) -> bool:
+        """Whether anybody has made the topic."""
+        return PartitionReader(self._client, self._topic).exists()
+
+    def read(self) -> Reports:
+        """All that is there by now; nothing where nobody has made the topic."""
+        reader = PartitionReader(self._client, self._topic)
+        low, stop = reader.bounds()
+        if stop < self._end:  # another topic of that name
+            self._end, self._reports = 0, Reports()
+        for message in reader.read(max(low, self._end), stop):
+            key, value = message.key() or b"", message.value()
+            kind = report_kind(key)
+            if kind is None:
+                continue
+            if value is None:
+                self._reports.drop(key)
+            else:
+                self._reports.take(parse_state(kind, value, self._topic))
+        self._end = stop
+        return self._reports
+
+    def last_runs(self, count: int) -> list[RunReport]:
+        """The reports of the runs that ended last, the newest first."""
+        reader = PartitionReader(self._client, self._runs_topic)
+        low, stop = reader.bounds()
+        runs: list[RunReport] = []
+        step = max(FIRST_STEP, count)
+        while stop > low and len(runs) < count:
+            start = max(low, stop - step)
+            values = [message.value() for message in reader.read(start, stop)]
+            older = [parse_state(RunReport, value, self._runs_topic) for value in values if value]
+            runs += reversed(older)
+            stop, step = start, step * STEP_GROWTH
+        return runs[:count]
+
+
+class _Queued(NamedTuple):
+    """What there is to write: a report, and where a run has ended, all tables of its sink."""
+
+    report: RunReport | DaemonReport
+    tables: tuple[TableReport, ...] | None = None
+    listed: bool = False
+
+
+class ReportWriter:
+    """Writes reports behind the back of whoever makes them; a context manager that ends with them.
+
+    ``warn`` gets a line that says why none are written.
+    """
+
+    def __init__(self, settings: Settings, warn: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._warn = warn
+        self._queue: SimpleQueue[_Queued | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._running: RunReport | None = None
+        self._topics: _ReportTopics | None = None
+        self._again_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+
+    def put(
+        self,
+        report: RunReport | DaemonReport,
+        tables: Iterable[TableReport] | None = None,
+        *,
+        listed: bool = False,
+    ) -> None:
+        """Have a report written, without a wait.
+
+        A run that has ended may come with all tables of its sink, and be ``listed`` among the runs.
+        """
+        self._queue.put(_Queued(report, None if tables is None else tuple(tables), listed))
+
+    def _run(self) -> None:
+        while True:
+            messages = self._taken()
+            is_last = messages[-1:] == [None]
+            try:
+                if self._topics is None and time.monotonic() >= self._again_at:
+                    self._topics = _ReportTopics(self._settings, self._give_up)
+                if self._topics is not None:
+                    self._write(self._topics, [each for each in messages if each is not None])
+                    self._topics.flush(CLOSE_S if is_last else _FLUSH_S)
+            except MillraceError as error:
+                self._fail(error)
+            if is_last:
+                return
+
+    def _taken(self) -> list[_Queued | None]:
+        """What there is to write, or nothing after a while; None is the last of all."""
+        messages: list[_Queued | None] = []
+        with suppress(Empty):
+            messages.append(self._queue.get(timeout=RENEW_S))
+            while True:
+                messages.append(self._queue.get_nowait())
+        return messages
+
+    def _write(self, topics: "_ReportTopics", messages: list[_Queued]) -> None:
+        """Of each state the newest; a run that goes on says so again."""
+        states: dict[bytes, RunReport | DaemonReport | None] = {}
+        for message in messages:
+            report = message.report
+            states[report.key] = report
+            if isinstance(report, RunReport):
+                is_running = report.ended_ms is None
+                self._running = report if is_running else None
+                if not is_running:
+                    states[report.running_key] = None
+                    topics.write_tables(report.sink, message.tables)
+                if message.listed:
+                    topics.add_run(report)
+        if not messages and self._running is not None:
+            states[self._running.key] = self._running
+        deadline_ms = time.time_ns() // 1_000_000 + int(GONE_S * 1_000)
+        for key, state in states.items():
+            is_running = isinstance(state, RunReport) and state.ended_ms is None
+            renewed = {"deadline_ms": deadline_ms}
+            topics.write(key, state.model_copy(update=renewed) if state and is_running else state)
+
+    def _give_up(self) -> None:
+        """Called while brokers don't answer."""
+        if self._closing.is_set():
+            raise LogUnreachableError("the brokers don't answer")
+
+    def _fail(self, error: MillraceError) -> None:
+        self._topics = None
+        self._again_at = time.monotonic() + _AGAIN_S
+        if not isinstance(error, LogUnreachableError | LogMissingError):  # the run itself says so
+            self._warn(Lines(f"warning: runs aren't reported to the log: {error}"))
+
+
+class _ReportTopics:
+    """The topics, as long as nothing fails; raises a log's error where they can't be had."""
+
+    def __init__(self, settings: Settings, while_waiting: Callable[[], None]) -> None:
+        kafka, prefix = settings.kafka, settings.capture.topic_prefix
+        self._status, self._runs = status_topic(prefix), runs_topic(prefix)
+        self._refusal: KafkaError | None = None
+        ignored: dict[str, Any] = {"error_cb": lambda _error: None}
+        config = {**options.producer_options({**kafka, **_PRODUCER}, None), **ignored}
+        self._producer = options.client(Producer, config, kafka)  # it connects meanwhile
+        reader = ReportReader(kafka, prefix, while_waiting)
+        if not reader.has_topic():
+            if settings.captures_itself:  # the daemon makes them, if this is the log's name
+                raise LogMissingError(f"there is no topic {self._status}")
+            LogTopics(settings, while_waiting).ensure_report_topics()
+        self._written = reader.read()
+
+    def write(self, key: bytes, report: StateReport | None) -> None:
+        """Write a state, or that there is none any more."""
+        self._produce(self._status, key, report)
+
+    def write_tables(self, sink: str, tables: Iterable[TableReport] | None) -> None:
+        """Write those that have moved; tables that the sink doesn't have any more go.
+
+        None: the run doesn't know of its tables.
+        """
+        if tables is None:
+            return
+        reports = {report.key: report for report in tables}
+        for report in reports.values():
+            if not self._written.has(report):
+                self._written.take(report)
+                self.write(report.key, report)
+        for before in self._written.of_sink(sink):
+            if before.key not in reports:
+                self._written.drop(before.key)
+                self.write(before.key, None)
+
+    def add_run(self, report: StateReport) -> None:
+        """Add a run to the list."""
+        self._produce(self._runs, report.key, report)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait for the brokers, but not for long: librdkafka goes on by itself."""
+        self._producer.flush(timeout_s)
+        if (refusal := self._refusal) is not None:
+            raise log_error(refusal, "writing", f"topic {self._status}")
+
+    def _produce(self, topic: str, key: bytes, report: StateReport | None) -> None:
+        value = None if report is None else report.model_dump_json().encode()
+        self._producer.produce(topic, value, key, 0, on_delivery=self._delivered)
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        self._refusal = error or self._refusal

@@ -1,0 +1,134 @@
+"""Offsets → the last committed record behind each, and when its change was committed.
+
+What a sink lacks of a topic, it is told by this: an end offset alone counts transactions' markers.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
+
+from cdc.errors import LogUnreachableError
+from cdc.kafka import options
+from cdc.kafka.admin import LATEST, LogAdmin, do_nothing
+from cdc.kafka.errors import log_error
+from cdc.log.offsets import Offsets
+
+_FIRST_STEP: Final = 16
+_STEP_GROWTH: Final = 64
+_ATTEMPT_S: Final = 0.5
+_PATIENCE_S: Final = 30.0
+_PARSED_BYTES_MAX: Final = 1 << 20
+PartitionKey = tuple[str, int]
+"""A topic and one of its partitions."""
+
+
+class LastRecord(NamedTuple):
+    """A partition's last record: its offset, and when its change was committed (µs since 1970)."""
+
+    offset: int
+    ts_us: int
+
+
+def last_records(
+    kafka_options: Mapping[str, str],
+    starts: Offsets,
+    while_waiting: Callable[[], None] = do_nothing,
+) -> dict[PartitionKey, LastRecord]:
+    """Of each partition the last committed record at or after an offset, if there is one."""
+    return Tails(kafka_options, while_waiting).last(starts)
+
+
+class Tails:
+    """Reads partitions' ends, again and again, by one consumer."""
+
+    def __init__(
+        self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
+    ) -> None:
+        self._while_waiting = while_waiting
+        self._admin = LogAdmin(kafka_options, while_waiting)
+        ignored: dict[str, Any] = {"error_cb": lambda _error: None}
+        config = {**options.reader_options(kafka_options), **ignored}
+        self._consumer = options.client(Consumer, config, kafka_options)
+
+    def last(self, starts: Offsets) -> dict[PartitionKey, LastRecord]:
+        """Of each partition the last committed record at or after an offset, if there is one.
+
+        Where a transaction is open, what it may bring counts as such a record.
+        """
+        places = [(topic, number) for topic, numbers in starts.items() for number in numbers]
+        if not places:
+            return {}
+        written = self._admin.list_offsets(places, LATEST, failed={})
+        ends = self._admin.list_offsets(places, LATEST, IsolationLevel.READ_COMMITTED, {})
+        now_us = time.time_ns() // 1_000
+        last: dict[PartitionKey, LastRecord] = {
+            place: LastRecord(end, now_us) for place, end in ends.items() if end < written[place]
+        }
+        left = {
+            place: end
+            for place, end in ends.items()
+            if place not in last and end > starts[place[0]][place[1]]
+        }
+        step = _FIRST_STEP
+        while left:
+            begun = {
+                (topic, number): max(starts[topic][number], end - step)
+                for (topic, number), end in left.items()
+            }
+            last |= self._read(begun, left)
+            left = {
+                (topic, number): begun[topic, number]
+                for topic, number in left.keys() - last.keys()
+                if begun[topic, number] > starts[topic][number]
+            }
+            step *= _STEP_GROWTH
+        return last
+
+    def _read(
+        self, begun: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, LastRecord]:
+        """The last record of each partition from an offset until before an end."""
+        last: dict[PartitionKey, LastRecord] = {}
+        open_places = set(begun)
+        self._consumer.assign([TopicPartition(*place, offset) for place, offset in begun.items()])
+        deadline = time.monotonic() + _PATIENCE_S
+        while open_places:
+            message = self._consumer.poll(_ATTEMPT_S)
+            if message is None:
+                self._while_waiting()
+                if time.monotonic() > deadline:
+                    raise LogUnreachableError("reading the log: nothing came", where="its topics")
+                continue
+            place = message.topic() or "", message.partition() or 0
+            error = message.error()
+            if error is not None and error.name() != "_PARTITION_EOF":
+                raise log_error(error, "reading the log", f"topic {place[0]}")
+            if error is not None:
+                open_places.discard(place)
+                continue
+            offset = message.offset() or 0
+            if offset < ends[place]:
+                last[place] = LastRecord(offset, _committed_us(message, last.get(place)))
+            if offset >= ends[place] - 1:
+                open_places.discard(place)
+        self._consumer.unassign()
+        return last
+
+
+def _committed_us(message: Message, before: LastRecord | None) -> int:
+    """When a record's change was committed; a tombstone follows the record of its own change."""
+    value = message.value()
+    if value is None and before is not None:
+        return before.ts_us
+    written_us = message.timestamp()[1] * 1_000
+    if value is None or len(value) > _PARSED_BYTES_MAX:
+        return written_us
+    try:
+        envelope = json.loads(value)
+        source = envelope.get("payload", envelope)["source"]
+        return int(source.get("ts_us") or source["ts_ms"] * 1_000)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return written_us  # it isn't JSON, or was transformed

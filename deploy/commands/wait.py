@@ -1,0 +1,152 @@
+"""``millrace wait``: return once the sinks show an instant of the source."""
+
+import time
+from contextlib import closing
+from typing import Annotated, Final, Literal, NamedTuple, get_args
+
+import typer
+
+from cdc.errors import ConfigError, ExitCode, MillraceError, SourceUnreachableError
+from cdc.lines import Lines
+from cdc.postgres.connection import connect, query
+from cdc.records.position import Lsn
+from cdc.records.state import Progress
+from cdc.settings import DEFAULT_PATH, Settings
+from deploy.commands.app import ConfigOption
+from deploy.commands.configuration import load_to_connect, seconds
+from deploy.status.shown import Lacking, Outlook, Watched
+from sinks.run.summary import SinkName
+
+_LOOK_S: Final = 0.05
+_BOUNDED: Final = {"statement_timeout": "2s"}
+_SOURCE: Final = """
+SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+            ELSE pg_current_wal_insert_lsn() END::text,
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()
+            ELSE pg_current_wal_flush_lsn() END::text,
+       (SELECT system_identifier::text FROM pg_control_system())
+"""
+
+
+class NotShownError(MillraceError):
+    """A sink doesn't show the instant in time, or can't."""
+
+    exit_code = ExitCode.NOT_SHOWN
+
+
+class SourceEnd(NamedTuple):
+    """Where the source's WAL ends, up to where it is durable, and which cluster's it is."""
+
+    written: Lsn
+    flushed: Lsn
+    system_identifier: str
+
+
+def wait(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    lsn: Annotated[
+        str | None,
+        typer.Option(help="The instant: pg_current_wal_insert_lsn() after your commit."),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="The instant is now, at the source.")] = False,
+    sink: Annotated[Literal[SinkName, "all"], typer.Option(help="Which sinks.")] = "all",
+    timeout: Annotated[str, typer.Option(help="Give up after so long.")] = "30s",
+) -> None:
+    """Wait until the sinks show what was committed up to an instant: read your own writes.
+
+    It starts no run. Exit codes: 0 shown; 37 not in time, or not without a mend: the message says
+    what is missing.
+    """
+    settings = load_to_connect(config)
+    settings.require_own_capture("wait")
+    sinks = _sinks(settings, sink)
+    deadline = time.monotonic() + seconds(timeout)
+    watched = Watched(settings, sinks, max(1.0, seconds(timeout)))
+    instant, end = _instant(settings, lsn, now=now)
+    _require_this_history(settings, watched.progress(), end)
+    while lacking := watched.lacking(instant):
+        lasting = [each for each in lacking if each.outlook is not Outlook.LATER]
+        if lasting or time.monotonic() > deadline:
+            raise _not_shown(settings, instant, lasting or lacking, timeout)
+        time.sleep(_LOOK_S)
+    print(f"{', '.join(sinks)}: {instant} is shown")
+
+
+def _sinks(settings: Settings, wanted: str) -> tuple[str, ...]:
+    sinks = tuple(
+        name
+        for name in get_args(SinkName)
+        if getattr(settings, name) is not None and wanted in {name, "all"}
+    )
+    if not sinks:
+        what = "any sink" if wanted == "all" else f"a sink {wanted}"
+        raise ConfigError(
+            f"the configuration doesn't have {what}",
+            where="[lakehouse], [search]",
+            remedy="add its section, or name another one: --sink",
+        )
+    return sinks
+
+
+def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, SourceEnd | None]:
+    """The instant, and where the source is, as far as it answers."""
+    if now == (lsn is not None):
+        raise ConfigError("name one instant", remedy="--lsn X, or --now")
+    if lsn is None:
+        end = _source_end(settings)
+        return end.written, end
+    try:
+        instant = Lsn.parse(lsn)
+    except ValueError:
+        raise ConfigError(f"not an LSN: {lsn}", where="--lsn", remedy="as 16/B374D848") from None
+    try:
+        end = _source_end(settings)
+    except SourceUnreachableError:
+        return instant, None
+    if instant > end.written:
+        raise ConfigError(
+            f"the source has written up to {end.written} only: {instant} is of another server, or"
+            " of a timeline that is lost",
+            where="--lsn",
+            remedy="ask the server that [source] names: SELECT pg_current_wal_insert_lsn()",
+        )
+    return instant, end
+
+
+def _source_end(settings: Settings) -> SourceEnd:
+    options = {**settings.source, "connect_timeout": "2"}
+    with closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection:
+        ((written, flushed, identifier),) = query(connection, _SOURCE)
+    return SourceEnd(Lsn.parse(written), Lsn.parse(flushed), identifier)
+
+
+def _require_this_history(
+    settings: Settings, progress: Progress | None, end: SourceEnd | None
+) -> None:
+    """Refuse the LSNs of a history that isn't the log's."""
+    if progress is None or end is None or progress.system_identifier == end.system_identifier:
+        return
+    raise ConfigError(
+        f"the source is cluster {end.system_identifier}, and the log is of cluster"
+        f" {progress.system_identifier}: their LSNs don't compare",
+        where=f"topic.prefix {settings.capture.topic_prefix}",
+        remedy="after a gap: millrace new-epoch; else correct [source]",
+    )
+
+
+def _not_shown(
+    settings: Settings, instant: Lsn, lacking: list[Lacking], timeout: str
+) -> NotShownError:
+    is_late = all(each.outlook is Outlook.LATER for each in lacking)
+    what = f"{instant} isn't shown" + (f" within {timeout}" if is_late else "")
+    lines = [str(each) for each in lacking]
+    if is_late and any(each.part == "the log" for each in lacking):
+        try:
+            end = _source_end(settings)
+        except MillraceError as error:
+            lines.append(f"the source: {error.what}")
+        else:
+            if end.flushed < instant:
+                lines.append(f"the source: it has flushed its WAL up to {end.flushed} only")
+    return NotShownError(Lines("\n  ".join([f"{what}:", *lines])))

@@ -1,0 +1,160 @@
+"""Settings → how all parts are: the source, the log, the daemon and each sink.
+
+It only reads, and each part has two seconds. A part that doesn't answer is *unknown*, with the
+reason; the rest still shows. What somebody has to do something about comes as a problem.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from cdc.errors import MillraceError
+from cdc.log.offsets import log_missing
+from cdc.log.reports import ReportReader, Reports
+from cdc.log.state import StateReader, read_dead_letters
+from cdc.log.tails import LastRecord, PartitionKey, last_records
+from cdc.postgres.checks.standby import why_unread
+from cdc.records.schema import TableName
+from cdc.records.state import Progress, TableState
+from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
+from cdc.settings import Settings
+from deploy.status.asking import Questions, give_up_after
+from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
+from deploy.status.model import Status
+from deploy.status.problems import found_problems, unanswered
+from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, search_status
+from deploy.status.source import SourceStatus, source_status
+from deploy.status.tables import table_status
+
+
+class LogAnswer(NamedTuple):
+    """What the log says of itself, and the reports in it."""
+
+    progress: Progress | None
+    states: list[TableState]
+    dead_letters: dict[str, int]
+    keyed: list[TableName]
+    reports: Reports
+    last: dict[PartitionKey, LastRecord]
+
+
+def collect(settings: Settings) -> Status:
+    """Ask all parts side by side."""
+    asked = Questions()
+    if settings.captures_itself:
+        asked.ask("source", lambda: source_status(settings))
+    asked.ask("log", lambda: _log(settings))
+    if settings.standby is not None:
+        asked.ask("standby", lambda: why_unread(settings))
+    if settings.lakehouse is not None:
+        asked.ask("lakehouse", lambda: _sink(asked, settings, "lakehouse"))
+    if settings.search is not None:
+        asked.ask("search", lambda: _sink(asked, settings, "search"))
+    names = ("source", "log", "standby", "lakehouse", "search")
+    given: dict[str, Any] = {name: asked.answer(name) for name in names}
+    problems = unanswered(given)
+    answers = {
+        name: None if isinstance(each, MillraceError) else each for name, each in given.items()
+    }
+    status = _status(settings, answers)
+    status.problems = [*problems, *found_problems(settings, status, answers)]
+    return status
+
+
+def _log(settings: Settings) -> LogAnswer:
+    """All that the log has to say; raises a log's error where it can't be read."""
+    kafka, prefix = settings.kafka, settings.capture.topic_prefix
+    wait = give_up_after()
+    reader = StateReader(kafka, wait)
+    slot = settings.capture.slot_name
+    progress = reader.last_progress(progress_topic(prefix), slot)
+    if progress is None and settings.captures_itself:
+        raise log_missing(prefix, slot, kafka.get("bootstrap.servers", ""))
+    states = reader.read_all(table_topic(prefix), TableState)
+    dead_letters = read_dead_letters(kafka, dead_letter_topic(prefix), wait)
+    reports = ReportReader(kafka, prefix, wait).read()
+    return LogAnswer(
+        progress,
+        states,
+        Counter(each.table for each in dead_letters.values() if each.outcome is None),
+        keyed_tables(settings, states) if settings.search is not None else [],
+        reports,
+        last_records(kafka, missing_from(reports), wait),
+    )
+
+
+def _sink(asked: Questions, settings: Settings, name: str) -> SinkStatus | None:
+    """A sink's own state, once the log has answered; without its answer some is missing."""
+    log = asked.answer("log")
+    progress, states, keyed = (
+        (log.progress, log.states, log.keyed) if isinstance(log, LogAnswer) else (None, [], [])
+    )
+    if name == "lakehouse":
+        return lakehouse_status(settings, progress, states)
+    return search_status(settings, progress, keyed, states)
+
+
+def _status(settings: Settings, answers: dict[str, Any]) -> Status:
+    source: SourceStatus | None = answers["source"]
+    log: LogAnswer | None = answers["log"]
+    status = Status(
+        slot=source.slot if source else None, is_captured=source.is_captured if source else None
+    )
+    of_sinks = [answers["lakehouse"], answers["search"]]
+    status.sinks = [sink for sink in of_sinks if sink is not None]
+    if log is None:
+        return status
+    now_ms = time.time_ns() // 1_000_000
+    rows = source.rows if source else {}
+    status.tables = [table_status(state, now_ms, rows.get(str(state.name))) for state in log.states]
+    status.dead_letters = log.dead_letters
+    status.daemon = log.reports.daemons.get(settings.capture.slot_name)
+    if (progress := log.progress) is not None:
+        status.position = str(progress.position.commit_lsn)
+        status.epoch, status.timeline = progress.position.epoch, progress.timeline
+        status.events = progress.events
+    status.capture_lag = _capture_lag(settings, source, log)
+    lags = SinkLags(log.reports, log.last)
+    status.sinks = [_with_lags(sink, status.capture_lag, log, lags) for sink in status.sinks]
+    return status
+
+
+def _capture_lag(settings: Settings, source: SourceStatus | None, log: LogAnswer) -> Lag:
+    if not settings.captures_itself:
+        return Lag(unknown="a real Debezium captures, and only it knows")
+    slot = source.slot if source is not None else None
+    return capture_lag(
+        log.progress,
+        settings.capture.heartbeat_source_interval_ms / 1_000,
+        streams=slot is not None and slot.active,
+        waiting_bytes=slot.lag_bytes if slot is not None else None,
+    )
+
+
+def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -> SinkStatus:
+    """A sink with what has been reported of it."""
+    reports = log.reports
+    tables = {report.table: lags.of(report) for report in reports.of_sink(sink.sink)}
+    is_reported = ("lakehouse" if sink.sink == "lakehouse" else "search", "merge") in reports.ended
+    sink_lag = worst(_with_missing(tables, sink, log.states)) if is_reported else sink.sink_lag
+    return sink.model_copy(
+        update={
+            "table_lags": tables,
+            "sink_lag": sink_lag,
+            "lag": sink_lag + capture,
+            "running": reports.running.get((sink.sink, "merge")),
+            "last_run": reports.ended.get((sink.sink, "merge")),
+        }
+    )
+
+
+def _with_missing(
+    tables: dict[str, Lag], sink: SinkStatus, states: Iterable[TableState]
+) -> Iterable[Lag]:
+    """The lags of all tables, and of those that are wanted and that no run has brought yet."""
+    yield from tables.values()
+    in_log = {str(state.name) for state in states if state.is_in_log and not state.gone_ms}
+    for name, source in sink.wanted.items():
+        if name not in tables and source in in_log:
+            yield Lag(unknown=f"no run has brought {name} yet")

@@ -1,0 +1,151 @@
+"""The log's progress, reports and last records → how far each part is behind, or why nobody knows.
+
+*Capture lag* is the age of the newest proof, a heartbeat or a change of the source, that the log
+has all up to then. *Sink lag* is what a derived table lacks of the log: from its cut to the newest
+change there. Their sum is the lag behind the source, and unknown where one of them is.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc.log.offsets import Offsets
+from cdc.log.reports import Reports
+from cdc.log.tails import LastRecord, PartitionKey
+from cdc.records.reports import RunReport, TableReport
+from cdc.records.state import Phase, Progress
+from deploy.status.tables import seconds_text
+
+PROOF_S: Final = 15.0
+"""A proof is too old after so long, or after two heartbeats, whichever is longer."""
+
+
+class Lag(BaseModel):
+    """Seconds, or why they aren't known; never both."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: float | None = None
+    unknown: str = ""
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"unknown, because {self.unknown}"
+        return seconds_text(self.seconds)
+
+    def __add__(self, other: "Lag") -> "Lag":
+        if self.seconds is None:
+            return self
+        if other.seconds is None:
+            return other
+        return Lag(seconds=self.seconds + other.seconds)
+
+
+NOTHING: Final = Lag(seconds=0.0)
+
+
+def worst(lags: Iterable[Lag]) -> Lag:
+    """The largest; unknown where one is."""
+    known = NOTHING
+    for lag in lags:
+        if lag.seconds is None:
+            return lag
+        known = max(known, lag, key=lambda each: each.seconds or 0.0)
+    return known
+
+
+def capture_lag(
+    progress: Progress | None, heartbeat_s: float, *, streams: bool, waiting_bytes: int | None
+) -> Lag:
+    """How old the oldest change may be that the log lacks.
+
+    ``heartbeat_s`` is how often the daemon writes one (0: never); ``streams``: whether the slot is
+    read now; ``waiting_bytes``: how much of its WAL isn't acknowledged (None: not known).
+    """
+    if progress is None or progress.phase is not Phase.STREAMING:
+        why = "no daemon has written the log's progress"
+        return Lag(unknown=why if progress is None else "the first snapshot isn't complete")
+    age_s = max(0.0, time.time() - progress.cut_ts_us / 1e6) if progress.cut_ts_us else math.inf
+    if heartbeat_s and age_s <= max(PROOF_S, 2 * heartbeat_s):
+        return Lag(seconds=age_s)
+    if heartbeat_s:
+        since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
+        return Lag(unknown=f"nothing has come from the source {since}")
+    if waiting_bytes == 0 and streams:
+        return NOTHING  # the server itself says that all was read
+    if waiting_bytes is None:
+        return Lag(unknown="there are no heartbeats, and the source doesn't answer")
+    return Lag(
+        unknown="there are no heartbeats, and "
+        + ("WAL waits to be read" if streams else "nobody reads the slot")
+    )
+
+
+def missing_from(reports: Reports) -> Offsets:
+    """Of each partition the first offset that some derived table doesn't have."""
+    starts: Offsets = {}
+    for report in reports.tables.values():
+        for topic, numbers in report.offsets.items():
+            first = starts.setdefault(topic, {})
+            for number, offset in numbers.items():
+                first[number] = min(offset, first.get(number, offset))
+    return starts
+
+
+class SinkLags:
+    """What derived tables lack of the log, by the last record of each partition."""
+
+    def __init__(self, reports: Reports, last: Mapping[PartitionKey, LastRecord]) -> None:
+        self._reports = reports
+        self._last = last
+
+    def of(self, table: TableReport) -> Lag:
+        """A derived table's."""
+        if not table.shown:
+            return Lag(unknown=f"{table.table} isn't loaded yet")
+        newest_us = self.newest_missing_us(table)
+        if newest_us is None:
+            return Lag(unknown=f"no run has reported what {table.table} is made of")
+        if newest_us == 0:
+            return NOTHING
+        committed_us = max(table.cut_ts_us, self._reached_us(table))
+        if committed_us == 0:
+            return Lag(unknown=f"nobody has reported when the cut of {table.table} was committed")
+        return Lag(seconds=max(0.0, (newest_us - committed_us) / 1e6))
+
+    def newest_missing_us(self, table: TableReport) -> int | None:
+        """When the newest change was committed that it lacks (µs since 1970; 0: it lacks none).
+
+        None: that isn't known.
+        """
+        if not table.made_of:
+            return max(
+                (
+                    last.ts_us
+                    for topic, offsets in table.offsets.items()
+                    for number, offset in offsets.items()
+                    if (last := self._last.get((topic, number))) and last.offset >= offset
+                ),
+                default=0,
+            )
+        newest_us = 0
+        for name in table.made_of:
+            source = self._reports.tables.get(("lakehouse", name))
+            lacks_us = None if source is None else self.newest_missing_us(source)
+            if source is None or lacks_us is None:
+                return None
+            is_newer = source.cut is not None and (table.cut is None or source.cut > table.cut)
+            newest_us = max(newest_us, lacks_us, source.cut_ts_us if is_newer else 0)
+        return newest_us
+
+    def _reached_us(self, table: TableReport) -> int:
+        run = self._reports.ended.get((table.sink, "merge"))
+        return run.cut_ts_us if run is not None and has_reached(run, table) else 0
+
+
+def has_reached(run: RunReport, table: TableReport) -> bool:
+    """Whether a sink's run has brought the table to its cut, also where that had nothing for it."""
+    return not (table.error or table.made_of) and run.exit_code in {0, 3, 34}

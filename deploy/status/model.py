@@ -1,0 +1,53 @@
+"""How all parts are, as ``millrace status --json`` has it."""
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc.errors import MillraceError
+from cdc.records.reports import DaemonReport
+from deploy.status.lag import Lag
+from deploy.status.sinks import SinkStatus
+from deploy.status.source import SlotStatus
+from deploy.status.tables import TableStatus
+
+
+class Problem(BaseModel):
+    """What is wrong, with which part, and what to do about it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    part: str
+    what: str
+    where: str = ""
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, part: str, error: MillraceError) -> "Problem":
+        """A part's error."""
+        return cls(part=part, what=error.what, where=error.where, remedy=error.remedy)
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        remedy = f"\n  → {self.remedy}" if self.remedy else ""
+        return f"{self.part}: {self.what}{where}{remedy}"
+
+
+class Status(BaseModel):
+    """Everything that ``millrace status`` shows."""
+
+    problems: list[Problem] = []
+    slot: SlotStatus | None = None
+    is_captured: bool | None = None
+    """Whether a daemon runs for the slot; None: not known."""
+    daemon: DaemonReport | None = None
+    position: str | None = None
+    """The LSN of the commit up to which the log has all ..."""
+    epoch: int | None = None
+    """... in this history: one more with every ``millrace new-epoch``."""
+    timeline: int | None = None
+    """The source's, when the log was written last: one more with every promotion."""
+    events: int | None = None
+    capture_lag: Lag = Lag(unknown="the log isn't read")
+    tables: list[TableStatus] = []
+    dead_letters: dict[str, int] = {}
+    """How many of each table nobody has dealt with."""
+    sinks: list[SinkStatus] = []

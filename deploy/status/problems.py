@@ -1,0 +1,118 @@
+"""What the parts say → what somebody has to do something about, each with its remedy."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from cdc.errors import LogMissingError, MillraceError
+from cdc.settings import Settings
+from deploy.status.model import Problem, Status
+from deploy.status.sinks import SinkStatus
+from deploy.status.tables import TableStatus, seconds_text
+
+KEEP_LEFT: Final = 0.25
+"""A sink that has less than this share of log.keep left is about to come too late."""
+_PARTS: Final = {"source": "the source", "log": "the log", "search": "search"}
+
+
+def unanswered(given: Mapping[str, Any]) -> list[Problem]:
+    """The parts that didn't answer, or with an error."""
+    problems = []
+    for name, answer in given.items():
+        if isinstance(answer, LogMissingError):
+            problems.append(Problem.of(_PARTS.get(name, name), answer))
+        elif isinstance(answer, MillraceError):
+            problem = Problem.of(_PARTS.get(name, name), answer)
+            what = f"unknown, because {problem.what}"
+            problems.append(problem.model_copy(update={"what": what}))
+    return problems
+
+
+def found_problems(
+    settings: Settings, status: Status, answers: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """What the answers tell."""
+    yield from _of_capture(settings, status, answers)
+    if (unread := answers["standby"]) is not None:
+        yield Problem.of("[snapshot_source]", unread)
+    for table in status.tables:
+        yield from _of_table(table)
+    for name, count in status.dead_letters.items():
+        yield Problem(
+            part=f"table {name}",
+            what=f"{count:,} dead letters wait",
+            remedy="millrace dead-letters list",
+        )
+    for sink in status.sinks:
+        yield from _of_sink(settings, sink)
+
+
+def _of_capture(
+    settings: Settings, status: Status, answers: Mapping[str, Any]
+) -> Iterator[Problem]:
+    source, log = answers["source"], answers["log"]
+    name = settings.capture.slot_name
+    if source is not None:
+        yield from (Problem(part="the source", what=concern) for concern in source.concerns)
+        if not source.is_captured:
+            yield Problem(
+                part="the daemon", what=f"none runs for slot {name}", remedy="millrace run"
+            )
+        if source.slot is None and log is not None:
+            yield Problem(
+                part="the source",
+                what=f"slot {name} is gone, and the log has a gap",
+                remedy="see docs/errors.md, 17: millrace new-epoch reads every table again",
+            )
+    daemon = status.daemon
+    if daemon is not None and daemon.fault:
+        age_s = max(0.0, time.time() - daemon.since_ms / 1_000)
+        yield Problem(
+            part="the daemon",
+            what=f"it starts over, since {seconds_text(age_s)}: {daemon.fault}",
+            remedy=daemon.remedy,
+        )
+    if log is not None and status.capture_lag.seconds is None and settings.captures_itself:
+        yield Problem(part="the log", what=f"its lag is {status.capture_lag}")
+
+
+def _of_table(table: TableStatus) -> Iterator[Problem]:
+    part = f"table {table.table}"
+    again = f"millrace snapshot --reset {table.table}"
+    if table.doubt:
+        word = "set aside" if table.set_aside else "doubtful"
+        remedy = again if table.not_reread else ""
+        what = f"{word}: {table.doubt}"
+        if table.not_reread:
+            what += f"; it isn't read again: {table.not_reread}"
+        yield Problem(part=part, what=what, remedy=remedy)
+    elif table.left_unread and table.gone_since_ms is None:
+        what = "not all rows were read: it was left out"
+        yield Problem(part=part, what=what, remedy=again)
+    for request in table.requests:
+        if request.obstacle:
+            what = f"it can't be read, and is tried again: {request.obstacle}"
+            yield Problem(part=part, what=what)
+
+
+def _of_sink(settings: Settings, sink: SinkStatus) -> Iterator[Problem]:
+    merge = f"millrace merge {sink.sink}"
+    for table, reason in sink.failed.items():
+        yield Problem(part=f"{sink.sink}, {table}", what=reason)
+    last, running = sink.last_run, sink.running
+    now_ms = time.time_ns() // 1_000_000
+    if running is not None and running.is_gone(now_ms):
+        since_s = (now_ms - running.started_ms) / 1_000
+        what = f"a run that began {seconds_text(since_s)} ago is gone: it hasn't ended"
+        yield Problem(part=sink.sink, what=what, remedy=f"{merge} finishes it")
+    if last is not None and last.error:
+        what, _, remedy = last.error.partition("\n  → ")
+        code = f" (exit code {last.exit_code})" if last.exit_code else ""
+        yield Problem(part=sink.sink, what=f"the last run failed{code}: {what}", remedy=remedy)
+    if sink.sink_lag.seconds is None:
+        yield Problem(part=sink.sink, what=f"its lag is {sink.sink_lag}", remedy=merge)
+    keep_s = settings.log.keep.total_seconds()
+    if sink.keep_left_s is not None and sink.keep_left_s < KEEP_LEFT * keep_s:
+        left = seconds_text(max(0.0, sink.keep_left_s))
+        what = f"{left} are left until the log may forget what it hasn't applied (log.keep)"
+        yield Problem(part=sink.sink, what=what, remedy=merge)

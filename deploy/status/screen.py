@@ -1,0 +1,147 @@
+"""How all parts are → lines and tables for people, whole at 80 columns.
+
+Names and LSNs are never cut short: where there is no room, they go on in the next line.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cdc.records.reports import RunReport
+from deploy.status.model import Problem, Status
+from deploy.status.sinks import SinkStatus
+from deploy.status.tables import seconds_text, size_text, state_text, time_text
+
+
+def render(status: Status) -> Group:
+    """The status for people: problems first."""
+    parts: list[RenderableType] = [_problem(problem) for problem in status.problems]
+    if not parts:
+        parts.append(Text("no problems", style="green"))
+    parts += [Text(""), *_capture(status)]
+    if status.tables:
+        parts.append(_tables(status))
+    if status.sinks:
+        parts.append(_sinks(status))
+    parts += [*_indexes(status), *_notes(status)]
+    return Group(*parts)
+
+
+def _problem(problem: Problem) -> Text:
+    return Text(f"PROBLEM {problem}", style="red")
+
+
+def _capture(status: Status) -> Iterator[Text]:
+    slot = status.slot
+    if slot is not None:
+        activity = "active" if slot.active else "not active"
+        if not slot.active and status.is_captured:
+            activity = "not active yet: the daemon reads rows"
+        yield Text(
+            f"slot {slot.name}: {activity}, acknowledged {slot.confirmed_flush_lsn},"
+            f" {size_text(slot.lag_bytes)} to go, {size_text(slot.retained_bytes)} of WAL held back"
+            f" ({slot.invalidation_reason or slot.wal_status or 'unknown'})"
+        )
+    if status.position is not None:
+        yield Text(
+            f"log: {status.events or 0:,} events, up to {status.position} (epoch {status.epoch},"
+            f" timeline {status.timeline}), capture lag {status.capture_lag}"
+        )
+
+
+def _table(*columns: str) -> Table:
+    """A table whose cells go on in the next line, rather than be cut short."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        is_number = column in {"rows", "events", "tables"}
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def _tables(status: Status) -> Table:
+    shown = _table("table", "rows", "snapshot")
+    for table in status.tables:
+        rows = "unknown" if table.rows is None else f"~{table.rows:,}"
+        shown.add_row(Text(table.table), rows, Text(state_text(table)))
+    return shown
+
+
+def _sinks(status: Status) -> Table:
+    shown = _table("sink", "tables", "cut", "behind the source", "last run")
+    for sink in status.sinks:
+        shown.add_row(
+            sink.sink,
+            f"{sink.tables}" + (f", {len(sink.failed)} FAILED" if sink.failed else ""),
+            sink.cut or "none yet",
+            Text(f"{sink.lag}\n(behind the log: {sink.sink_lag})"),
+            Text(_run_text(sink)),
+        )
+    return shown
+
+
+def _run_text(sink: SinkStatus) -> str:
+    """What the sink's last run did, and what the one under way is at."""
+    lines = []
+    now_ms = time.time_ns() // 1_000_000
+    if (running := sink.running) is not None and not running.is_gone(now_ms):
+        done = f", {running.done} of {running.tables} tables" if running.tables else ""
+        lines.append(f"running for {seconds_text((now_ms - running.started_ms) / 1e3)}{done}")
+    if (last := sink.last_run) is not None and last.ended_ms is not None:
+        ago = seconds_text(max(0.0, (now_ms - last.ended_ms) / 1e3))
+        what = f"{last.events:,} events in {seconds_text(last.seconds)}"
+        lines.append(f"{ago} ago: {'nothing to do' if last.exit_code == 3 else what}")
+    if sink.keep_left_s is not None:
+        lines.append(f"log.keep left: {seconds_text(sink.keep_left_s)}")
+    return "\n".join(lines) or "none yet"
+
+
+def _indexes(status: Status) -> Iterator[Table]:
+    """The search indexes; nothing where there is none."""
+    shown = _table("index of", "serves", "cut", "being loaded", "documents refused")
+    for sink in status.sinks:
+        for index in sink.indexes:
+            percent = index.loaded_percent
+            share = f" ({percent:.0f} %)" if percent is not None else ""
+            shown.add_row(
+                Text(index.name),
+                Text(index.index or "none yet"),
+                index.cut or "",
+                Text(f"{index.loading}{share}" if index.loading else ""),
+                f"{index.refused:,} (millrace dead-letters search)" if index.refused else "",
+            )
+    if shown.row_count:
+        yield shown
+
+
+def _notes(status: Status) -> Iterator[Text]:
+    for sink in status.sinks:
+        for text in (*sink.gap_texts(), *sink.doubt_texts(), *sink.drop_texts()):
+            yield Text(text)
+
+
+def runs_table(runs: Sequence[RunReport]) -> Table:
+    """What runs did, the newest first."""
+    shown = _table("ended (UTC)", "run", "cut", "tables", "events", "seconds", "outcome")
+    for run in runs:
+        failed = "".join(f"\n{table}: {reason}" for table, reason in run.failed.items())
+        outcome = run.error or ("FAILED" + failed if failed else "applied")
+        name = sink_name(run)
+        shown.add_row(
+            time_text(run.ended_ms or run.started_ms),
+            f"{name} {run.run}" if run.run else name,
+            run.where,
+            f"{run.done}",
+            f"{run.events:,}",
+            f"{run.seconds:.1f}",
+            Text(outcome if run.job == "merge" or run.error else "done"),
+        )
+    return shown
+
+
+def sink_name(run: RunReport) -> str:
+    """What a run was of."""
+    return run.sink if run.job == "merge" else f"compact {run.sink}"

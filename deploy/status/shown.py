@@ -1,0 +1,176 @@
+"""An instant of the source, and what the log and sinks say → what doesn't show it yet, and why.
+
+An instant is an LSN up to which everything was committed. A derived table shows it if its cut is at
+or past it; or if the log has all up to there, and nothing for that table that it doesn't have.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from cdc.log.reports import ReportReader, Reports
+from cdc.log.state import StateReader
+from cdc.log.tails import Tails
+from cdc.records.position import Lsn
+from cdc.records.reports import RunReport, TableReport
+from cdc.records.state import Phase, Progress, TableState
+from cdc.records.topics import progress_topic, table_topic
+from cdc.settings import Settings
+from deploy.status.asking import give_up_after
+from deploy.status.lag import SinkLags, has_reached, missing_from
+from deploy.status.tables import seconds_text, time_text
+from sinks.changes.derived import derived_tables
+
+
+class Outlook(StrEnum):
+    """What is to be made of a derived table that doesn't show an instant."""
+
+    LATER = "later"
+    """A merge brings it there."""
+    NEVER = "never"
+    """Nothing does, until somebody mends what is wrong."""
+    UNKNOWN = "unknown"
+    """Nobody says how far it is."""
+
+
+class Lacking(NamedTuple):
+    """What doesn't show the instant, why, and what to expect."""
+
+    part: str
+    why: str
+    outlook: Outlook = Outlook.LATER
+
+    def __str__(self) -> str:
+        return f"{self.part}: {self.why}"
+
+
+class Watched:
+    """The log's state topics, read again at each moment; ``sinks`` are those that are asked of."""
+
+    def __init__(self, settings: Settings, sinks: tuple[str, ...], patience_s: float) -> None:
+        self._settings = settings
+        self._sinks = sinks
+        kafka, prefix = settings.kafka, settings.capture.topic_prefix
+        wait = give_up_after(patience_s)
+        self._states = StateReader(kafka, wait)
+        self._reports = ReportReader(kafka, prefix, wait)
+        self._tails = Tails(kafka, wait)
+
+    def progress(self) -> Progress | None:
+        """How far the log is."""
+        capture = self._settings.capture
+        return self._states.last_progress(progress_topic(capture.topic_prefix), capture.slot_name)
+
+    def lacking(self, instant: Lsn) -> list[Lacking]:
+        """What doesn't show the instant; nothing once all of it does."""
+        progress = self.progress()
+        if progress is None:
+            return [Lacking("the log", "no daemon has written any", Outlook.NEVER)]
+        reports = self._reports.read()
+        topic = table_topic(self._settings.capture.topic_prefix)
+        states = {str(each.name): each for each in self._states.read_all(topic, TableState)}
+        lacking = list(_unready(states, _sources(self._settings, self._sinks, states, reports)))
+        is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
+        if not is_logged:
+            lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))
+        moment = _Moment(reports, instant, progress.position.epoch)
+        behind = [
+            each for sink in self._sinks for each in moment.behind(self._settings, sink, states)
+        ]
+        if behind and is_logged:
+            # What a merge would bring is asked for only now: it takes longest.
+            last = self._tails.last(missing_from(reports))
+            moment.lags = SinkLags(reports, last)
+            behind = [
+                each for sink in self._sinks for each in moment.behind(self._settings, sink, states)
+            ]
+        return lacking + behind
+
+
+def _unready(states: dict[str, TableState], names: set[str]) -> Iterator[Lacking]:
+    """Captured tables whose rows may be wrong, or aren't all there: no derived one is right."""
+    for name in sorted(names & states.keys()):
+        state = states[name]
+        if state.gone_ms:
+            continue
+        if state.doubt is not None:
+            word = "set aside" if state.is_set_aside else "doubtful"
+            yield Lacking(f"table {name}", f"{word}: {state.doubt.reason}", Outlook.NEVER)
+        elif state.phase is not Phase.STREAMING:
+            yield Lacking(f"table {name}", "its snapshot isn't complete", Outlook.NEVER)
+
+
+class _Moment:
+    """The reports of one moment; ``lags`` says what tables lack, once that is known."""
+
+    def __init__(self, reports: Reports, instant: Lsn, epoch: int) -> None:
+        self._reports = reports
+        self._instant = instant
+        self._epoch = epoch
+        self.lags: SinkLags | None = None
+
+    def behind(
+        self, settings: Settings, sink: str, states: dict[str, TableState]
+    ) -> Iterator[Lacking]:
+        """The derived tables of a sink that don't show the instant."""
+        run = self._reports.ended.get((sink, "merge"))
+        running = self._reports.running.get((sink, "merge"))
+        if run is None and running is None:
+            yield Lacking(sink, "no run has reported how far it is", Outlook.UNKNOWN)
+            return
+        tables = {report.table: report for report in self._reports.of_sink(sink)}
+        for name in _wanted(settings, sink, states) - tables.keys():
+            yield Lacking(f"{sink}, {name}", "no run has brought it yet")
+        for name, report in tables.items():
+            if not self._shows(report, run):
+                yield Lacking(f"{sink}, {name}", self._why(report, run, running))
+
+    def _shows(self, report: TableReport, run: RunReport | None) -> bool:
+        if not report.shown or report.error:
+            return False
+        cuts = [report.cut]
+        if run is not None and has_reached(run, report):
+            cuts.append(run.cut)
+        if any(cut and (cut.epoch, cut.commit_lsn) >= (self._epoch, self._instant) for cut in cuts):
+            return True
+        return self.lags is not None and self.lags.newest_missing_us(report) == 0
+
+    def _why(self, report: TableReport, run: RunReport | None, running: RunReport | None) -> str:
+        if report.error:
+            return f"the last run couldn't apply to it: {report.error}"
+        if not report.shown:
+            return "it isn't loaded yet"
+        cut = report.cut.commit_lsn if report.cut is not None else "nothing"
+        why = f"it has all up to {cut}"
+        if running is not None:
+            return f"{why}; a run is under way since {time_text(running.started_ms)} UTC"
+        if run is None or run.ended_ms is None:
+            return why
+        due = ""
+        if run.next_due_ms is not None:
+            due = f", the next is due in {seconds_text((run.next_due_ms - run.ended_ms) / 1e3)}"
+        return f"{why}; the last run ended {time_text(run.ended_ms)} UTC{due}"
+
+
+def _sources(
+    settings: Settings, sinks: tuple[str, ...], states: dict[str, TableState], reports: Reports
+) -> set[str]:
+    """The captured tables that what the sinks have is made of."""
+    sources = {report.source for sink in sinks for report in reports.of_sink(sink)}
+    if settings.search is not None and "search" in sinks:
+        sources |= {*(settings.search.tables or ())}
+        sources |= {name for each in settings.search.documents for name in each.tables()}
+    if settings.lakehouse is not None and "lakehouse" in sinks:
+        sources |= {each.source for each in derived_tables(settings.lakehouse, states).values()}
+    return sources
+
+
+def _wanted(settings: Settings, sink: str, states: dict[str, TableState]) -> set[str]:
+    """Derived tables that there are to be."""
+    in_log = {name for name, state in states.items() if state.is_in_log and not state.gone_ms}
+    if sink == "lakehouse" and settings.lakehouse is not None:
+        return set(derived_tables(settings.lakehouse, in_log))
+    search = settings.search
+    if search is None:
+        return set()
+    return {document.name for document in search.documents}

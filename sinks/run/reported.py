@@ -1,0 +1,105 @@
+"""A run → its reports to the log: under way, how far, ended, and each table that has moved."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from cdc.errors import ExitCode, MillraceError
+from cdc.log.reports import ReportWriter
+from cdc.records.reports import RunKind, RunReport, TableReport
+from sinks.run.summary import RunSummary, Standing, errors_of
+
+
+class ReportedRun:
+    """One run of a sink; a context manager that reports its beginning, and its end if it has one.
+
+    A run that is interrupted says so. One that finds nothing to do is no run to be listed.
+    """
+
+    def __init__(
+        self, reports: ReportWriter, sink: str, job: RunKind, next_in_s: float | None = None
+    ) -> None:
+        self._reports = reports
+        self._next_in_s = next_in_s
+        self._report = RunReport(sink=sink, job=job, started_ms=_now_ms())
+
+    def __enter__(self) -> Self:
+        self._reports.put(self._report)
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        failure: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._report.ended_ms is not None:
+            return
+        match failure:
+            case None:
+                self._finish(exit_code=ExitCode.OK)
+            case MillraceError():
+                self._finish(exit_code=failure.exit_code, error=str(failure))
+            case Exception():
+                self._finish(
+                    exit_code=ExitCode.BUG, error=f"internal error: {type(failure).__name__}"
+                )
+            case _:
+                self._finish(exit_code=ExitCode.INTERRUPTED, error="interrupted")
+
+    def progress(self, done: int, tables: int) -> None:
+        """Tell that so many tables are done, of so many."""
+        self._report = self._report.model_copy(update={"done": done, "tables": tables})
+        self._reports.put(self._report)
+
+    def end(self, done: RunSummary | MillraceError) -> None:
+        """Tell how it has ended, and where its tables are."""
+        if isinstance(done, MillraceError):
+            self._finish(exit_code=done.exit_code, error=str(done))
+            return
+        counts = ("events", "inserted", "updated", "deleted")
+        self._finish(
+            [self._table(name, standing) for name, standing in sorted(done.standing.items())],
+            run=done.last_run,
+            cut=done.reached,
+            where=done.cut,
+            cut_ts_us=done.reached_ts_us,
+            tables=len(done.standing),
+            done=len(done.tables),
+            failed=errors_of(done.tables),
+            exit_code=done.exit_code,
+            **{name: sum(getattr(table, name) for table in done.tables) for name in counts},
+        )
+
+    def _finish(self, moved: list[TableReport] | None = None, **how: object) -> None:
+        ended_ms = _now_ms()
+        next_in_s = self._next_in_s
+        report = self._report.model_copy(
+            update={
+                "ended_ms": ended_ms,
+                "seconds": round((ended_ms - self._report.started_ms) / 1_000, 3),
+                "next_due_ms": None if next_in_s is None else ended_ms + int(next_in_s * 1_000),
+                **how,
+            }
+        )
+        self._report = report
+        self._reports.put(report, moved, listed=report.exit_code != ExitCode.NOTHING_TO_DO)
+
+    def _table(self, name: str, standing: Standing) -> TableReport:
+        return TableReport(
+            sink=self._report.sink,
+            table=name,
+            source=standing.source,
+            offsets={topic: dict(offsets) for topic, offsets in standing.offsets.items()},
+            made_of=standing.made_of,
+            run=standing.run,
+            cut=standing.cut,
+            cut_ts_us=standing.cut_ts_us,
+            shown=standing.shown,
+            error=standing.error,
+            reported_ms=self._report.started_ms,
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""Tests of deploy/status that need neither a server nor Spark."""
