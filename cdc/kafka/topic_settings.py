@@ -1,8 +1,9 @@
 """A topic's kind and log.keep → the settings that keep the promise, and those that break it."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from cdc.records.schema import Column, TableName
 from cdc.records.topics import Cleanup
 
 STATE_CONFIG: Final[Mapping[str, str]] = {
@@ -12,6 +13,27 @@ STATE_CONFIG: Final[Mapping[str, str]] = {
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
+
+
+class TopicTable(Protocol):
+    """A table as its topic needs it: the name, and columns that say whether it has a key."""
+
+    @property
+    def name(self) -> TableName:
+        """Schema and name."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns, those of the key marked."""
+
+
+class WantedTopic(NamedTuple):
+    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist."""
+
+    name: str
+    partitions: int
+    cleanup: Cleanup
+    recorded: bool = False
 
 
 def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:

@@ -20,10 +20,8 @@ from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
-from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.topic_settings import STATE_CONFIG, TopicTable, WantedTopic
 from cdc.kafka.wanted_topics import (
-    TopicTable,
-    WantedTopic,
     data_config,
     new_topic,
     state_topics,

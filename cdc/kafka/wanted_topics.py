@@ -4,7 +4,7 @@ Whoever makes topics, and whoever only looks at them, want the same ones.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from confluent_kafka.cimpl import NewTopic
 
@@ -12,8 +12,7 @@ from cdc.errors import TopicMismatchError
 from cdc.kafka.admin import TopicDescription
 from cdc.kafka.copies import MIN_ISR, Copies
 from cdc.kafka.options import MESSAGE_BYTES_MAX
-from cdc.kafka.topic_settings import promised, setting_findings
-from cdc.records.schema import Column, TableName
+from cdc.kafka.topic_settings import TopicTable, WantedTopic, promised, setting_findings
 from cdc.records.state import TableState
 from cdc.records.topics import (
     Cleanup,
@@ -28,27 +27,6 @@ from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.settings.model import LogSettings
 
 START_OVER: Final = "start over: millrace drop --yes --topics, then millrace run"
-
-
-class TopicTable(Protocol):
-    """A table as its topic needs it: the name, and columns that say whether it has a key."""
-
-    @property
-    def name(self) -> TableName:
-        """Schema and name."""
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns, those of the key marked."""
-
-
-class WantedTopic(NamedTuple):
-    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist."""
-
-    name: str
-    partitions: int
-    cleanup: Cleanup
-    recorded: bool = False
 
 
 def state_topics(prefix: str) -> list[WantedTopic]:

@@ -12,9 +12,8 @@ from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.kafka.probe import ClusterProbe, TopicRights
-from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.topic_settings import STATE_CONFIG, WantedTopic
 from cdc.kafka.wanted_topics import (
-    WantedTopic,
     data_config,
     new_topic,
     state_topics,
@@ -22,7 +21,7 @@ from cdc.kafka.wanted_topics import (
     topics_beside,
     wanted_topic,
 )
-from cdc.records.topics import made_topic
+from cdc.records.topics import made_topic, runs_topic, status_topic
 from deploy.check.result import Area, Level
 from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
@@ -91,10 +90,12 @@ class _TopicsCheck:
         yield from self._rights(existing, [each for each in wanted if each[0].name not in names])
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
-        own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
+        more = (made_topic(self.prefix), status_topic(self.prefix))
+        own = [*state_topics(self.prefix), *(WantedTopic(name, 1, "compact") for name in more)]
         yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
         capture = self.settings.capture
-        for name in filter(None, (capture.signal_topic, capture.notification_topic)):
+        channels = (capture.signal_topic, capture.notification_topic, runs_topic(self.prefix))
+        for name in filter(None, channels):
             if name not in self.cluster.topics:  # one that exists is left as it is
                 yield _RequestedTopic(WantedTopic(name, 1, "delete"), {}, self.keep_ms)
         for beside in topics_beside(self.settings.capture):

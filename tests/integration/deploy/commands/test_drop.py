@@ -10,8 +10,8 @@ import pytest
 from cdc.errors import ExitCode, LogAccessError
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.kafka.admin import LogAdmin
+from cdc.kafka.topic_settings import WantedTopic
 from cdc.kafka.topics import LogTopics
-from cdc.kafka.wanted_topics import WantedTopic
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic, made_topic, progress_topic
 from deploy.commands import ddl_trigger
