@@ -12,6 +12,8 @@ from deploy.status.tables import TableStatus, seconds_text
 
 KEEP_LEFT: Final = 0.25
 """A sink that has less than this share of log.keep left is about to come too late."""
+OVERDUE_S: Final = 120.0
+"""Without news, or after failures, `merge --follow` rests for a minute."""
 _PARTS: Final = {"source": "the source", "log": "the log", "search": "search"}
 
 
@@ -43,8 +45,11 @@ def found_problems(
             what=f"{count:,} dead letters wait",
             remedy="millrace dead-letters list",
         )
+    is_merging = any(sink.running is not None for sink in status.sinks)
     for sink in status.sinks:
         yield from _of_sink(settings, sink)
+        if not is_merging:
+            yield from _overdue(sink)
 
 
 def _of_capture(
@@ -93,6 +98,17 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
         if request.obstacle:
             what = f"it can't be read, and is tried again: {request.obstacle}"
             yield Problem(part=part, what=what)
+
+
+def _overdue(sink: SinkStatus) -> Iterator[Problem]:
+    """A run that doesn't come, where one was announced: how far it is behind tells nothing of it."""
+    last = sink.last_run
+    if last is None or last.next_due_ms is None:
+        return
+    late_s = time.time() - last.next_due_ms / 1_000
+    if late_s > OVERDUE_S:
+        what = f"its next run was due {seconds_text(late_s)} ago"
+        yield Problem(part=sink.sink, what=what, remedy=f"millrace merge {sink.sink} --follow")
 
 
 def _of_sink(settings: Settings, sink: SinkStatus) -> Iterator[Problem]:
