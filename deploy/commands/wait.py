@@ -8,12 +8,13 @@ import typer
 
 from cdc.errors import ConfigError, ExitCode, MillraceError, SourceUnreachableError
 from cdc.lines import Lines
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import bounded, connect, query
 from cdc.records.position import Lsn
 from cdc.records.state import Progress
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect, seconds
+from deploy.status.asking import PATIENCE_S
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 
@@ -120,8 +121,11 @@ def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, So
 
 
 def _source_end(settings: Settings) -> SourceEnd:
-    options = {**settings.source, "connect_timeout": "2"}
-    with closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection:
+    options = {**settings.source, "connect_timeout": str(int(PATIENCE_S))}
+    with (
+        closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection,
+        bounded(connection, PATIENCE_S),  # the server may stop after it has let us in
+    ):
         ((written, flushed, identifier, is_standby),) = query(connection, _SOURCE)
     # A standby that restores WAL from an archive has received none.
     return SourceEnd(Lsn.parse(written), Lsn.parse(flushed or written), identifier, is_standby)

@@ -107,6 +107,9 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
     of_sinks = [answers["lakehouse"], answers["search"]]
     status.sinks = [sink for sink in of_sinks if sink is not None]
     if log is None:
+        why = Lag(unknown="the log isn't read")
+        lags = {"sink_lag": why, "lag": why}
+        status.sinks = [sink.model_copy(update=lags) for sink in status.sinks]
         return status
     now_ms = time.time_ns() // 1_000_000
     rows = source.rows if source else {}
@@ -118,8 +121,8 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
         status.epoch, status.timeline = progress.position.epoch, progress.timeline
         status.events = progress.events
     status.capture_lag = _capture_lag(settings, source, log)
-    lags = SinkLags(log.reports, log.last)
-    status.sinks = [_with_lags(sink, status.capture_lag, log, lags) for sink in status.sinks]
+    by_sink = SinkLags(log.reports, log.last)
+    status.sinks = [_with_lags(sink, status.capture_lag, log, by_sink) for sink in status.sinks]
     return status
 
 
