@@ -45,6 +45,15 @@ def lacking(settings: Settings, sink: str) -> dict[str, Outlook]:
     return {str(each): each.outlook for each in Watched(settings, (sink,), 10).lacking(Lsn(1))}
 
 
+def why_unknown(settings: Settings) -> str:
+    """Why the lakehouse's lag is unknown, once brokers answer in time: the machine may be busy."""
+    deadline = time.monotonic() + 20
+    while True:
+        shown = collect(settings)
+        if shown.events is not None or time.monotonic() > deadline:
+            return shown.sinks[0].sink_lag.unknown
+
+
 def reported(settings: Settings, *tables: TableReport, sink: str = "lakehouse", **run: Any) -> None:
     """Report a run as merges do."""
     now_ms = time.time_ns() // 1_000_000
@@ -85,17 +94,17 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     # A topic that isn't there, or can't be read, isn't one in which nothing is missing.
     reported(settings, keyless, table(progress, offsets={"nowhere": {0: 1}}))
     assert "it has all up to" in str(lacking(settings, "lakehouse"))
-    assert "topic nowhere: " in collect(settings).sinks[0].sink_lag.unknown
+    assert "topic nowhere: " in why_unknown(settings)
 
     # Another log of the same name has other offsets.
-    other = {"log": "before", "cut": Position(1, Lsn(1 << 40), 0)}
+    other: dict[str, Any] = {"log": "before", "cut": Position(1, Lsn(1 << 40), 0)}
     reported(settings, keyless, table(progress, **other), **other)
     assert "no run has reported" in str(lacking(settings, "lakehouse"))
-    assert "no run has reported" in collect(settings).sinks[0].sink_lag.unknown
+    assert "no run has reported" in why_unknown(settings)
 
     # The lakehouse was removed: its reports are of runs that it doesn't know.
     reported(settings, keyless, table(progress, run=7), log=progress.log, run=7)
-    assert "it was made again since" in collect(settings).sinks[0].sink_lag.unknown
+    assert "it was made again since" in why_unknown(settings)
     # A first run begins: what was reported before is of another lakehouse.
     with ReportWriter(settings, pytest.fail) as reports:
         reports.put(RunReport(sink="lakehouse", started_ms=time.time_ns() // 1_000_000), [])
