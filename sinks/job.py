@@ -105,7 +105,9 @@ class Jobs:
         try:
             for name, run in self._runs.items():
                 with ReportedRun(self._reports, name, "merge", next_in_s) as reported:
-                    done = _result(run, replace(context, progress=reported.progress), log)
+                    begins, progress = reported.begins, reported.progress
+                    own = replace(context, begins=begins, progress=progress)
+                    done = _result(run, own, log)
                     reported.end(done)
                 if isinstance(done, MillraceError):
                     log.forget()

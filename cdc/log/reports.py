@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, Self
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.errors import LogMissingError, LogUnreachableError, MillraceError
 from cdc.kafka import options
 from cdc.kafka.admin import do_nothing
-from cdc.kafka.errors import log_error
+from cdc.kafka.errors import log_error, reason
 from cdc.kafka.topics import LogTopics
 from cdc.lines import Lines
 from cdc.log.state import FIRST_STEP, STEP_GROWTH, PartitionReader, StateConsumer
@@ -61,12 +61,13 @@ class Reports:
         match report:
             case RunReport():
                 runs, name = self._runs(report), (report.sink, report.job)
-                if name not in runs or report.started_ms >= runs[name].started_ms:
+                before_run = runs.get(name)
+                if before_run is None or _is_newer_run(report, before_run):
                     runs[name] = report
             case TableReport():
                 table = report.sink, report.table
                 before = self.tables.get(table)
-                if before is None or report.reported_ms >= before.reported_ms:
+                if before is None or _is_newer_table(report, before):
                     self.tables[table] = report
             case DaemonReport():
                 self.daemons[report.slot] = report
@@ -96,9 +97,30 @@ class Reports:
         same = {"reported_ms": before.reported_ms, "cut_ts_us": committed_us}
         return before == report.model_copy(update=same)
 
+    def of_log(self, log: str) -> "Reports":
+        """Those of the log of that name: offsets and cuts of another one don't compare."""
+        return Reports(
+            {name: run for name, run in self.ended.items() if run.log in {"", log}},
+            self.running,
+            {name: table for name, table in self.tables.items() if table.log == log},
+            self.daemons,
+        )
+
     def of_sink(self, sink: str) -> list[TableReport]:
         """The tables of a sink."""
         return [report for (name, _), report in self.tables.items() if name == sink]
+
+
+def _is_newer_run(report: RunReport, before: RunReport) -> bool:
+    """Whether a run is newer, also where its machine's clock is behind the other one's."""
+    return report.run > before.run or report.started_ms >= before.started_ms
+
+
+def _is_newer_table(report: TableReport, before: TableReport) -> bool:
+    if report.reported_ms >= before.reported_ms:
+        return True
+    is_further = report.cut is not None and (before.cut is None or report.cut > before.cut)
+    return is_further and report.log == before.log
 
 
 class ReportReader:
@@ -154,7 +176,7 @@ class ReportReader:
 
 
 class _Queued(NamedTuple):
-    """What there is to write: a report, and where a run has ended, all tables of its sink."""
+    """What there is to write: a report, and all tables of its sink, where the run knows them."""
 
     report: RunReport | DaemonReport
     tables: tuple[TableReport, ...] | None = None
@@ -195,7 +217,7 @@ class ReportWriter:
     ) -> None:
         """Have a report written, without a wait.
 
-        A run that has ended may come with all tables of its sink, and be ``listed`` among the runs.
+        A run may come with all tables of its sink, and one that has ended be ``listed``.
         """
         self._queue.put(_Queued(report, None if tables is None else tuple(tables), listed))
 
@@ -234,7 +256,7 @@ class ReportWriter:
                 self._running = report if is_running else None
                 if not is_running:
                     states[report.running_key] = None
-                    topics.write_tables(report.sink, message.tables)
+                topics.write_tables(report.sink, message.tables)
                 if message.listed:
                     topics.add_run(report)
         if not messages and self._running is not None:
@@ -307,7 +329,12 @@ class _ReportTopics:
 
     def _produce(self, topic: str, key: bytes, report: StateReport | None) -> None:
         value = None if report is None else report.model_dump_json().encode()
-        self._producer.produce(topic, value, key, 0, on_delivery=self._delivered)
+        try:
+            self._producer.produce(topic, value, key, 0, on_delivery=self._delivered)
+        except KafkaException as error:  # it is larger than the user's message.max.bytes
+            raise log_error(reason(error), "writing", f"topic {topic}") from None
+        except BufferError:
+            raise LogUnreachableError("the brokers take no more reports") from None
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         self._refusal = error or self._refusal

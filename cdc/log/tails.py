@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 
-from cdc.errors import LogUnreachableError
+from cdc.errors import LogUnreachableError, MillraceError
 from cdc.kafka import options
-from cdc.kafka.admin import LATEST, LogAdmin, do_nothing
+from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin, do_nothing
 from cdc.kafka.errors import log_error
 from cdc.log.offsets import Offsets
 
@@ -21,15 +21,32 @@ _STEP_GROWTH: Final = 64
 _ATTEMPT_S: Final = 0.5
 _PATIENCE_S: Final = 30.0
 _PARSED_BYTES_MAX: Final = 1 << 20
+_NONE: Final = -1
+"""The offset of a record that there isn't."""
 PartitionKey = tuple[str, int]
 """A topic and one of its partitions."""
 
 
 class LastRecord(NamedTuple):
-    """A partition's last record: its offset, and when its change was committed (µs since 1970)."""
+    """A partition's last record: its offset, and when its change was committed (µs since 1970).
+
+    The partition reaches from ``first`` to ``end`` (None: it goes on), or nobody knows that, for
+    the ``unknown`` reason.
+    """
 
     offset: int
     ts_us: int
+    first: int = 0
+    end: int | None = None
+    unknown: str = ""
+
+    def lacks(self, start: int) -> str:
+        """Why what begins at an offset isn't all that there was; empty: it is."""
+        if self.unknown:
+            return self.unknown
+        if self.end is not None and self.end < start:
+            return "it was made again, or has lost records"
+        return "it has forgotten records that aren't applied" if start < self.first else ""
 
 
 def last_records(
@@ -37,7 +54,7 @@ def last_records(
     starts: Offsets,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> dict[PartitionKey, LastRecord]:
-    """Of each partition the last committed record at or after an offset, if there is one."""
+    """Of each partition the last committed record at or after an offset, and its bounds."""
     return Tails(kafka_options, while_waiting).last(starts)
 
 
@@ -54,35 +71,44 @@ class Tails:
         self._consumer = options.client(Consumer, config, kafka_options)
 
     def last(self, starts: Offsets) -> dict[PartitionKey, LastRecord]:
-        """Of each partition the last committed record at or after an offset, if there is one.
+        """Of each partition the last committed record at or after an offset, and its bounds.
 
         Where a transaction is open, what it may bring counts as such a record.
         """
         places = [(topic, number) for topic, numbers in starts.items() for number in numbers]
         if not places:
             return {}
-        written = self._admin.list_offsets(places, LATEST, failed={})
-        ends = self._admin.list_offsets(places, LATEST, IsolationLevel.READ_COMMITTED, {})
+        failed: dict[str, MillraceError] = {}
+        first = self._admin.list_offsets(places, EARLIEST, failed=failed)
+        written = self._admin.list_offsets(places, LATEST, failed=failed)
+        ends = self._admin.list_offsets(places, LATEST, IsolationLevel.READ_COMMITTED, failed)
         now_us = time.time_ns() // 1_000
-        last: dict[PartitionKey, LastRecord] = {
-            place: LastRecord(end, now_us) for place, end in ends.items() if end < written[place]
-        }
-        left = {
-            place: end
-            for place, end in ends.items()
-            if place not in last and end > starts[place[0]][place[1]]
-        }
+        last: dict[PartitionKey, LastRecord] = {}
+        left: dict[PartitionKey, int] = {}
+        begins: dict[PartitionKey, int] = {}
+        for topic, number in places:
+            place, start = (topic, number), starts[topic][number]
+            if topic in failed or not (place in first and place in written and place in ends):
+                why = failed[topic].what if topic in failed else "it doesn't answer"
+                last[place] = LastRecord(_NONE, now_us, unknown=why)
+                continue
+            is_open = ends[place] < written[place]
+            offset = ends[place] if is_open else _NONE
+            last[place] = LastRecord(offset, now_us, first[place], written[place])
+            start = max(start, first[place])
+            if not is_open and ends[place] > start:
+                left[place], begins[place] = ends[place], start
         step = _FIRST_STEP
         while left:
-            begun = {
-                (topic, number): max(starts[topic][number], end - step)
-                for (topic, number), end in left.items()
-            }
-            last |= self._read(begun, left)
+            begun = {place: max(begins[place], end - step) for place, end in left.items()}
+            found = self._read(begun, left)
+            for place, record in found.items():
+                offset, ts_us, *_ = record
+                last[place] = last[place]._replace(offset=offset, ts_us=ts_us)
             left = {
-                (topic, number): begun[topic, number]
-                for topic, number in left.keys() - last.keys()
-                if begun[topic, number] > starts[topic][number]
+                place: begun[place]
+                for place in left.keys() - found.keys()
+                if begun[place] > begins[place]
             }
             step *= _STEP_GROWTH
         return last

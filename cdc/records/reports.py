@@ -28,7 +28,9 @@ class RunReport(BaseModel):
     one that ended, until it ends; it counts as gone after ``deadline_ms``. ``cut`` is
     up to where the sink has all of the log by then; where a real Debezium captures, ``where`` says
     that in words. The last transaction before the cut was committed at ``cut_ts_us`` (µs since
-    1970; 0: not known). ``next_due_ms`` is when the next run begins, where anybody knows.
+    1970; 0: not known). ``next_due_ms`` is when the next run begins, where anybody knows. ``log``
+    is the name of the log that it has read (empty: it has failed before that): a new one under the
+    same topics has another name, and other offsets.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,6 +38,7 @@ class RunReport(BaseModel):
     format: Literal[1] = FORMAT
     sink: str
     job: RunKind = "merge"
+    log: str = ""
     run: int = 0
     started_ms: int
     deadline_ms: int = 0
@@ -75,7 +78,8 @@ class TableReport(BaseModel):
 
     It has all of the topics before ``offsets`` (topic → partition → offset). The ``run`` is the one
     that brought it there; its ``cut`` was committed at ``cut_ts_us``. Joined documents have no
-    offsets, but are made of the derived tables ``made_of`` as they were at the cut. Where it isn't
+    offsets, but are made of the derived tables ``made_of`` as they were at the cut. All of that
+    is of the ``log`` of that name. Where it isn't
     ``shown``, nobody can query it yet. ``error`` is why the last run couldn't apply to it. The run
     that says so began at ``reported_ms`` (ms since 1970).
     """
@@ -85,6 +89,7 @@ class TableReport(BaseModel):
     format: Literal[1] = FORMAT
     sink: str
     table: str
+    log: str = ""
     source: str = ""
     offsets: dict[str, dict[int, int]] = {}
     made_of: tuple[str, ...] = ()

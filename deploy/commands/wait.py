@@ -8,12 +8,13 @@ import typer
 
 from cdc.errors import ConfigError, ExitCode, MillraceError, SourceUnreachableError
 from cdc.lines import Lines
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import bounded, connect, query
 from cdc.records.position import Lsn
 from cdc.records.state import Progress
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect, seconds
+from deploy.status.asking import PATIENCE_S
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 
@@ -24,7 +25,8 @@ SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
             ELSE pg_current_wal_insert_lsn() END::text,
        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()
             ELSE pg_current_wal_flush_lsn() END::text,
-       (SELECT system_identifier::text FROM pg_control_system())
+       (SELECT system_identifier::text FROM pg_control_system()),
+       pg_is_in_recovery()
 """
 
 
@@ -35,11 +37,15 @@ class NotShownError(MillraceError):
 
 
 class SourceEnd(NamedTuple):
-    """Where the source's WAL ends, up to where it is durable, and which cluster's it is."""
+    """Where the source's WAL ends, up to where it is durable, and which cluster's it is.
+
+    On a standby they are what it has replayed, and what it has received.
+    """
 
     written: Lsn
     flushed: Lsn
     system_identifier: str
+    is_standby: bool
 
 
 def wait(
@@ -104,7 +110,7 @@ def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, So
         end = _source_end(settings)
     except SourceUnreachableError:
         return instant, None
-    if instant > end.written:
+    if instant > end.written and not end.is_standby:  # which may only be late
         raise ConfigError(
             f"the source has written up to {end.written} only: {instant} is of another server, or"
             " of a timeline that is lost",
@@ -115,10 +121,14 @@ def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, So
 
 
 def _source_end(settings: Settings) -> SourceEnd:
-    options = {**settings.source, "connect_timeout": "2"}
-    with closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection:
-        ((written, flushed, identifier),) = query(connection, _SOURCE)
-    return SourceEnd(Lsn.parse(written), Lsn.parse(flushed), identifier)
+    options = {**settings.source, "connect_timeout": str(int(PATIENCE_S))}
+    with (
+        closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection,
+        bounded(connection, PATIENCE_S),  # the server may stop after it has let us in
+    ):
+        ((written, flushed, identifier, is_standby),) = query(connection, _SOURCE)
+    # A standby that restores WAL from an archive has received none.
+    return SourceEnd(Lsn.parse(written), Lsn.parse(flushed or written), identifier, is_standby)
 
 
 def _require_this_history(
@@ -147,6 +157,8 @@ def _not_shown(
         except MillraceError as error:
             lines.append(f"the source: {error.what}")
         else:
-            if end.flushed < instant:
+            if end.is_standby and end.written < instant:
+                lines.append(f"the source: a standby, which has replayed up to {end.written} only")
+            elif end.flushed < instant:
                 lines.append(f"the source: it has flushed its WAL up to {end.flushed} only")
     return NotShownError(Lines("\n  ".join([f"{what}:", *lines])))

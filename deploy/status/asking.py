@@ -45,6 +45,8 @@ class Questions:
                 self._given[name] = question()
             except MillraceError as error:
                 self._given[name] = error
+            except Exception as error:  # noqa: BLE001 (a bug in one part hides no other one)
+                self._given[name] = SilentError(f"internal error: {type(error).__name__}")
 
         self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
         self._threads[name].start()

@@ -6,7 +6,7 @@ reason; the rest still shows. What somebody has to do something about comes as a
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cdc.errors import MillraceError
@@ -15,6 +15,7 @@ from cdc.log.reports import ReportReader, Reports
 from cdc.log.state import StateReader, read_dead_letters
 from cdc.log.tails import LastRecord, PartitionKey, last_records
 from cdc.postgres.checks.standby import why_unread
+from cdc.records.reports import RunReport, TableReport
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
@@ -74,6 +75,8 @@ def _log(settings: Settings) -> LogAnswer:
     states = reader.read_all(table_topic(prefix), TableState)
     dead_letters = read_dead_letters(kafka, dead_letter_topic(prefix), wait)
     reports = ReportReader(kafka, prefix, wait).read()
+    if progress is not None:
+        reports = reports.of_log(progress.log)
     return LogAnswer(
         progress,
         states,
@@ -104,6 +107,9 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
     of_sinks = [answers["lakehouse"], answers["search"]]
     status.sinks = [sink for sink in of_sinks if sink is not None]
     if log is None:
+        why = Lag(unknown="the log isn't read")
+        lags = {"sink_lag": why, "lag": why}
+        status.sinks = [sink.model_copy(update=lags) for sink in status.sinks]
         return status
     now_ms = time.time_ns() // 1_000_000
     rows = source.rows if source else {}
@@ -115,8 +121,8 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
         status.epoch, status.timeline = progress.position.epoch, progress.timeline
         status.events = progress.events
     status.capture_lag = _capture_lag(settings, source, log)
-    lags = SinkLags(log.reports, log.last)
-    status.sinks = [_with_lags(sink, status.capture_lag, log, lags) for sink in status.sinks]
+    by_sink = SinkLags(log.reports, log.last)
+    status.sinks = [_with_lags(sink, status.capture_lag, log, by_sink) for sink in status.sinks]
     return status
 
 
@@ -138,6 +144,10 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     tables = {report.table: lags.of(report) for report in reports.of_sink(sink.sink)}
     is_reported = ("lakehouse" if sink.sink == "lakehouse" else "search", "merge") in reports.ended
     sink_lag = worst(_with_missing(tables, sink, log.states)) if is_reported else sink.sink_lag
+    newest = max([each.run for each in _runs_of(reports, sink)], default=0)
+    if sink.run < newest:
+        what = f"its reports are of run {newest}, and it has come to run {sink.run}"
+        sink_lag = Lag(unknown=f"{what}: it was made again since")
     return sink.model_copy(
         update={
             "table_lags": tables,
@@ -149,6 +159,13 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     )
 
 
+def _runs_of(reports: Reports, sink: SinkStatus) -> Iterator[RunReport | TableReport]:
+    """The reports whose runs are the sink's own; joined documents count the lakehouse's."""
+    yield from (table for table in reports.of_sink(sink.sink) if not table.made_of)
+    if (run := reports.ended.get((sink.sink, "merge"))) is not None:
+        yield run
+
+
 def _with_missing(
     tables: dict[str, Lag], sink: SinkStatus, states: Iterable[TableState]
 ) -> Iterable[Lag]:
@@ -158,3 +175,6 @@ def _with_missing(
     for name, source in sink.wanted.items():
         if name not in tables and source in in_log:
             yield Lag(unknown=f"no run has brought {name} yet")
+    for index in sink.indexes:
+        if index.name not in tables and index.name not in sink.wanted:  # joined documents
+            yield Lag(unknown=f"no run has brought {index.name} yet")

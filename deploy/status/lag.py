@@ -7,7 +7,7 @@ change there. Their sum is the lag behind the source, and unknown where one of t
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +21,8 @@ from deploy.status.tables import seconds_text
 
 PROOF_S: Final = 15.0
 """A proof is too old after so long, or after two heartbeats, whichever is longer."""
+_LEAST_S: Final = 0.001
+"""Who lacks something isn't level, also where clocks or a late retry have made it look so."""
 
 
 class Lag(BaseModel):
@@ -68,12 +70,8 @@ def capture_lag(
     if progress is None or progress.phase is not Phase.STREAMING:
         why = "no daemon has written the log's progress"
         return Lag(unknown=why if progress is None else "the first snapshot isn't complete")
-    age_s = max(0.0, time.time() - progress.cut_ts_us / 1e6) if progress.cut_ts_us else math.inf
-    if heartbeat_s and age_s <= max(PROOF_S, 2 * heartbeat_s):
-        return Lag(seconds=age_s)
     if heartbeat_s:
-        since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
-        return Lag(unknown=f"nothing has come from the source {since}")
+        return _proof_age(progress.cut_ts_us, max(PROOF_S, 2 * heartbeat_s))
     if waiting_bytes == 0 and streams:
         return NOTHING  # the server itself says that all was read
     if waiting_bytes is None:
@@ -82,6 +80,17 @@ def capture_lag(
         unknown="there are no heartbeats, and "
         + ("WAL waits to be read" if streams else "nobody reads the slot")
     )
+
+
+def _proof_age(ts_us: int, age_max_s: float) -> Lag:
+    """The age of the newest proof, unless it is too old to be one, or from the future."""
+    age_s = time.time() - ts_us / 1e6 if ts_us else math.inf
+    if age_s < -PROOF_S:
+        return Lag(unknown=f"the source's clock is {seconds_text(-age_s)} ahead of this machine's")
+    if age_s <= age_max_s:
+        return Lag(seconds=max(0.0, age_s))
+    since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
+    return Lag(unknown=f"nothing has come from the source {since}")
 
 
 def missing_from(reports: Reports) -> Offsets:
@@ -106,6 +115,8 @@ class SinkLags:
         """A derived table's."""
         if not table.shown:
             return Lag(unknown=f"{table.table} isn't loaded yet")
+        if why := self._unknown(table):
+            return Lag(unknown=why)
         newest_us = self.newest_missing_us(table)
         if newest_us is None:
             return Lag(unknown=f"no run has reported what {table.table} is made of")
@@ -114,7 +125,7 @@ class SinkLags:
         committed_us = max(table.cut_ts_us, self._reached_us(table))
         if committed_us == 0:
             return Lag(unknown=f"nobody has reported when the cut of {table.table} was committed")
-        return Lag(seconds=max(0.0, (newest_us - committed_us) / 1e6))
+        return Lag(seconds=max(_LEAST_S, (newest_us - committed_us) / 1e6))
 
     def newest_missing_us(self, table: TableReport) -> int | None:
         """When the newest change was committed that it lacks (µs since 1970; 0: it lacks none).
@@ -122,15 +133,7 @@ class SinkLags:
         None: that isn't known.
         """
         if not table.made_of:
-            return max(
-                (
-                    last.ts_us
-                    for topic, offsets in table.offsets.items()
-                    for number, offset in offsets.items()
-                    if (last := self._last.get((topic, number))) and last.offset >= offset
-                ),
-                default=0,
-            )
+            return None if self._unknown(table) else self._newest_us(table)
         newest_us = 0
         for name in table.made_of:
             source = self._reports.tables.get(("lakehouse", name))
@@ -140,6 +143,28 @@ class SinkLags:
             is_newer = source.cut is not None and (table.cut is None or source.cut > table.cut)
             newest_us = max(newest_us, lacks_us, source.cut_ts_us if is_newer else 0)
         return newest_us
+
+    def _newest_us(self, table: TableReport) -> int:
+        missing = (last.ts_us for _, offset, last in self._last_of(table) if last.offset >= offset)
+        return max(missing, default=0)
+
+    def _unknown(self, table: TableReport) -> str:
+        """Why nobody knows what it lacks; empty where that is known."""
+        sources = [self._reports.tables.get(("lakehouse", name)) for name in table.made_of]
+        reasons = [self._unknown(source) for source in sources if source is not None]
+        reasons += [
+            f"topic {topic}: {why}"
+            for topic, offset, last in self._last_of(table)
+            if (why := last.lacks(offset))
+        ]
+        return next(filter(None, reasons), "")
+
+    def _last_of(self, table: TableReport) -> Iterator[tuple[str, int, LastRecord]]:
+        """Of each partition the topic, the first offset that it lacks, and the last record."""
+        for topic, offsets in table.offsets.items():
+            for number, offset in offsets.items():
+                if (last := self._last.get((topic, number))) is not None:
+                    yield topic, offset, last
 
     def _reached_us(self, table: TableReport) -> int:
         run = self._reports.ended.get((table.sink, "merge"))

@@ -12,6 +12,8 @@ from deploy.status.tables import TableStatus, seconds_text
 
 KEEP_LEFT: Final = 0.25
 """A sink that has less than this share of log.keep left is about to come too late."""
+OVERDUE_S: Final = 120.0
+"""Without news, or after failures, `merge --follow` rests for a minute."""
 _PARTS: Final = {"source": "the source", "log": "the log", "search": "search"}
 
 
@@ -43,8 +45,11 @@ def found_problems(
             what=f"{count:,} dead letters wait",
             remedy="millrace dead-letters list",
         )
+    is_merging = any(sink.running is not None for sink in status.sinks)
     for sink in status.sinks:
-        yield from _of_sink(settings, sink)
+        yield from _of_sink(settings, sink, is_log_read=answers["log"] is not None)
+        if not is_merging:
+            yield from _overdue(sink)
 
 
 def _of_capture(
@@ -95,7 +100,18 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
             yield Problem(part=part, what=what)
 
 
-def _of_sink(settings: Settings, sink: SinkStatus) -> Iterator[Problem]:
+def _overdue(sink: SinkStatus) -> Iterator[Problem]:
+    """A run that was announced and doesn't come: a lag that stays small doesn't tell."""
+    last = sink.last_run
+    if last is None or last.next_due_ms is None:
+        return
+    late_s = time.time() - last.next_due_ms / 1_000
+    if late_s > OVERDUE_S:
+        what = f"its next run was due {seconds_text(late_s)} ago"
+        yield Problem(part=sink.sink, what=what, remedy=f"millrace merge {sink.sink} --follow")
+
+
+def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iterator[Problem]:
     merge = f"millrace merge {sink.sink}"
     for table, reason in sink.failed.items():
         yield Problem(part=f"{sink.sink}, {table}", what=reason)
@@ -109,7 +125,7 @@ def _of_sink(settings: Settings, sink: SinkStatus) -> Iterator[Problem]:
         what, _, remedy = last.error.partition("\n  → ")
         code = f" (exit code {last.exit_code})" if last.exit_code else ""
         yield Problem(part=sink.sink, what=f"the last run failed{code}: {what}", remedy=remedy)
-    if sink.sink_lag.seconds is None:
+    if is_log_read and sink.sink_lag.seconds is None:
         yield Problem(part=sink.sink, what=f"its lag is {sink.sink_lag}", remedy=merge)
     keep_s = settings.log.keep.total_seconds()
     if sink.keep_left_s is not None and sink.keep_left_s < KEEP_LEFT * keep_s:

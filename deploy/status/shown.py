@@ -13,8 +13,9 @@ from cdc.log.state import StateReader
 from cdc.log.tails import Tails
 from cdc.records.position import Lsn
 from cdc.records.reports import RunReport, TableReport
+from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, Progress, TableState
-from cdc.records.topics import progress_topic, table_topic
+from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
 from deploy.status.asking import give_up_after
 from deploy.status.lag import SinkLags, has_reached, missing_from
@@ -55,6 +56,7 @@ class Watched:
         self._states = StateReader(kafka, wait)
         self._reports = ReportReader(kafka, prefix, wait)
         self._tails = Tails(kafka, wait)
+        self._keyless: set[str] = set()
 
     def progress(self) -> Progress | None:
         """How far the log is."""
@@ -66,25 +68,40 @@ class Watched:
         progress = self.progress()
         if progress is None:
             return [Lacking("the log", "no daemon has written any", Outlook.NEVER)]
-        reports = self._reports.read()
+        if progress.phase is not Phase.STREAMING:
+            what = f"the first snapshot of epoch {progress.position.epoch} isn't complete"
+            return [Lacking("the log", what, Outlook.NEVER)]
+        reports = self._reports.read().of_log(progress.log)
         topic = table_topic(self._settings.capture.topic_prefix)
         states = {str(each.name): each for each in self._states.read_all(topic, TableState)}
+        wanted = {sink: self._wanted(sink, states, reports) for sink in self._sinks}
         lacking = list(_unready(states, _sources(self._settings, self._sinks, states, reports)))
         is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
         if not is_logged:
             lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))
         moment = _Moment(reports, instant, progress.position.epoch)
-        behind = [
-            each for sink in self._sinks for each in moment.behind(self._settings, sink, states)
-        ]
+        behind = [each for sink, names in wanted.items() for each in moment.behind(sink, names)]
         if behind and is_logged:
             # What a merge would bring is asked for only now: it takes longest.
             last = self._tails.last(missing_from(reports))
             moment.lags = SinkLags(reports, last)
-            behind = [
-                each for sink in self._sinks for each in moment.behind(self._settings, sink, states)
-            ]
+            behind = [each for sink, names in wanted.items() for each in moment.behind(sink, names)]
         return lacking + behind
+
+    def _wanted(self, sink: str, states: dict[str, TableState], reports: Reports) -> set[str]:
+        """Derived tables that there are to be."""
+        in_log = {name for name, state in states.items() if state.is_in_log and not state.gone_ms}
+        if sink == "lakehouse":
+            return set(derived_tables(self._settings.require_lakehouse(), in_log))
+        search = self._settings.require_search()
+        tables = in_log if search.tables is None else in_log & set(search.tables)
+        unknown = tables - {report.table for report in reports.of_sink(sink)} - self._keyless
+        if unknown:  # a table without a key has no index
+            topic = schema_topic(self._settings.capture.topic_prefix)
+            schemas = self._states.read_all(topic, TableSchema)
+            newest = {str(each.name): each for each in sorted(schemas, key=lambda s: s.version)}
+            self._keyless |= {each for each in unknown if each in newest and not newest[each].key}
+        return tables - self._keyless | {document.name for document in search.documents}
 
 
 def _unready(states: dict[str, TableState], names: set[str]) -> Iterator[Lacking]:
@@ -109,17 +126,15 @@ class _Moment:
         self._epoch = epoch
         self.lags: SinkLags | None = None
 
-    def behind(
-        self, settings: Settings, sink: str, states: dict[str, TableState]
-    ) -> Iterator[Lacking]:
-        """The derived tables of a sink that don't show the instant."""
+    def behind(self, sink: str, wanted: set[str]) -> Iterator[Lacking]:
+        """The derived tables of a sink that don't show the instant, of the wanted and others."""
         run = self._reports.ended.get((sink, "merge"))
         running = self._reports.running.get((sink, "merge"))
         if run is None and running is None:
             yield Lacking(sink, "no run has reported how far it is", Outlook.UNKNOWN)
             return
         tables = {report.table: report for report in self._reports.of_sink(sink)}
-        for name in _wanted(settings, sink, states) - tables.keys():
+        for name in sorted(wanted - tables.keys()):
             yield Lacking(f"{sink}, {name}", "no run has brought it yet")
         for name, report in tables.items():
             if not self._shows(report, run):
@@ -163,14 +178,3 @@ def _sources(
     if settings.lakehouse is not None and "lakehouse" in sinks:
         sources |= {each.source for each in derived_tables(settings.lakehouse, states).values()}
     return sources
-
-
-def _wanted(settings: Settings, sink: str, states: dict[str, TableState]) -> set[str]:
-    """Derived tables that there are to be."""
-    in_log = {name for name, state in states.items() if state.is_in_log and not state.gone_ms}
-    if sink == "lakehouse" and settings.lakehouse is not None:
-        return set(derived_tables(settings.lakehouse, in_log))
-    search = settings.search
-    if search is None:
-        return set()
-    return {document.name for document in search.documents}

@@ -101,6 +101,8 @@ class Run:
         state = self._topics.state(last)
         if last is not None:
             require_same_log(last, state)
+        else:
+            self._context.begins()
         begun = [name for name, table in last.all_tables.items() if table.base] if last else []
         wanted, remarks, unfit = self._target.wanted(state, begun)
         outcome, results = self._ended(last, state) if last is not None else (None, [])

@@ -23,6 +23,10 @@ def wait_on() -> None:
     """What a run does while it waits for brokers, where nobody may end it meanwhile."""
 
 
+def forget_nothing() -> None:
+    """What becomes of reports of a sink that begins, where there are none."""
+
+
 def say_nothing(_done: int, _tables: int) -> None:
     """What a run says of its progress, where nobody wants to know."""
 
@@ -56,7 +60,8 @@ class RunContext:
     """The configuration, and what a run is given by whoever starts it.
 
     ``session`` is called once there is something for Spark to do; ``while_waiting`` while brokers
-    don't answer: it may raise to give up; ``progress`` when so many of so many tables are done.
+    don't answer: it may raise to give up; ``progress`` when so many of so many tables are done;
+    ``begins`` where the sink has no plan yet: earlier reports are of one that was removed.
     """
 
     settings: Settings
@@ -65,3 +70,4 @@ class RunContext:
     options: RunOptions
     while_waiting: Callable[[], None] = wait_on
     progress: Callable[[int, int], None] = say_nothing
+    begins: Callable[[], None] = forget_nothing

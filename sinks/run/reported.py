@@ -47,6 +47,10 @@ class ReportedRun:
             case _:
                 self._finish(exit_code=ExitCode.INTERRUPTED, error="interrupted")
 
+    def begins(self) -> None:
+        """Tell that the sink has nothing yet: tables that were reported are of one before it."""
+        self._reports.put(self._report, [])
+
     def progress(self, done: int, tables: int) -> None:
         """Tell that so many tables are done, of so many."""
         self._report = self._report.model_copy(update={"done": done, "tables": tables})
@@ -59,7 +63,11 @@ class ReportedRun:
             return
         counts = ("events", "inserted", "updated", "deleted")
         self._finish(
-            [self._table(name, standing) for name, standing in sorted(done.standing.items())],
+            [
+                self._table(done.log, name, standing)
+                for name, standing in sorted(done.standing.items())
+            ],
+            log=done.log,
             run=done.last_run,
             cut=done.reached,
             where=done.cut,
@@ -85,10 +93,11 @@ class ReportedRun:
         self._report = report
         self._reports.put(report, moved, listed=report.exit_code != ExitCode.NOTHING_TO_DO)
 
-    def _table(self, name: str, standing: Standing) -> TableReport:
+    def _table(self, log: str, name: str, standing: Standing) -> TableReport:
         return TableReport(
             sink=self._report.sink,
             table=name,
+            log=log,
             source=standing.source,
             offsets={topic: dict(offsets) for topic, offsets in standing.offsets.items()},
             made_of=standing.made_of,

@@ -55,6 +55,7 @@ class RunEnd:
             reached=progress.cut if is_own else None,
             reached_ts_us=progress.cut_ts_us,
             last_run=plan.run if plan is not None else 0,
+            log=progress.log,
         )
         if plan is None or not self.results:
             return summary

@@ -154,7 +154,8 @@ class RunSummary:
     """One run of one sink.
 
     ``standing`` are all of its tables after it. It has the log up to ``reached``, whose last
-    transaction was committed at ``reached_ts_us``; its newest plan is that of ``last_run``.
+    transaction was committed at ``reached_ts_us``; its newest plan is that of ``last_run``. ``log``
+    is the name of the log.
     """
 
     sink: str
@@ -166,6 +167,7 @@ class RunSummary:
     reached: Position | None = None
     reached_ts_us: int = 0
     last_run: int = 0
+    log: str = ""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -48,7 +48,9 @@ class SmallSink:
             if record.topic == topic and record.offset < state.ends[topic][record.partition]
         }
         self._run += 1
-        at = {"cut": state.progress.cut, "cut_ts_us": state.progress.cut_ts_us, "run": self._run}
+        progress = state.progress
+        at = {"cut": progress.cut, "cut_ts_us": progress.cut_ts_us, "log": progress.log}
+        at["run"] = self._run
         table = TableReport(
             sink="lakehouse",
             table=NAME,

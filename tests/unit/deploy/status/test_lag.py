@@ -114,6 +114,43 @@ def test_joined_documents_lack_what_the_lakehouse_has_since_their_cut_or_lacks_i
     assert SinkLags(_reports(), {}).of(made_of).seconds is None
 
 
+def test_what_a_topic_does_not_have_or_does_not_say_is_no_proof_that_nothing_is_missing() -> None:
+    at_five = _table(offset=10)
+    for last, why in (
+        (LastRecord(-1, 0, unknown="it isn't there"), "it isn't there"),
+        (LastRecord(-1, 0, first=0, end=4), "it was made again"),
+        (LastRecord(-1, 0, first=12, end=12), "it has forgotten records"),
+    ):
+        lags = SinkLags(_reports(at_five), {(TOPIC, 0): last})
+        assert why in lags.of(at_five).unknown
+        assert lags.newest_missing_us(at_five) is None
+        made_of = _table("doc", sink="search").model_copy(update={"offsets": {}, "made_of": ("t",)})
+        assert why in lags.of(made_of).unknown
+        assert lags.newest_missing_us(made_of) is None
+    other = _table(offset=12)  # another sink that is further
+    assert SinkLags(_reports(other), {(TOPIC, 0): last}).of(other).seconds == 0.0
+
+
+def test_a_change_that_is_missing_is_never_no_lag_however_old_it_says_it_is() -> None:
+    late = {(TOPIC, 0): LastRecord(10, 2 * S)}  # a dead letter that was sent again
+    assert (SinkLags(_reports(_table(cut=5)), late).of(_table(cut=5)).seconds or 0) > 0
+
+
+def test_a_source_whose_clock_is_ahead_proves_nothing() -> None:
+    assert capture_lag(_progress(-5), 10, streams=True, waiting_bytes=0).seconds == 0.0
+    ahead = capture_lag(_progress(-3_600), 10, streams=True, waiting_bytes=0)
+    assert ahead.unknown == "the source's clock is 60 min ahead of this machine's"
+
+
+def test_reports_of_another_log_do_not_count() -> None:
+    old, new = (_table(name).model_copy(update={"log": name}) for name in ("old", "new"))
+    run = _ended(5).model_copy(update={"log": "old"})
+    failed = _ended(5).model_copy(update={"job": "compact", "cut": None})
+    left = _reports(old, new, run, failed).of_log("new")
+    assert list(left.tables.values()) == [new]
+    assert list(left.ended.values()) == [failed]
+
+
 def test_a_sum_and_a_worst_are_unknown_where_one_of_them_is() -> None:
     known, unknown = Lag(seconds=2.0), Lag(unknown="why")
     assert (known + known).seconds == 4.0
@@ -130,3 +167,12 @@ def test_a_late_record_of_an_older_run_changes_nothing() -> None:
     assert _reports(_ended(8).model_copy(update={"started_ms": 3}), _ended(5)).ended[
         "lakehouse", "merge"
     ].cut == _at(8)
+
+
+def test_a_machine_whose_clock_is_ahead_hides_no_later_run_of_another_one() -> None:
+    ahead = _table(cut=5).model_copy(update={"reported_ms": 3_600_000})
+    later = _table(cut=8).model_copy(update={"reported_ms": 5})
+    assert _reports(ahead, later).tables["lakehouse", "t"] == later
+    early = _ended(5).model_copy(update={"started_ms": 3_600_000})
+    run = _ended(8).model_copy(update={"run": 2})
+    assert _reports(early, run).ended["lakehouse", "merge"] == run

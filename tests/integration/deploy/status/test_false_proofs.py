@@ -1,0 +1,172 @@
+"""Reports that prove nothing → a wait that doesn't end well, and a status that says unknown."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from cdc.log.reports import ReportWriter
+from cdc.records.position import Lsn, Position
+from cdc.records.reports import RunReport, TableReport
+from cdc.records.state import Progress
+from cdc.settings import Settings
+from deploy.status.collect import collect
+from deploy.status.shown import Outlook, Watched
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.source import run
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+NAME: Final = "public.orders"
+TIME_S: Final = 3.5
+"""Two seconds, and what a busy machine may add."""
+
+
+@pytest.fixture
+def made(pipeline: Any, database: dict[str, str]) -> Iterator[RunningPipeline]:
+    """A daemon that streams a table with a key, and one without."""
+    run(
+        database,
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE keyless (id int)",
+        "ALTER TABLE keyless REPLICA IDENTITY FULL",
+    )
+    running: RunningPipeline = pipeline(**{"heartbeat.source.interval.ms": 500})
+    daemon = running.catch_up()
+    yield running
+    running.stop(daemon)
+
+
+def lacking(settings: Settings, sink: str) -> dict[str, Outlook]:
+    """What doesn't show an instant that the log has."""
+    return {str(each): each.outlook for each in Watched(settings, (sink,), 10).lacking(Lsn(1))}
+
+
+def why_unknown(settings: Settings) -> str:
+    """Why the lakehouse's lag is unknown, once brokers answer in time: the machine may be busy."""
+    deadline = time.monotonic() + 20
+    while True:
+        shown = collect(settings)
+        if shown.events is not None or time.monotonic() > deadline:
+            return shown.sinks[0].sink_lag.unknown
+
+
+def reported(settings: Settings, *tables: TableReport, sink: str = "lakehouse", **run: Any) -> None:
+    """Report a run as merges do."""
+    now_ms = time.time_ns() // 1_000_000
+    ended = RunReport(sink=sink, started_ms=now_ms, ended_ms=now_ms, exit_code=0)
+    with ReportWriter(settings, pytest.fail) as reports:
+        reports.put(ended.model_copy(update=run), tables)
+
+
+def table(progress: Progress, **more: Any) -> TableReport:
+    """A table that is behind the log's cut, and lacks nothing of its topic, as it says."""
+    made = TableReport(sink="lakehouse", table=NAME, source=NAME, log=progress.log, run=0)
+    return made.model_copy(update={"cut": Position(1, Lsn(0), 0), **more})
+
+
+def with_search(settings: Settings, **options: Any) -> Settings:
+    """With search indexes, too, by a server that nobody asks."""
+    search = {"url": "http://127.0.0.1:1", **options}
+    parts = {name: getattr(settings, name) for name in ("source", "kafka")}
+    for name in ("capture", "lakehouse"):
+        section = getattr(settings, name)
+        parts[name] = section.model_dump(by_alias=True, exclude_unset=True)
+    return Settings.model_validate({**parts, "search": search})
+
+
+def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    keyless = table(progress, table="public.keyless", source="public.keyless")
+
+    # The first run of all has begun, or has failed, and no index is reported yet.
+    searching = with_search(settings)
+    reported(searching, sink="search", exit_code=31, error="the log was made again")
+    assert lacking(searching, "search") == {f"search, {NAME}: no run has brought it yet": "later"}
+
+    reported(settings, keyless, table(progress))
+    assert lacking(settings, "lakehouse") == {}
+
+    # A topic that isn't there, or can't be read, isn't one in which nothing is missing.
+    reported(settings, keyless, table(progress, offsets={"nowhere": {0: 1}}))
+    assert "it has all up to" in str(lacking(settings, "lakehouse"))
+    assert "topic nowhere: " in why_unknown(settings)
+
+    # Another log of the same name has other offsets.
+    other: dict[str, Any] = {"log": "before", "cut": Position(1, Lsn(1 << 40), 0)}
+    reported(settings, keyless, table(progress, **other), **other)
+    assert "no run has reported" in str(lacking(settings, "lakehouse"))
+    assert "no run has reported" in why_unknown(settings)
+
+    # The lakehouse was removed: its reports are of runs that it doesn't know.
+    reported(settings, keyless, table(progress, run=7), log=progress.log, run=7)
+    assert "it was made again since" in why_unknown(settings)
+    # A first run begins: what was reported before is of another lakehouse.
+    with ReportWriter(settings, pytest.fail) as reports:
+        reports.put(RunReport(sink="lakehouse", started_ms=time.time_ns() // 1_000_000), [])
+    assert "no run has brought it yet" in str(lacking(settings, "lakehouse"))
+
+
+def test_a_run_that_was_announced_and_does_not_come_is_a_problem(made: RunningPipeline) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    reported(made.settings, next_due_ms=now_ms - 600_000)
+    shown = collect(made.settings)
+    assert "lakehouse: its next run was due 10 min ago" in "\n".join(map(str, shown.problems))
+    reported(made.settings, next_due_ms=now_ms)
+    assert "was due" not in "\n".join(map(str, collect(made.settings).problems))
+
+
+def test_a_report_that_kafka_does_not_take_is_a_warning(made: RunningPipeline) -> None:
+    """Not the end of the thread, with a traceback."""
+    small = {**made.settings.kafka, "message.max.bytes": "2000"}
+    warnings: list[str] = []
+    settings = made.settings.model_copy(update={"kafka": small})
+    with ReportWriter(settings, warnings.append) as reports:
+        reports.put(RunReport(sink="lakehouse", started_ms=1, error="x" * 3_000))
+    assert len(warnings) == 1
+    assert "runs aren't reported to the log: " in warnings[0]
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A server that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        accepted: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    accepted.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+    for each in accepted:
+        each.close()
+
+
+def test_parts_that_accept_and_never_answer_are_unknown_in_time(made: RunningPipeline) -> None:
+    with silent_port() as port:
+        where = f"127.0.0.1:{port}"
+        settings = made.settings
+        for part, silent in (
+            (
+                "the source",
+                settings.model_copy(update={"source": {**settings.source, "port": f"{port}"}}),
+            ),
+            ("the log", settings.model_copy(update={"kafka": {"bootstrap.servers": where}})),
+            ("search", with_search(settings, url=f"http://{where}")),
+        ):
+            began = time.monotonic()
+            shown = collect(silent)
+            took_s = time.monotonic() - began
+            texts = [str(each) for each in shown.problems if each.part == part]
+            assert any("unknown, because" in text for text in texts)
+            assert shown.sinks[0].lag.seconds is None
+            assert took_s < TIME_S
