@@ -9,8 +9,8 @@ from cdc.errors import LogUnreachableError, MillraceError
 
 PATIENCE_S: Final = 2.0
 """How long a part may take to answer."""
-_SOON_S: Final = 0.9
-"""Clients of Kafka ask once a second whether to go on: the second time is too late."""
+_SOON_S: Final = 1.9
+"""Brokers that are busy may need most of it; those that are silent are given up by then."""
 
 
 class SilentError(MillraceError):
