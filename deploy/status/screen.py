@@ -5,6 +5,7 @@ Names and LSNs are never cut short: where there is no room, they go on in the ne
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,9 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.records.reports import RunReport
+from cdc.records.state import Phase
 from deploy.status.model import Problem, Status
 from deploy.status.sinks import SinkStatus
-from deploy.status.tables import seconds_text, size_text, state_text, time_text
+from deploy.status.tables import TableStatus, seconds_text, size_text, state_text, time_text
+
+_BAR: Final = 10
+"""Characters of a bar."""
 
 
 def render(status: Status) -> Group:
@@ -66,8 +71,16 @@ def _tables(status: Status) -> Table:
     shown = _table("table", "rows", "snapshot")
     for table in status.tables:
         rows = "unknown" if table.rows is None else f"~{table.rows:,}"
-        shown.add_row(Text(table.table), rows, Text(state_text(table)))
+        shown.add_row(Text(table.table), rows, Text(f"{_bar(table)}{state_text(table)}"))
     return shown
+
+
+def _bar(table: TableStatus) -> str:
+    """How much of the table was read, while it is read for the first time."""
+    if table.phase is Phase.STREAMING or table.left_unread or table.set_aside:
+        return ""
+    done = round(_BAR * table.percent / 100)
+    return f"{'█' * done}{'░' * (_BAR - done)} "
 
 
 def _sinks(status: Status) -> Table:

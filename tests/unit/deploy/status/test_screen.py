@@ -1,0 +1,64 @@
+"""A status → what a terminal of 80 columns shows: names and LSNs whole, problems first."""
+
+from io import StringIO
+from typing import Final
+
+from rich.console import Console
+
+from cdc.records.state import Phase
+from deploy.status.lag import Lag
+from deploy.status.model import Problem, Status
+from deploy.status.screen import render
+from deploy.status.sinks import SinkStatus
+from deploy.status.source import SlotStatus
+from deploy.status.tables import TableStatus
+
+LONG: Final = "public." + "x" * 63
+LSN: Final = "FFFFFFFF/FFFFFFFF"
+
+
+def shown(status: Status, width: int = 80) -> str:
+    """The status as it is printed."""
+    out = StringIO()
+    Console(file=out, width=width).print(render(status))
+    return out.getvalue()
+
+
+def _table(name: str, phase: Phase, percent: float) -> TableStatus:
+    return TableStatus(table=name, topic="t", phase=phase, percent=percent, snapshot_rows=1)
+
+
+def test_names_and_positions_are_whole_at_80_columns() -> None:
+    slot = SlotStatus(
+        name="s" * 63,
+        active=True,
+        confirmed_flush_lsn=LSN,
+        lag_bytes=1,
+        retained_bytes=1,
+        wal_status=None,
+        safe_wal_size=None,
+        invalidation_reason=None,
+        failover=False,
+    )
+    known = Lag(seconds=1.5)
+    sink = SinkStatus(sink="lakehouse", cut=LSN, lag=known, sink_lag=known)
+    tables = [_table(LONG, Phase.STREAMING, 100)]
+    text = shown(Status(slot=slot, position=LSN, tables=tables, sinks=[sink]))
+    together = "".join(text.split())
+    assert "…" not in text
+    assert text.count("x") == LONG.count("x")  # the rest of it is in the next line
+    assert together.count(LSN) == 3
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_problems_come_first_with_their_remedies() -> None:
+    problem = Problem(part="the daemon", what="none runs", remedy="millrace run")
+    lines = shown(Status(problems=[problem])).splitlines()
+    assert lines[:2] == ["PROBLEM the daemon: none runs", "  → millrace run"]
+    assert shown(Status()).startswith("no problems")
+
+
+def test_a_first_snapshot_has_a_bar() -> None:
+    reading = _table("public.a", Phase.SNAPSHOT, 43)
+    assert "████░░░░░░ 43 %" in shown(Status(tables=[reading]))
+    assert "█" not in shown(Status(tables=[_table("public.a", Phase.STREAMING, 100)]))
