@@ -14,12 +14,7 @@ from typing import Final
 import psycopg
 
 from cdc.capture.start import check_progress, check_untouched, require_own
-from cdc.errors import (
-    MillraceError,
-    SourceError,
-    SourcePrivilegeError,
-    TableLockedError,
-)
+from cdc.errors import MillraceError, SourceError, TableLockedError
 from cdc.postgres import slot as slots
 from cdc.postgres.captured import captured_tables, check_publication, described_tables
 from cdc.postgres.checks import preflight, risks
@@ -277,12 +272,9 @@ class _Source:
         creating = unpublishable(connection, self.capture, described, where)
         found = "nothing is to be created, or the role may"
         yield from part.of_errors("right to publish", creating, found)
-        missing: list[SourcePrivilegeError] = list(unwritable(connection, self.capture, where))
-        yield from part.of_errors(
-            "right to write messages",
-            missing,
-            "heartbeats and watermarks can be written",
-        )
+        missing = unwritable(connection, self.capture, where)
+        found = "heartbeats and watermarks can be written"
+        yield from part.of_errors("right to write messages", missing, found)
 
     def _risks(self) -> Iterator[CheckResult]:
         """What keeps nobody from capturing, and a running daemon warns of."""

@@ -1,6 +1,6 @@
 """Topics that there have to be → those that aren't as they have to be, or couldn't be made."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,7 +21,8 @@ from cdc.kafka.wanted_topics import (
     topics_beside,
     wanted_topic,
 )
-from cdc.records.topics import made_topic, runs_topic, status_topic
+from cdc.lines import Lines
+from cdc.records.topics import OWN_TOPICS, made_topic, runs_topic, status_topic
 from deploy.check.result import Area, Level
 from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
@@ -158,10 +159,7 @@ class _TopicsCheck:
             error = LogAccessError(
                 f"the user lacks {operations} on {_names(names)}",
                 where=self.probe.servers,
-                remedy=f"kafka-acls --bootstrap-server {self.probe.servers} --add --allow-principal"
-                " User:… "
-                + " ".join(f"--operation {_acl(each)}" for each in sorted(missing))
-                + f" --resource-pattern-type prefixed --topic {_prefix(names)}",
+                remedy=grants(self.probe.servers, self.prefix, names, missing),
             )
             yield part.of_error("rights to topics", error)
         if existing and not lacking:
@@ -201,13 +199,20 @@ def _names(names: list[str]) -> str:
     return ", ".join(sorted(names)[:_SHOWN]) + more
 
 
+def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable[str]) -> Lines:
+    """The commands that allow operations on topics: ours by prefixes, each other one by name."""
+    own = (f"{OWN_TOPICS}{prefix}.", f"{prefix}.")
+    patterns: dict[str, None] = {}
+    for name in sorted(names):
+        start = next((each for each in own if name.startswith(each)), "")
+        pattern = f"prefixed --topic {start}" if start else f"literal --topic {name}"
+        patterns[pattern] = None
+    needed = " ".join(f"--operation {_acl(each)}" for each in sorted(operations))
+    command = f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:… {needed}"
+    commands = (f"{command} --resource-pattern-type {pattern}" for pattern in patterns)
+    return Lines("run" + "".join(f"\n      {each}" for each in commands))
+
+
 def _acl(operation: str) -> str:
     """As kafka-acls names it."""
     return "".join(word.capitalize() for word in operation.split("_"))
-
-
-def _prefix(names: list[str]) -> str:
-    """What all of these names begin with."""
-    first, last = min(names), max(names)
-    size = next((i for i, c in enumerate(first) if i >= len(last) or last[i] != c), len(first))
-    return first[:size] or "'*'"

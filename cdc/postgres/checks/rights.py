@@ -5,7 +5,7 @@ from typing import Final
 
 import psycopg
 
-from cdc.errors import SourcePrivilegeError, TablePrivilegeError
+from cdc.errors import ConfigError, MillraceError, SourcePrivilegeError, TablePrivilegeError
 from cdc.lines import Lines
 from cdc.postgres.captured import create_statement, may_not_create, publication_exists
 from cdc.postgres.connection import query
@@ -37,7 +37,7 @@ _WRITABLE: Final = """
 SELECT has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'INSERT'),
        has_table_privilege(c.oid, 'DELETE')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
 """
 
 
@@ -119,35 +119,51 @@ def unpublishable(
 
 def unwritable(
     connection: psycopg.Connection, settings: CaptureSettings, where: str
-) -> Iterator[SourcePrivilegeError]:
+) -> Iterator[MillraceError]:
     """What keeps the role from marking, in the stream, where rows belong that are read meanwhile.
 
-    As its heartbeats, these are messages in the WAL, unless they are rows of the signal table.
+    As its heartbeats, these are messages in the WAL. Rows of the signal table come in addition.
     """
-    role = quote(connection.info.user)
-    strategy = settings.incremental_snapshot_watermarking_strategy
     if settings.watermarks_in_table and settings.signal_data_collection is not None:
-        namespace, _, name = settings.signal_data_collection.partition(".")
-        needed = ["INSERT", "DELETE"] if strategy == "insert_delete" else ["INSERT"]
-        table = sql_names([TableName(namespace, name)])
-        for usage, *may in query(connection, _WRITABLE, [namespace, name]):
-            lacking = [right for right, has in zip(needed, may, strict=False) if not has]
-            grants = [] if usage else [f"GRANT USAGE ON SCHEMA {quote(namespace)} TO {role};"]
-            grants += [f"GRANT {', '.join(lacking)} ON {table} TO {role};"] if lacking else []
-            if grants:
-                yield SourcePrivilegeError(
-                    f"the role {role} may not write watermarks to the signal table {table}",
-                    where=where,
-                    remedy=Lines("let its owner run" + "".join(f"\n      {g}" for g in grants)),
-                )
-    elif strategy != "read_only" or settings.heartbeat_source_interval_ms:
+        yield from _unwritable_table(connection, settings, settings.signal_data_collection, where)
+    strategy = settings.incremental_snapshot_watermarking_strategy
+    if strategy != "read_only" or settings.heartbeat_source_interval_ms:
         signature, may_emit = emitting(connection)
         if not may_emit:
+            role = quote(connection.info.user)
             yield SourcePrivilegeError(
                 f"the role {role} may not EXECUTE {signature}: without, it writes no heartbeats,"
                 " and no watermarks of rows that are read while it streams",
                 where=where,
                 remedy=emit_remedy(connection),
+            )
+
+
+def _unwritable_table(
+    connection: psycopg.Connection, settings: CaptureSettings, signals: str, where: str
+) -> Iterator[MillraceError]:
+    """Why watermarks can't be rows of the signal table: it isn't there, or rights are missing."""
+    namespace, _, name = signals.partition(".")
+    table, role = sql_names([TableName(namespace, name)]), quote(connection.info.user)
+    deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
+    needed = ["INSERT", "DELETE"] if deletes else ["INSERT"]
+    rows = query(connection, _WRITABLE, [namespace, name])
+    if not rows:
+        yield ConfigError(
+            f"the signal table {table} doesn't exist, and watermarks are to be its rows",
+            where=f"signal.data.collection; {where}",
+            remedy=f"run CREATE TABLE {table} (id varchar(64) PRIMARY KEY, type varchar(32) NOT"
+            f" NULL, data varchar(2048)); GRANT {', '.join(['SELECT', *needed])} ON {table} TO {role};",
+        )
+    for usage, *may in rows:
+        lacking = [right for right, has in zip(needed, may, strict=False) if not has]
+        grants = [] if usage else [f"GRANT USAGE ON SCHEMA {quote(namespace)} TO {role};"]
+        grants += [f"GRANT {', '.join(lacking)} ON {table} TO {role};"] if lacking else []
+        if grants:
+            yield SourcePrivilegeError(
+                f"the role {role} may not write watermarks to the signal table {table}",
+                where=where,
+                remedy=Lines("let its owner run" + "".join(f"\n      {g}" for g in grants)),
             )
 
 

@@ -34,6 +34,18 @@ MENDED_MAX: Final = 3
 OWN: Final = {"publication.autocreate.mode": "disabled"}
 
 
+SIGNALS: Final = {
+    "signal.data.collection": "public.signals",
+    "incremental.snapshot.watermarking.strategy": "insert_delete",
+}
+REVOKE_MESSAGES: Final = """
+DO $$ DECLARE f regprocedure; BEGIN
+FOR f IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message'
+LOOP EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f); END LOOP;
+END $$
+"""
+
+
 @dataclass(frozen=True)
 class Case:
     """What is broken, by SQL as a superuser (``{role}``), and what `check` is to say of it."""
@@ -86,9 +98,7 @@ CASES: Final = {
     "messages": case(
         "right to write messages",
         "may not EXECUTE pg_logical_emit_message(boolean,text,text",
-        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE proname ="
-        " 'pg_logical_emit_message' LOOP EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM"
-        " PUBLIC', f); END LOOP; END $$",
+        REVOKE_MESSAGES,
     ),
     "signal table": case(
         "right to write messages",
@@ -96,10 +106,21 @@ CASES: Final = {
         "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
         "GRANT SELECT ON signals TO {role}",
         "ALTER PUBLICATION millrace ADD TABLE ONLY signals",
-        capture={
-            "signal.data.collection": "public.signals",
-            "incremental.snapshot.watermarking.strategy": "insert_delete",
-        },
+        capture=SIGNALS,
+    ),
+    "no signal table": case(
+        "right to write messages",
+        "the signal table public.signals doesn't exist",
+        capture=SIGNALS,
+    ),
+    "messages beside a signal table": case(
+        "right to write messages",
+        "may not EXECUTE pg_logical_emit_message(boolean,text,text",
+        "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
+        "GRANT SELECT, INSERT, DELETE ON signals TO {role}",
+        "ALTER PUBLICATION millrace ADD TABLE ONLY signals",
+        REVOKE_MESSAGES,
+        capture=SIGNALS,
     ),
     "no key": case(
         "public.heap",
