@@ -15,22 +15,25 @@ from millrace import changes
 
 TABLE = """
     CREATE TABLE IF NOT EXISTS audit (
-        topic TEXT, partition INT, "offset" INT, committed TEXT, "table" TEXT, operation TEXT,
-        "key" TEXT, before TEXT, after TEXT, xid INT,
-        PRIMARY KEY (topic, partition, "offset")
+        reader TEXT, topic TEXT, partition INT, "offset" INT, committed TEXT, "table" TEXT,
+        operation TEXT, "key" TEXT, before TEXT, after TEXT, xid INT,
+        PRIMARY KEY (reader, topic, partition, "offset")
     )
 """
+GROUP = "audit"
+"""A log that was made again has the same offsets: read it by another group."""
 
 
 def main(config: str, file: str) -> None:
     """Write the trail until a signal comes."""
     trail = sqlite3.connect(file, isolation_level=None)
     trail.execute(TABLE)
-    with changes(config, group="audit") as stream:
+    with changes(config, group=GROUP) as stream:
         for change in stream:
             trail.execute(
-                "INSERT OR IGNORE INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
+                    GROUP,
                     change.topic,
                     change.partition,
                     change.offset,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdc.errors import LogMissingError, LogUnreachableError, MillraceError
+from cdc.errors import LogError, LogMissingError, LogUnreachableError, MillraceError
 from cdc.kafka import options
 from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import log_error, reason
@@ -176,9 +176,12 @@ class ReportReader:
 
 
 class _Queued(NamedTuple):
-    """What there is to write: a report, and all tables of its sink, where the run knows them."""
+    """What there is to write: a report, and all tables of its sink, where the run knows them.
 
-    report: RunReport | DaemonReport
+    None: the run under way isn't reported any further.
+    """
+
+    report: RunReport | DaemonReport | None
     tables: tuple[TableReport, ...] | None = None
     listed: bool = False
 
@@ -197,6 +200,7 @@ class ReportWriter:
         self._running: RunReport | None = None
         self._topics: _ReportTopics | None = None
         self._again_at = 0.0
+        self._warned: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
     def __enter__(self) -> Self:
@@ -221,6 +225,10 @@ class ReportWriter:
         """
         self._queue.put(_Queued(report, None if tables is None else tuple(tables), listed))
 
+    def leave(self) -> None:
+        """Report no more of the run under way: another one goes on, and reports itself."""
+        self._queue.put(_Queued(None))
+
     def _run(self) -> None:
         while True:
             messages = self._taken()
@@ -233,6 +241,8 @@ class ReportWriter:
                     self._topics.flush(CLOSE_S if is_last else _FLUSH_S)
             except MillraceError as error:
                 self._fail(error)
+            except Exception as error:  # noqa: BLE001 (a report that fails ends no run)
+                self._fail(LogError(f"internal error: {type(error).__name__}"))
             if is_last:
                 return
 
@@ -250,6 +260,10 @@ class ReportWriter:
         states: dict[bytes, RunReport | DaemonReport | None] = {}
         for message in messages:
             report = message.report
+            if report is None:
+                states.pop(self._running.key if self._running is not None else b"", None)
+                self._running = None
+                continue
             states[report.key] = report
             if isinstance(report, RunReport):
                 is_running = report.ended_ms is None
@@ -275,8 +289,12 @@ class ReportWriter:
     def _fail(self, error: MillraceError) -> None:
         self._topics = None
         self._again_at = time.monotonic() + _AGAIN_S
-        if not isinstance(error, LogUnreachableError | LogMissingError):  # the run itself says so
-            self._warn(Lines(f"warning: runs aren't reported to the log: {error}"))
+        warning = Lines(f"warning: runs aren't reported to the log: {error}")
+        is_told_by_run = isinstance(error, LogUnreachableError | LogMissingError)
+        if not is_told_by_run and warning not in self._warned:
+            self._warned.add(warning)
+            with suppress(OSError):  # nobody takes the output
+                self._warn(warning)
 
 
 class _ReportTopics:

@@ -130,7 +130,8 @@ def read_range(
 
     Raises LogUnreachableError where nothing comes for PATIENCE_S.
     """
-    consumer, complaints = make_consumer(kafka_options)
+    # Each end is waited for, by one fetch more.
+    consumer, complaints = make_consumer({"fetch.wait.max.ms": "5", **kafka_options})
     for topic, numbers in starts.items():
         for number, start in numbers.items():
             if start < ends[topic][number]:

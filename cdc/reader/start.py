@@ -111,7 +111,9 @@ class StartFinder(LogReader):
         if start == "beginning":
             return NOTHING, self.offsets(start, topics, commit, progress.cut.epoch)
         if start == "now":
-            return progress.cut, self._behind(progress.cut, topics, progress.ts_ms)
+            # A transaction's records may be much older than its commit, and the cut than now.
+            since_ms = min(progress.ts_ms, progress.cut_ts_us // 1_000)
+            return progress.cut, self._behind(progress.cut, topics, since_ms)
         offsets = self.offsets(start, topics, commit, progress.cut.epoch)
         if isinstance(start, Lsn):
             return Position(progress.cut.epoch, start, 0).just_before(), offsets
@@ -119,10 +121,13 @@ class StartFinder(LogReader):
         _, ends = self.bounds(topics)
         first = [self._position_at(topic, offsets, ends) for topic in offsets]
         cut = min([*(each.just_before() for each in first if each is not None), progress.cut])
-        return cut, self._behind(cut, topics, int(start.timestamp() * 1_000))
+        since_ms = min(int(start.timestamp() * 1_000), progress.cut_ts_us // 1_000)
+        return cut, self._behind(cut, topics, since_ms)
 
     def _behind(self, cut: Position, topics: Mapping[str, TableTopic], since_ms: int) -> Offsets:
-        return self._first(topics, since_ms - CLOCKS_MS, lambda message: _is_behind(message, cut))
+        return self._first(
+            topics, max(0, since_ms - CLOCKS_MS), lambda message: _is_behind(message, cut)
+        )
 
     def _position_at(self, topic: str, offsets: Offsets, ends: Offsets) -> Position | None:
         """The lowest position that the partitions of a topic have at these offsets."""

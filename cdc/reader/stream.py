@@ -58,6 +58,8 @@ class ChangeStream(Iterator[ChangeEvent]):
         """Where members go on: what is read before was processed."""
         self._given: tuple[Partition, int] | None = None
         self._events = 0
+        self._at: Partition | None = None
+        """Where the record is that is being processed, or couldn't be."""
         self._kept_at = self._refreshed_at = time.monotonic()
         group_id = "" if group is None else group_name(access.settings, group)
         self._consumer, self._complaints = make_consumer(access.settings.kafka, group_id)
@@ -67,12 +69,16 @@ class ChangeStream(Iterator[ChangeEvent]):
         """The next change; ends once the reader is told to, or at the log's end with ``once``."""
         if self._is_open is None:
             self._open()
-        self._settle()
-        while self._is_open:
-            if self._access.stopping.is_set or (self._once and not self._left):
-                break
-            if (event := self._next()) is not None:
-                return event
+        try:
+            self._settle()
+            while self._is_open:
+                if self._access.stopping.is_set or (self._once and not self._left):
+                    break
+                if (event := self._next()) is not None:
+                    return event
+        except BaseException:
+            self.close()
+            raise
         self.close()
         raise StopIteration
 
@@ -202,7 +208,14 @@ class ChangeStream(Iterator[ChangeEvent]):
         if (record := record_of(message)) is None:
             return None
         topic, partition, offset = place_of(record)
-        place = topic, partition
+        self._at = place = topic, partition
+        event = self._event(record, place, offset)
+        self._at = None
+        return event
+
+    def _event(self, record: Message, place: Partition, offset: int) -> ChangeEvent | None:
+        """What a record says, or None; after an error it is still to be processed."""
+        topic, _ = place
         if self._once and offset >= self._left.get(place, 0):
             self._left.pop(place, None)
             return None
@@ -246,13 +259,18 @@ class ChangeStream(Iterator[ChangeEvent]):
         An offset before them would look, once they are older than log.keep, as if changes came.
         """
         open_partitions = set(self._done)
+        unprocessed = {self._at}
         deadline = time.monotonic() + _PASS_S
         while open_partitions and time.monotonic() < deadline:
             message = self._consumer.poll(WAIT_S)
-            if message is not None and (is_end(message) or message.error() is None):
-                open_partitions.discard((message.topic() or "", message.partition() or 0))
-                if is_end(message):
-                    self._reach(message)
+            if message is None or not (is_end(message) or message.error() is None):
+                continue
+            place = message.topic() or "", message.partition() or 0
+            open_partitions.discard(place)
+            if not is_end(message):
+                unprocessed.add(place)
+            elif place not in unprocessed:
+                self._reach(message)
 
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""

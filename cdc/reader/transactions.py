@@ -26,8 +26,10 @@ from cdc.reader.group import Partition
 from cdc.reader.sorting import SortedRecords
 from cdc.reader.start import Start, parse_start
 from cdc.reader.topics import TableTopic
+from cdc.records.bounds import ENDED_KEY
 from cdc.records.position import HEADER, INDEX_MAX, Lsn, Position, parse_header
-from cdc.records.topics import reader_topic
+from cdc.records.state import Phase
+from cdc.records.topics import TRUNCATE_KEY, reader_topic
 
 KEEP_S: Final = 1.0
 _IDLE_S: Final = 1.0
@@ -164,7 +166,7 @@ class TransactionStream(Iterator[SourceTransaction]):
         """The next transaction, or None after a while."""
         if self._member is not None and not self._member.has_turn():
             self._end_round()  # another member goes on where this one has kept that it is
-            self._topics = {}
+            self._topics, self._offsets, self._is_kept = {}, {}, True
             return None
         if not self._topics:
             self._begin()
@@ -216,7 +218,8 @@ class TransactionStream(Iterator[SourceTransaction]):
         state = self._log.state(capture.topic_prefix, capture.slot_name, lambda _line: None)
         topics = self._topics = dict(self._access.topics.read())
         cut = state.progress.cut
-        if cut <= self._cut:
+        # Rows of a snapshot have one position, and more of them may come until it is complete.
+        if state.progress.phase is not Phase.STREAMING or cut <= self._cut:
             return False
         letters = {name: topic for name, topic in topics.items() if not topic.table}
         _, ends = self._access.finder.bounds(letters)
@@ -252,7 +255,9 @@ class TransactionStream(Iterator[SourceTransaction]):
         position = parse_header(header).position
         if position > cut:
             self._next_offsets[place] = min(self._next_offsets[place], message.offset() or 0)
-        elif position > self._cut and self._records is not None:
+        elif self._records is not None and (
+            position > self._cut or _ends_rows(message, position, self._cut)
+        ):
             self._records.add(str(position), message)
 
     def _events(self, records: SortedRecords) -> Iterator[ChangeEvent]:
@@ -264,11 +269,9 @@ class TransactionStream(Iterator[SourceTransaction]):
         )
         for position, of_frame in groupby(events, lambda event: event.position):
             if position is None or position.index == 0:
-                yield from of_frame
+                yield from _once(of_frame)
                 continue
-            frame = sorted(of_frame, key=lambda event: _RANK.get(event.operation, 1))
-            is_of_tables = frame[0].operation in {"t", "p"}
-            yield from {event.table: event for event in frame}.values() if is_of_tables else frame
+            yield from sorted(_once(of_frame), key=lambda event: _RANK.get(event.operation, 1))
 
     def _table(self, message: Message) -> str:
         return self._topics[message.topic() or ""].table
@@ -308,3 +311,26 @@ class TransactionStream(Iterator[SourceTransaction]):
 def _group_of(event: ChangeEvent) -> _TransactionKey:
     epoch, commit_lsn, index = event.position or Position(0, Lsn(0), 0)
     return _TransactionKey(epoch, commit_lsn, index if index in {0, INDEX_MAX} else INDEX_MAX - 1)
+
+
+def _ends_rows(message: Message, position: Position, kept: Position) -> bool:
+    """Whether a record ends rows just at the position that is kept.
+
+    Of a table that joins it may come behind that cut, and is no older than it.
+    """
+    key = message.key() or b""
+    return position == kept and (
+        key == TRUNCATE_KEY or key.startswith(f'{{"{ENDED_KEY}":'.encode())
+    )
+
+
+def _once(events: Iterator[ChangeEvent]) -> Iterator[ChangeEvent]:
+    """What ends rows is in each partition of a topic: it comes once for each table and bounds."""
+    ended = set[tuple[str, str, str]]()
+    for event in events:
+        if event.operation in {"t", "p"}:
+            name = event.table, event.operation, repr(event.ended)
+            if name in ended:
+                continue
+            ended.add(name)
+        yield event

@@ -64,6 +64,8 @@ class Position(NamedTuple):
 
     def just_before(self) -> "Position":
         """A position after everything that was committed before this one's transaction."""
+        if self.commit_lsn == 0:
+            return Position(self.epoch, Lsn(0), 0)
         return Position(self.epoch, Lsn(self.commit_lsn - 1), INDEX_MAX)
 
     @classmethod

@@ -189,7 +189,9 @@ def compact(
             if what not in {name, "all"}:
                 continue
             lines = compacted(settings, dry_run)
-            with nullcontext() if dry_run else ReportedRun(reports, name, "compact"):
+            with ReportedRun(reports, name, "compact") if not dry_run else nullcontext() as run:
+                if run is not None:
+                    run.progress(0, 0)
                 for line in lines:
                     print_line(line)
 

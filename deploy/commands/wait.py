@@ -6,7 +6,13 @@ from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 import typer
 
-from cdc.errors import ConfigError, ExitCode, MillraceError, SourceUnreachableError
+from cdc.errors import (
+    ConfigError,
+    ExitCode,
+    LogUnreachableError,
+    MillraceError,
+    SourceUnreachableError,
+)
 from cdc.lines import Lines
 from cdc.postgres.connection import bounded, connect, query
 from cdc.records.position import Lsn
@@ -26,7 +32,9 @@ SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn()
             ELSE pg_current_wal_flush_lsn() END::text,
        (SELECT system_identifier::text FROM pg_control_system()),
-       pg_is_in_recovery()
+       pg_is_in_recovery(),
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END
 """
 
 
@@ -39,13 +47,14 @@ class NotShownError(MillraceError):
 class SourceEnd(NamedTuple):
     """Where the source's WAL ends, up to where it is durable, and which cluster's it is.
 
-    On a standby they are what it has replayed, and what it has received.
+    On a standby they are what it has replayed, and what it has received; its timeline isn't known.
     """
 
     written: Lsn
     flushed: Lsn
     system_identifier: str
     is_standby: bool
+    timeline: int | None = None
 
 
 def wait(
@@ -71,12 +80,25 @@ def wait(
     watched = Watched(settings, sinks, max(1.0, seconds(timeout)))
     instant, end = _instant(settings, lsn, now=now)
     _require_this_history(settings, watched.progress(), end)
-    while lacking := watched.lacking(instant):
+    timeline = end.timeline if end is not None else None
+    while lacking := _lacking(watched, instant, timeline, deadline):
         lasting = [each for each in lacking if each.outlook is not Outlook.LATER]
         if lasting or time.monotonic() > deadline:
             raise _not_shown(settings, instant, lasting or lacking, timeout)
         time.sleep(_LOOK_S)
     print(f"{', '.join(sinks)}: {instant} is shown")
+
+
+def _lacking(
+    watched: Watched, instant: Lsn, timeline: int | None, deadline: float
+) -> list[Lacking]:
+    """What doesn't show the instant; brokers that are silent to the end are lacking, too."""
+    try:
+        return watched.lacking(instant, timeline)
+    except LogUnreachableError as error:
+        if time.monotonic() < deadline:
+            raise
+        return [Lacking("the log", error.what)]
 
 
 def _sinks(settings: Settings, wanted: str) -> tuple[str, ...]:
@@ -126,9 +148,10 @@ def _source_end(settings: Settings) -> SourceEnd:
         closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection,
         bounded(connection, PATIENCE_S),  # the server may stop after it has let us in
     ):
-        ((written, flushed, identifier, is_standby),) = query(connection, _SOURCE)
+        ((written, flushed, identifier, is_standby, timeline),) = query(connection, _SOURCE)
     # A standby that restores WAL from an archive has received none.
-    return SourceEnd(Lsn.parse(written), Lsn.parse(flushed or written), identifier, is_standby)
+    ends = Lsn.parse(written), Lsn.parse(flushed or written)
+    return SourceEnd(*ends, identifier, is_standby, int(timeline, 16) if timeline else None)
 
 
 def _require_this_history(

@@ -51,10 +51,11 @@ class Questions:
         self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
         self._threads[name].start()
 
-    def answer(self, name: str) -> Any:
+    def answer(self, name: str, seconds: float = PATIENCE_S) -> Any:
         """Wait for an answer; a MillraceError says why there is none, None that nobody asked."""
         if name not in self._threads:
             return None
-        self._threads[name].join(max(0.0, self._deadline - time.monotonic()))
+        left_s = min(seconds, self._deadline - time.monotonic())
+        self._threads[name].join(max(0.0, left_s))
         silent = SilentError(f"no answer within {self._patience_s:.0f} s")
         return self._given.get(name, silent)

@@ -7,7 +7,7 @@ reason; the rest still shows. What somebody has to do something about comes as a
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cdc.errors import MillraceError
 from cdc.log.offsets import log_missing
@@ -28,6 +28,9 @@ from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, sear
 from deploy.status.source import SourceStatus, source_status
 from deploy.status.tables import table_status
 
+_SINKS_WAIT_S: Final = 1.0
+"""How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
+
 
 class LogAnswer(NamedTuple):
     """What the log says of itself, and the reports in it."""
@@ -47,7 +50,7 @@ def collect(settings: Settings) -> Status:
         asked.ask("source", lambda: source_status(settings))
     asked.ask("log", lambda: _log(settings))
     if settings.standby is not None:
-        asked.ask("standby", lambda: why_unread(settings))
+        asked.ask("standby", lambda: (why_unread(settings),))
     if settings.lakehouse is not None:
         asked.ask("lakehouse", lambda: _sink(asked, settings, "lakehouse"))
     if settings.search is not None:
@@ -81,7 +84,7 @@ def _log(settings: Settings) -> LogAnswer:
         progress,
         states,
         Counter(each.table for each in dead_letters.values() if each.outcome is None),
-        keyed_tables(settings, states) if settings.search is not None else [],
+        keyed_tables(settings, states, wait) if settings.search is not None else [],
         reports,
         last_records(kafka, missing_from(reports), wait),
     )
@@ -89,7 +92,7 @@ def _log(settings: Settings) -> LogAnswer:
 
 def _sink(asked: Questions, settings: Settings, name: str) -> SinkStatus | None:
     """A sink's own state, once the log has answered; without its answer some is missing."""
-    log = asked.answer("log")
+    log = asked.answer("log", _SINKS_WAIT_S)
     progress, states, keyed = (
         (log.progress, log.states, log.keyed) if isinstance(log, LogAnswer) else (None, [], [])
     )
@@ -145,7 +148,12 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     is_reported = ("lakehouse" if sink.sink == "lakehouse" else "search", "merge") in reports.ended
     sink_lag = worst(_with_missing(tables, sink, log.states)) if is_reported else sink.sink_lag
     newest = max([each.run for each in _runs_of(reports, sink)], default=0)
-    if sink.run < newest:
+    last = reports.ended.get((sink.sink, "merge"))
+    if not sink.is_read and last is not None:
+        told = {"run": last.run, "tables": last.tables, "failed": last.failed}
+        cut = str(last.cut.commit_lsn) if last.cut is not None else None
+        sink = sink.model_copy(update={**told, "cut": cut})
+    if sink.is_read and sink.run < newest:
         what = f"its reports are of run {newest}, and it has come to run {sink.run}"
         sink_lag = Lag(unknown=f"{what}: it was made again since")
     return sink.model_copy(
@@ -154,7 +162,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
             "sink_lag": sink_lag,
             "lag": sink_lag + capture,
             "running": reports.running.get((sink.sink, "merge")),
-            "last_run": reports.ended.get((sink.sink, "merge")),
+            "last_run": last,
         }
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from cdc.errors import LogMissingError, MillraceError
+from cdc.records.state import Phase
 from cdc.settings import Settings
 from deploy.status.model import Problem, Status
 from deploy.status.sinks import SinkStatus
@@ -14,7 +15,7 @@ KEEP_LEFT: Final = 0.25
 """A sink that has less than this share of log.keep left is about to come too late."""
 OVERDUE_S: Final = 120.0
 """Without news, or after failures, `merge --follow` rests for a minute."""
-_PARTS: Final = {"source": "the source", "log": "the log", "search": "search"}
+_PARTS: Final = {"source": "the source", "log": "the log", "standby": "[snapshot_source]"}
 
 
 def unanswered(given: Mapping[str, Any]) -> list[Problem]:
@@ -35,7 +36,8 @@ def found_problems(
 ) -> Iterator[Problem]:
     """What the answers tell."""
     yield from _of_capture(settings, status, answers)
-    if (unread := answers["standby"]) is not None:
+    (unread,) = answers["standby"] or (None,)
+    if unread is not None:
         yield Problem.of("[snapshot_source]", unread)
     for table in status.tables:
         yield from _of_table(table)
@@ -57,13 +59,17 @@ def _of_capture(
 ) -> Iterator[Problem]:
     source, log = answers["source"], answers["log"]
     name = settings.capture.slot_name
+    phase = log.progress.phase if log is not None and log.progress is not None else None
+    is_once = settings.capture.snapshot_mode == "initial_only"
+    if is_once and phase is Phase.STREAMING and source is not None and source.slot is None:
+        return  # it is done, and its slot is gone with it
     if source is not None:
         yield from (Problem(part="the source", what=concern) for concern in source.concerns)
         if not source.is_captured:
             yield Problem(
                 part="the daemon", what=f"none runs for slot {name}", remedy="millrace run"
             )
-        if source.slot is None and log is not None:
+        if source.slot is None and phase in {Phase.SNAPSHOT, Phase.STREAMING}:
             yield Problem(
                 part="the source",
                 what=f"slot {name} is gone, and the log has a gap",
@@ -100,6 +106,22 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
             yield Problem(part=part, what=what)
 
 
+def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
+    """Rows that a derived table lacks, or may have wrong, though no run has failed."""
+    for index in sink.indexes:
+        if index.refused:
+            what = f"{index.refused:,} documents were refused"
+            part = f"{sink.sink}, {index.name}"
+            yield Problem(part=part, what=what, remedy="millrace dead-letters search")
+    for table, why in sink.doubts.items():
+        yield Problem(part=f"{sink.sink}, {table}", what=why)
+    for drop in sink.drops:
+        if drop.needs_word:
+            what = f"{drop.table} is gone at the source, and its rows stay: {drop.held}"
+            remedy = f"millrace merge {sink.sink} --accept-drop {drop.table}"
+            yield Problem(part=f"{sink.sink}, {drop.name}", what=what, remedy=remedy)
+
+
 def _overdue(sink: SinkStatus) -> Iterator[Problem]:
     """A run that was announced and doesn't come: a lag that stays small doesn't tell."""
     last = sink.last_run
@@ -127,6 +149,7 @@ def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iter
         yield Problem(part=sink.sink, what=f"the last run failed{code}: {what}", remedy=remedy)
     if is_log_read and sink.sink_lag.seconds is None:
         yield Problem(part=sink.sink, what=f"its lag is {sink.sink_lag}", remedy=merge)
+    yield from _of_rows(sink)
     keep_s = settings.log.keep.total_seconds()
     if sink.keep_left_s is not None and sink.keep_left_s < KEEP_LEFT * keep_s:
         left = seconds_text(max(0.0, sink.keep_left_s))

@@ -63,14 +63,20 @@ class Watched:
         capture = self._settings.capture
         return self._states.last_progress(progress_topic(capture.topic_prefix), capture.slot_name)
 
-    def lacking(self, instant: Lsn) -> list[Lacking]:
-        """What doesn't show the instant; nothing once all of it does."""
+    def lacking(self, instant: Lsn, timeline: int | None = None) -> list[Lacking]:
+        """What doesn't show the instant; nothing once all of it does.
+
+        An instant of a ``timeline`` that the log isn't on yet doesn't compare with its positions.
+        """
         progress = self.progress()
         if progress is None:
             return [Lacking("the log", "no daemon has written any", Outlook.NEVER)]
         if progress.phase is not Phase.STREAMING:
             what = f"the first snapshot of epoch {progress.position.epoch} isn't complete"
             return [Lacking("the log", what, Outlook.NEVER)]
+        if timeline is not None and progress.timeline != timeline:
+            what = f"it is on timeline {progress.timeline}, and not on {timeline} yet"
+            return [Lacking("the log", f"{what}: the source was promoted")]
         reports = self._reports.read().of_log(progress.log)
         topic = table_topic(self._settings.capture.topic_prefix)
         states = {str(each.name): each for each in self._states.read_all(topic, TableState)}

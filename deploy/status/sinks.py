@@ -1,12 +1,12 @@
 """Configuration → how far the lakehouse and the search indexes are."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from cdc.kafka.admin import LogAdmin
+from cdc.kafka.admin import LogAdmin, do_nothing
 from cdc.log.offsets import LogState, log_missing
 from cdc.log.state import read_all
 from cdc.records.position import Lsn, Position
@@ -18,7 +18,7 @@ from cdc.settings import CaptureSettings, SearchSettings, Settings
 from cdc.settings.drops import DropPolicy
 from deploy.status.lag import Lag
 from deploy.status.tables import time_text
-from sinks.changes.derived import derived_tables
+from sinks.changes.derived import derived_tables, local_path
 from sinks.run.doubts import doubts
 from sinks.run.drops import find_drops, is_emptied
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, goes_on
@@ -47,10 +47,14 @@ def require_log(settings: Settings) -> None:
         raise log_missing(prefix, settings.capture.slot_name, admin.servers)
 
 
-def keyed_tables(settings: Settings, states: Iterable[TableState]) -> list[TableName]:
+def keyed_tables(
+    settings: Settings,
+    states: Iterable[TableState],
+    while_waiting: Callable[[], None] = do_nothing,
+) -> list[TableName]:
     """The tables of the log whose rows have keys, and so can be documents."""
     topic = schema_topic(settings.capture.topic_prefix)
-    schemas = read_all(settings.kafka, topic, TableSchema)
+    schemas = read_all(settings.kafka, topic, TableSchema, while_waiting)
     newest = {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
     names = [state.name for state in states]
     return [name for name in names if name in newest and newest[name].key]
@@ -118,6 +122,8 @@ class SinkStatus(BaseModel):
     sink_lag: Lag = Lag(unknown="no run has reported")
     lag: Lag = Lag(unknown="no run has reported")
     table_lags: dict[str, Lag] = {}
+    is_read: bool = True
+    """Whether its own state was read; one that needs a JVM is known by its reports alone."""
     running: RunReport | None = None
     last_run: RunReport | None = None
     tables: int = 0
@@ -193,6 +199,10 @@ def lakehouse_status(
     lakehouse = settings.lakehouse
     if lakehouse is None:
         return None
+    if local_path(lakehouse.path) is None:  # which takes a JVM to look at
+        names = derived_tables(lakehouse, (str(each.name) for each in states))
+        sources = {name: table.source for name, table in names.items()}
+        return SinkStatus(sink="lakehouse", wanted=sources, is_read=False)
     from sinks.delta.cuts import cuts
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session

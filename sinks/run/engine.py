@@ -95,6 +95,7 @@ class Run:
 
     def once(self) -> RunEnd:
         """Apply what the topics have; tables that fail are in the results."""
+        self._context.progress(0, 0)
         last = self._plans.last()
         if last is not None:
             self._require_same_writer(last)

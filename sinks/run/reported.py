@@ -1,19 +1,24 @@
 """A run → its reports to the log: under way, how far, ended, and each table that has moved."""
 
 import time
+from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from cdc.errors import ExitCode, MillraceError
+from cdc.errors import BusyError, ExitCode, MillraceError
 from cdc.log.reports import ReportWriter
 from cdc.records.reports import RunKind, RunReport, TableReport
 from sinks.run.summary import RunSummary, Standing, errors_of
+
+_FAILED_MAX: Final = 50
 
 
 class ReportedRun:
     """One run of a sink; a context manager that reports its beginning, and its end if it has one.
 
-    A run that is interrupted says so. One that finds nothing to do is no run to be listed.
+    It begins with its first ``progress``, once it excludes other runs; one that another run keeps
+    out isn't reported. A run that is interrupted says so, and one that had nothing to do isn't
+    listed.
     """
 
     def __init__(
@@ -24,7 +29,6 @@ class ReportedRun:
         self._report = RunReport(sink=sink, job=job, started_ms=_now_ms())
 
     def __enter__(self) -> Self:
-        self._reports.put(self._report)
         return self
 
     def __exit__(
@@ -38,6 +42,8 @@ class ReportedRun:
         match failure:
             case None:
                 self._finish(exit_code=ExitCode.OK)
+            case BusyError():
+                self._leave()
             case MillraceError():
                 self._finish(exit_code=failure.exit_code, error=str(failure))
             case Exception():
@@ -58,6 +64,9 @@ class ReportedRun:
 
     def end(self, done: RunSummary | MillraceError) -> None:
         """Tell how it has ended, and where its tables are."""
+        if isinstance(done, BusyError):
+            self._leave()
+            return
         if isinstance(done, MillraceError):
             self._finish(exit_code=done.exit_code, error=str(done))
             return
@@ -74,10 +83,15 @@ class ReportedRun:
             cut_ts_us=done.reached_ts_us,
             tables=len(done.standing),
             done=len(done.tables),
-            failed=errors_of(done.tables),
+            failed=_some(errors_of(done.tables)),
             exit_code=done.exit_code,
             **{name: sum(getattr(table, name) for table in done.tables) for name in counts},
         )
+
+    def _leave(self) -> None:
+        """Say no more of a run beside another one, which reports itself."""
+        self._report = self._report.model_copy(update={"ended_ms": _now_ms()})
+        self._reports.leave()
 
     def _finish(self, moved: list[TableReport] | None = None, **how: object) -> None:
         ended_ms = _now_ms()
@@ -108,6 +122,14 @@ class ReportedRun:
             error=standing.error,
             reported_ms=self._report.started_ms,
         )
+
+
+def _some(failed: dict[str, str]) -> dict[str, str]:
+    """Not all of very many: a record has to fit into its topic."""
+    shown = dict(islice(failed.items(), _FAILED_MAX))
+    if more := len(failed) - len(shown):
+        shown["…"] = f"and {more:,} more"
+    return shown
 
 
 def _now_ms() -> int:

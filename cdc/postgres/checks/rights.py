@@ -153,8 +153,8 @@ def _unwritable_table(
             f"the signal table {table} doesn't exist, and watermarks are to be its rows",
             where=f"signal.data.collection; {where}",
             remedy=f"run CREATE TABLE {table} (id varchar(64) PRIMARY KEY, type varchar(32) NOT"
-            f" NULL, data varchar(2048)); GRANT {', '.join(['SELECT', *needed])} ON {table} TO"
-            f" {role};",
+            f" NULL, data varchar(2048)); GRANT {', '.join(['SELECT', *needed])} ON {table}"
+            f" TO {role};",
         )
     for usage, *may in rows:
         lacking = [right for right, has in zip(needed, may, strict=False) if not has]

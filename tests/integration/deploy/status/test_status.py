@@ -126,6 +126,7 @@ def test_a_stack_that_is_broken_says_how_and_never_that_nothing_is_missing(
     assert "the log: unknown, because" in problems(no_kafka)
     assert (no_kafka.events, no_kafka.tables) == (None, [])
     assert no_kafka.slot is not None
+    assert [sink.sink for sink in no_kafka.sinks] == ["lakehouse"]
     assert not no_lag(no_kafka)
 
     no_source = asked(settings, source={"port": nowhere.partition(":")[2]})

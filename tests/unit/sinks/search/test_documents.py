@@ -78,6 +78,7 @@ def test_any_index_is_searched_by_its_name(
 ) -> None:
     server = Mock()
     server.search.return_value = {"hits": {"hits": [], "total": {"value": 0}}}
+    server.indices.get_mapping.return_value = {}
     monkeypatch.setattr("sinks.search.client.connect", lambda _: server)
     search(searched(**{"index.prefix": prefix}), index, "words")
     assert server.search.call_args.kwargs["index"] == searches

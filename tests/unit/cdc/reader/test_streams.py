@@ -1,0 +1,80 @@
+"""What a consumer brings as a stream ends → the offsets that it keeps, of processed records."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdc.reader import stream
+from cdc.reader.stream import ChangeStream
+from cdc.reader.transactions import _once
+from cdc.records.position import Lsn, Position
+
+Partition = tuple[str, int]
+
+
+class Message:
+    """A record, or the end of a partition."""
+
+    def __init__(self, number: int, offset: int, *, is_end: bool = False) -> None:
+        self._place = "t", number, offset
+        self.is_end = is_end
+
+    def topic(self) -> str:
+        return self._place[0]
+
+    def partition(self) -> int:
+        return self._place[1]
+
+    def offset(self) -> int:
+        return self._place[2]
+
+    def error(self) -> Any:
+        return SimpleNamespace(name=lambda: "_PARTITION_EOF") if self.is_end else None
+
+
+def _ended(
+    monkeypatch: pytest.MonkeyPatch,
+    done: dict[Partition, int],
+    queue: list[Message],
+    at: Partition | None = None,
+) -> dict[Partition, int]:
+    """The offsets of a stream that had processed some, with these messages in its queue."""
+    monkeypatch.setattr(stream, "is_end", lambda message: message is not None and message.is_end)
+    messages: Iterator[Message] = iter(queue)
+    reader: Any = ChangeStream.__new__(ChangeStream)
+    reader._done, reader._left, reader._given, reader._at = dict(done), {}, None, at
+    reader._consumer = SimpleNamespace(poll=lambda _: next(messages))
+    reader._pass_marks()
+    kept: dict[Partition, int] = reader._done
+    return kept
+
+
+def test_an_end_behind_records_that_nobody_processed_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unread = [Message(1, 10), Message(1, 11), Message(1, 12, is_end=True)]
+    queue = [*unread, Message(2, 7, is_end=True), Message(0, 5, is_end=True)]
+    assert _ended(monkeypatch, {("t", 0): 4}, queue) == {("t", 0): 5, ("t", 2): 7}
+
+
+def test_behind_a_record_that_failed_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = [Message(1, 12, is_end=True), Message(0, 5, is_end=True)]
+    done = {("t", 0): 4, ("t", 1): 10}
+    assert _ended(monkeypatch, done, queue, ("t", 1)) == {("t", 0): 5, ("t", 1): 10}
+
+
+def test_what_ends_rows_comes_once_for_each_table_and_bounds() -> None:
+    def change(operation: str, ended: Any = None, table: str = "public.t") -> Any:
+        return SimpleNamespace(table=table, operation=operation, ended=ended)
+
+    frame = [change("t"), change("t"), change("p", "a"), change("p", "b"), change("p", "a")]
+    rows = [change("r"), change("r")]
+    once = [(each.operation, each.ended) for each in _once(iter([*frame, *rows]))]
+    assert once == [("t", None), ("p", "a"), ("p", "b"), ("r", None), ("r", None)]
+
+
+def test_nothing_is_before_the_first_position() -> None:
+    first = Position(1, Lsn(0), 0)
+    assert Position.parse(str(first.just_before())) == first
