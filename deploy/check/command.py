@@ -43,7 +43,7 @@ def checked(scene: Scene) -> CheckReport:
     else:
         scene.tables.settle(None)
     parts["kafka"] = partial(_kafka, scene)
-    sinks = {"lakehouse": _lakehouse, "spark": _spark, "search": _search}
+    sinks = {"merges": _merges, "lakehouse": _lakehouse, "spark": _spark, "search": _search}
     parts |= {name: partial(check, scene) for name, check in sinks.items()}
     parts["machine"] = partial(_machine, scene)
     return CheckReport.of(run_parts(parts))
@@ -60,6 +60,12 @@ def _kafka(scene: Scene) -> CheckResults:
     from deploy.check.log import check_log
 
     return check_log(scene)
+
+
+def _merges(scene: Scene) -> CheckResults:
+    from deploy.check.merges import check_merges
+
+    return check_merges(scene)
 
 
 def _lakehouse(scene: Scene) -> CheckResults:

@@ -24,7 +24,6 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     lakehouse = settings.lakehouse
     if lakehouse is None:
         return
-    yield part.tried("configuration", partial(_merges, scene))
     yield part.tried("writing", partial(_writes, lakehouse))
     tables = scene.tables.get()
     if not settings.captures_itself:
@@ -34,14 +33,6 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
         return
     columns = {str(table.name): [column.name for column in table.columns] for table in tables}
     yield from _names(part, lakehouse, columns)
-
-
-def _merges(scene: Scene) -> str:
-    """What `millrace merge` refuses before it reads anything."""
-    from sinks.job import Jobs
-
-    Jobs(scene.settings, "all")
-    return "merges can read this log"
 
 
 def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:

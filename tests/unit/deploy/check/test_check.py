@@ -15,6 +15,7 @@ from deploy.check import command, runner
 from deploy.check.command import lines
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.machine import check_machine
+from deploy.check.merges import check_merges
 from deploy.check.result import Area, CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
 from deploy.check.scene import Scene
@@ -127,9 +128,12 @@ def test_names_that_collide_in_delta_are_told_and_two_of_one_name_refused(scene:
 
 
 def test_a_log_that_merges_cannot_read_is_what_they_refuse(scene: Make) -> None:
-    made = scene({"decimal.handling.mode": "double"})
-    finding = by_name(check_lakehouse(made))["configuration"]
-    assert (finding.level, finding.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
+    made = scene({"decimal.handling.mode": "double"}, search={"url": "http://127.0.0.1:1"})
+    for absent in ("search", "lakehouse"):
+        settings = made.settings.model_copy(update={absent: None})
+        finding = by_name(check_merges(Scene(settings, made.config)))["configuration"]
+        assert (finding.level, finding.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
+        assert "decimal.handling.mode" in finding.found
 
 
 def test_without_java_spark_is_a_failure(
