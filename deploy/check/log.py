@@ -95,12 +95,12 @@ class _Log:
 
     def _state(self) -> str:
         """How far the log is: read behind the slot, which a daemon moves to where that is."""
-        self.scene.slot.get()
+        is_behind_slot = self.scene.slot.get() is not None
         capture = self.settings.capture
         progress = last_progress(self.kafka, progress_topic(self.prefix), capture.slot_name)
         states = read_all(self.kafka, table_topic(self.prefix), TableState)
-        found = CapturedLog(progress, {str(state.name): state for state in states})
-        self.scene.log.settle(found)
+        by_table = {str(state.name): state for state in states}
+        self.scene.log.settle(CapturedLog(progress, by_table, is_behind_slot))
         if progress is None:
             return f"nothing under topic.prefix {self.prefix} yet"
         in_log = sum(state.is_in_log for state in states)

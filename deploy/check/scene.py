@@ -21,6 +21,8 @@ class CapturedLog(NamedTuple):
 
     progress: Progress | None
     states: dict[str, TableState]
+    is_behind_slot: bool = True
+    """Whether it was read behind the slot; otherwise nobody can compare the two."""
 
     @property
     def has_begun(self) -> bool:

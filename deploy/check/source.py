@@ -307,6 +307,11 @@ class _Source:
         slot, log = self.scene.slot.get(), self.scene.log.get()
         if system is None or slot is None or log is None:
             return Unanswered("because slot, or log, or the server's history isn't known")
+        if not log.is_behind_slot:
+            return Unanswered(
+                "because PostgreSQL told of the slot too late: the log was read before it",
+                "run `millrace check` again",
+            )
         progress, wal_end = log.progress, partial(current_wal_end, self.connection)
         check_progress(self.capture, progress, slot.state, system, wal_end)
         if progress is None or progress.phase is Phase.CREATING:

@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic
+from deploy.check import runner
 from deploy.check.log import check_log
 from deploy.check.result import CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
@@ -139,6 +140,21 @@ def test_a_source_that_is_away_hides_no_broker(scenes: Scenes) -> None:
     assert failures(report) == []
     unknown = {each.part for each in report.findings if each.level is Level.UNKNOWN}
     assert unknown == {"source", "tables", "kafka"}
+
+
+def test_a_log_that_is_read_before_the_slot_is_compared_with_nothing(
+    scenes: Scenes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "WAIT_S", 0.1)
+    scene = scenes()()
+    run_parts({"kafka": partial(check_log, scene)})  # nobody tells of the slot
+    recorded = scene.log.get()
+    assert recorded is not None
+    assert not recorded.is_behind_slot
+    found = run_parts({"source": partial(check_source, scene)})
+    (continuity,) = (each for each in found if each.requirement == "continuity")
+    assert continuity.level is Level.UNKNOWN
+    assert "too late" in continuity.found
 
 
 def test_an_option_that_the_client_does_not_know_is_named(scenes: Scenes) -> None:
