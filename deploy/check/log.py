@@ -165,12 +165,12 @@ class _Log:
         )
 
     def _transactions(self) -> str | Unanswered:
-        name = f"{transactional_id(self.settings.capture)}{SUFFIX}"
+        own = transactional_id(self.settings.capture)
+        name = f"{own}{SUFFIX}"
         refusal = self.probe.transaction_refusal(name)
         if refusal is None:
-            return f"tried under the id {name}"
+            return f"tried under the id {name}; the daemon's own, {own} and {own}.2, aren't tried"
         if refusal.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
-            own = transactional_id(self.settings.capture)
             return Unanswered(
                 f"because the brokers refuse the id {name} that this check has of its own; the"
                 f" daemon's are {own} and {own}.2",
