@@ -24,10 +24,6 @@ from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import CapturedLog, Scene
 from deploy.check.topics import check_topics
 
-_SHOWN: Final = 5
-_TOPIC_OPERATIONS: Final = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
-_ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE"})
-"""Who may all of that is the brokers' own, or nobody is asked for rights."""
 _REQUEST_BYTES: Final = "socket.request.max.bytes"
 
 
@@ -61,7 +57,6 @@ class _Log:
         self.settings = self.scene.settings
         self.kafka = self.settings.kafka
         self.prefix = self.settings.capture.topic_prefix
-        self.keep_ms = int(self.settings.log.keep.total_seconds() * 1_000)
         self.brokers: dict[int, dict[str, str]] = {}
         """Each broker's settings, as far as they are shown."""
 
