@@ -39,7 +39,7 @@ def checked(scene: Scene) -> CheckReport:
     settings = scene.settings
     parts: dict[str, Callable[[], CheckResults]] = {}
     if settings.captures_itself:
-        parts["source"] = partial(_source, scene)
+        parts |= {"source": partial(_source, scene), "standby": partial(_standby, scene)}
     else:
         scene.tables.settle(None)
     parts["kafka"] = partial(_kafka, scene)
@@ -54,6 +54,12 @@ def _source(scene: Scene) -> CheckResults:
     from deploy.check.source import check_source
 
     return check_source(scene)
+
+
+def _standby(scene: Scene) -> CheckResults:
+    from deploy.check.standby import check_standby
+
+    return check_standby(scene)
 
 
 def _kafka(scene: Scene) -> CheckResults:

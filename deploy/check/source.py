@@ -21,7 +21,6 @@ from cdc.postgres.checks import preflight, risks
 from cdc.postgres.checks.powers import POWERS
 from cdc.postgres.checks.rights import leaves, unpublishable, unreadable, unwritable
 from cdc.postgres.checks.server import requirements
-from cdc.postgres.checks.standby import why_unread
 from cdc.postgres.connection import (
     System,
     bounded,
@@ -135,7 +134,6 @@ class _Source:
                 remedy = "see why the log doesn't keep up: millrace status"
                 yield part.warning("WAL held back", concern.text, remedy, where)
         yield self._encoding()
-        yield from self._standby()
         yield from self._published(system)
 
     def _clock(self) -> CheckResult:
@@ -199,15 +197,6 @@ class _Source:
                 self.where,
             )
         return self.part.ok("encoding", f"{encoding}, which the server sends as UTF-8")
-
-    def _standby(self) -> Iterator[CheckResult]:
-        settings = self.scene.settings
-        if settings.standby is None:
-            return
-        at_once = {"source": quickly(settings.source), "snapshot_source": quickly(settings.standby)}
-        errors = filter(None, [why_unread(settings.model_copy(update=at_once))])
-        found = "it is a standby of [source], and replays"
-        yield from self.part.of_errors("[snapshot_source]", errors, found)
 
     def _published(self, system: System | None) -> Iterator[CheckResult]:
         """The publication, rights and risks; the tables, and whether the log goes on from here."""

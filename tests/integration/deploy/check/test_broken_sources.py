@@ -4,6 +4,7 @@ Each begins with a role that has all rights but those that the case takes away.
 """
 
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from deploy.check.result import CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
 from deploy.check.scene import CapturedLog, Scene
 from deploy.check.source import check_source
+from deploy.check.standby import check_standby
 from tests.fixtures.checks import NO_KAFKA, STATEMENT, scenes_of
 from tests.fixtures.source import Conninfo, run, session
 
@@ -31,6 +33,8 @@ PUBLICATION: Final = (
 )
 MENDED_MAX: Final = 3
 """One thing that is mended may show another, such as a right behind that to a schema."""
+SILENT_S: Final = 6.0
+"""More than the two seconds that a standby is given, and less than everything may take."""
 OWN: Final = {"publication.autocreate.mode": "disabled"}
 
 
@@ -263,6 +267,24 @@ def _filled(statement: str, names: dict[str, str]) -> str:
     for name, value in names.items():
         statement = statement.replace(f"{{{name}}}", value)
     return statement
+
+
+def test_a_standby_that_is_silent_hides_neither_publication_nor_tables(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    run(database, *TABLES)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        own = {"host": "127.0.0.1", "port": port}
+        scene = scenes_of(tmp_path, database, NO_KAFKA, "t", {}, snapshot_source=own)()
+        scene.log.settle(CapturedLog(None, {}))
+        began = time.monotonic()
+        parts = {"source": check_source, "standby": check_standby}
+        found = run_parts({name: partial(check, scene) for name, check in parts.items()})
+        assert time.monotonic() - began < SILENT_S
+    levels = {(each.part, each.requirement): each.level for each in found}
+    assert levels["standby", "[snapshot_source]"] is Level.FAILURE
+    assert levels["source", "publication"] is levels["tables", "public.orders"] is Level.OK
 
 
 def test_clocks_that_differ_are_told(
