@@ -60,6 +60,9 @@ class _TopicsCheck:
         self.kafka = self.settings.kafka
         self.prefix = self.settings.capture.topic_prefix
         self.keep_ms = int(self.settings.log.keep.total_seconds() * 1_000)
+        reports = (status_topic(self.prefix), runs_topic(self.prefix))
+        self.spared = {*reports, self.settings.capture.signal_topic}
+        """A start warns of what is wrong with these, and goes on."""
 
     def findings(self) -> CheckResults:
         """Topics that exist are as they have to be, and others may be made."""
@@ -82,13 +85,18 @@ class _TopicsCheck:
         for name, answer in described.items():
             if isinstance(answer, KafkaError):
                 error = log_error(answer, "describing a topic", f"topic {name}")
-                level = Level.FAILURE if isinstance(error, LogAccessError) else Level.UNKNOWN
+                is_refusal = isinstance(error, LogAccessError)
+                level = self._level(name) if is_refusal else Level.UNKNOWN
                 yield self.part.of_error("topics", error, level)
             else:
                 existing[name] = answer
         yield from self._mismatches(wanted, existing)
         yield from self._limits(wanted, existing)
         yield from self._rights(existing, [each for each in wanted if each[0].name not in names])
+
+    def _level(self, name: str) -> Level:
+        """How bad it is for a start that something is wrong with a topic."""
+        return Level.WARNING if name in self.spared else Level.FAILURE
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
         more = (made_topic(self.prefix), status_topic(self.prefix))
@@ -118,7 +126,7 @@ class _TopicsCheck:
             for what, remedy in topic_mismatches(topic, description, keep_ms, servers):
                 is_right = False
                 error = TopicMismatchError(what, where=servers, remedy=remedy)
-                yield self.part.of_error("topics and log.keep", error)
+                yield self.part.of_error("topics and log.keep", error, self._level(topic.name))
         if is_right:
             found = (
                 f"{len(existing)} exist as they have to be, {len(wanted) - len(existing)} are new"
@@ -150,18 +158,18 @@ class _TopicsCheck:
     def _rights(self, existing: dict[str, TopicRights], new: list[_RequestedTopic]) -> CheckResults:
         """Operations that brokers say are authorized; topics that they'd make."""
         part = self.part
-        lacking: dict[frozenset[str], list[str]] = {}
+        lacking: dict[tuple[frozenset[str], Level], list[str]] = {}
         for name, rights in existing.items():
             if missing := _TOPIC_OPERATIONS - rights.operations:
-                lacking.setdefault(missing, []).append(name)
-        for missing, names in lacking.items():
+                lacking.setdefault((missing, self._level(name)), []).append(name)
+        for (missing, level), names in lacking.items():
             operations = ", ".join(sorted(missing))
             error = LogAccessError(
                 f"the user lacks {operations} on {_names(names)}",
                 where=self.probe.servers,
                 remedy=grants(self.probe.servers, self.prefix, names, missing),
             )
-            yield part.of_error("rights to topics", error)
+            yield part.of_error("rights to topics", error, level)
         if existing and not lacking:
             yield part.ok("rights to topics", f"all that is needed, on {len(existing)} topics")
         yield from self._creation(new)
@@ -174,14 +182,19 @@ class _TopicsCheck:
         except ConfigError:
             return  # told above
         asked = [new_topic(topic, copies, config, keep) for topic, config, keep in new]
-        refusals = self.probe.refusals(asked)
-        by_reason: dict[str, tuple[KafkaError, list[str]]] = {}
+        refusals = {
+            name: refusal
+            for name, refusal in self.probe.refusals(asked).items()
+            if refusal.code() != KafkaError.TOPIC_ALREADY_EXISTS  # made since they were listed
+        }
+        by_reason: dict[tuple[str, Level], tuple[KafkaError, list[str]]] = {}
         for name, refusal in refusals.items():
-            by_reason.setdefault(refusal.str(), (refusal, []))[1].append(name)
-        for refusal, names in by_reason.values():
+            reason = refusal.str(), self._level(name)
+            by_reason.setdefault(reason, (refusal, []))[1].append(name)
+        for (_, at_worst), (refusal, names) in by_reason.items():
             where = f"topics {_names(names)}"
             error = log_error(refusal, "creating topics (validated only)", where)
-            level = Level.UNKNOWN if is_passing(refusal) else Level.FAILURE
+            level = Level.UNKNOWN if is_passing(refusal) else at_worst
             yield part.of_error("creating topics", error, level)
         if not refusals:
             yield part.ok(

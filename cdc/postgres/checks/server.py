@@ -14,6 +14,7 @@ SELECT current_setting('wal_level'), pg_is_in_recovery(),
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)
 """
+_OWN_SENDERS: Final = "SELECT count(*) FROM pg_stat_replication WHERE pid = %s::int"
 
 
 class Requirement(NamedTuple):
@@ -59,7 +60,10 @@ def requirements(connection: psycopg.Connection, slot: str, where: str) -> Itera
             " cloudsql.logical_decoding = on)",
         ),
     )
-    has_slot = slots.inspect(connection, slot) is not None
+    state = slots.inspect(connection, slot)
+    has_slot = state is not None
+    pid = state.active_pid if state is not None else None
+    ((own_senders,),) = query(connection, _OWN_SENDERS, [pid])
     yield Requirement(
         "max_replication_slots",
         f"{slots_used} of {slots_max} in use" + (f", {slot} among them" if has_slot else ""),
@@ -73,10 +77,10 @@ def requirements(connection: psycopg.Connection, slot: str, where: str) -> Itera
     )
     yield Requirement(
         "max_wal_senders",
-        f"{senders_used} of {senders_max} in use",
-        "a free WAL sender",
+        f"{senders_used} of {senders_max} in use" + (", the daemon's among them" * own_senders),
+        "a free WAL sender, or the daemon's own",
         problem(
-            senders_used >= senders_max,
+            senders_used - own_senders >= senders_max,
             f"all {senders_max} WAL senders are taken",
             f"ALTER SYSTEM SET max_wal_senders = {senders_max + 2}; then restart the server, or"
             " stop a replication client (pg_stat_replication)",

@@ -35,6 +35,11 @@ def failures(report: CheckReport) -> list[CheckResult]:
     return [each for each in report.findings if each.level is Level.FAILURE]
 
 
+def senders(report: CheckReport) -> str:
+    (found,) = (each.found for each in report.findings if each.requirement == "max_wal_senders")
+    return found
+
+
 def left_behind(made: RunningPipeline, database: Conninfo, admin: AdminClient) -> dict[str, Any]:
     """What there is on both servers, and on the disk, that a check could have made."""
     with session(database) as opened:
@@ -66,6 +71,7 @@ def check_beside(
             made.wait_until_logged(made.wal_end(), daemon)
             waits.append(time.monotonic() - began)
             assert failures(report.result()) == []
+            assert "the daemon's among them" in senders(report.result())
     assert left_behind(made, database, admin) == before
     assert max(waits) < LATE_S
     assert made.stop(daemon) == ExitCode.OK

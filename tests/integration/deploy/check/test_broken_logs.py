@@ -21,14 +21,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
+from cdc.kafka.probe import ClusterProbe
 from cdc.records.schema import TableName
-from cdc.records.topics import data_topic
+from cdc.records.topics import data_topic, progress_topic, status_topic
 from deploy.check import runner
 from deploy.check.log import check_log
 from deploy.check.result import CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
 from deploy.check.scene import Scene
 from deploy.check.source import check_source
+from deploy.check.topics import check_topics
 from deploy.local.kafka import Kafka
 from tests.fixtures.checks import scenes_of
 from tests.fixtures.source import Conninfo, run
@@ -105,6 +107,26 @@ def test_a_topic_with_other_partitions_is_named_with_both_ways_out(
     assert "has 5 partitions, not 3" in finding.found
     assert finding.remedy == "delete the topic, or set topic.partitions = 5 under [log]"
     assert failures(look(scenes(log={"topic.partitions": 5})())) == []
+
+
+def test_a_topic_of_reports_that_is_wrong_or_new_meanwhile_is_no_failure(
+    scenes: Scenes, kafka_admin: AdminClient, topic_prefix: str, intended_topics: set[str]
+) -> None:
+    scene = scenes()()
+    scene.tables.settle([])
+    scene.log.settle(None)
+    probe = ClusterProbe(scene.settings.kafka)
+    listed = probe.cluster()
+    status, progress = status_topic(topic_prefix), progress_topic(topic_prefix)
+    intended_topics.update({status, progress})
+    make_topic(kafka_admin, progress, 1, **{"cleanup.policy": "compact"})
+    found = list(check_topics(scene, probe, listed))
+    assert [each.level for each in found if each.requirement == "creating topics"] == [Level.OK]
+    make_topic(kafka_admin, status, 2, **{"cleanup.policy": "delete"})
+    found = list(check_topics(scene, probe, probe.cluster()))
+    wrong = [each for each in found if f"topic {status}" in each.found]
+    assert {each.level for each in wrong} == {Level.WARNING}
+    assert not [each for each in found if each.level is Level.FAILURE]
 
 
 def test_copies_that_no_broker_could_be_lost_of_are_refused(scenes: Scenes) -> None:
