@@ -123,7 +123,9 @@ def test_a_topic_of_reports_that_is_wrong_or_new_meanwhile_is_no_failure(
     found = list(check_topics(scene, probe, listed))
     assert [each.level for each in found if each.requirement == "creating topics"] == [Level.OK]
     make_topic(kafka_admin, status, 2, **{"cleanup.policy": "delete"})
-    found = list(check_topics(scene, probe, probe.cluster()))
+    while status not in (listed := probe.cluster()).topics:
+        time.sleep(0.05)
+    found = list(check_topics(scene, probe, listed))
     wrong = [each for each in found if f"topic {status}" in each.found]
     assert {each.level for each in wrong} == {Level.WARNING}
     assert not [each for each in found if each.level is Level.FAILURE]
