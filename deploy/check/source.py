@@ -21,6 +21,7 @@ from cdc.postgres.checks import preflight, risks
 from cdc.postgres.checks.powers import POWERS
 from cdc.postgres.checks.rights import leaves, unpublishable, unreadable, unwritable
 from cdc.postgres.checks.server import requirements
+from cdc.postgres.checks.soon import quickly
 from cdc.postgres.connection import (
     System,
     bounded,
@@ -78,7 +79,7 @@ _TIMEOUT: Final = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender
 def check_source(scene: Scene) -> Iterator[CheckResult]:
     """All of the source, and of its tables."""
     part, settings = Area("source"), scene.settings
-    source = quickly(settings.source)
+    source = quickly(settings.source, _CONNECT_S)
     try:
         opened = connect(source, purpose="check", pinned=_SESSION)
     except MillraceError as error:
@@ -94,13 +95,6 @@ def check_source(scene: Scene) -> Iterator[CheckResult]:
     finally:
         scene.slot.settle(None)
         scene.tables.settle(None)
-
-
-def quickly(source: LibraryOptions) -> LibraryOptions:
-    """The keywords to connect by, or to give up soon."""
-    given = source.get("connect_timeout", "").strip()
-    seconds = int(given) if given.isdecimal() else 0
-    return {**source, "connect_timeout": str(min(seconds or _CONNECT_S, _CONNECT_S))}
 
 
 @dataclass

@@ -14,7 +14,8 @@ from cdc.errors import (
     SourceUnreachableError,
 )
 from cdc.lines import Lines
-from cdc.postgres.connection import bounded, connect, query
+from cdc.postgres.checks.soon import connect_soon
+from cdc.postgres.connection import bounded, query
 from cdc.records.position import Lsn
 from cdc.records.state import Progress
 from cdc.settings import DEFAULT_PATH, Settings
@@ -25,7 +26,6 @@ from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 
 _LOOK_S: Final = 0.05
-_BOUNDED: Final = {"statement_timeout": "2s"}
 _SOURCE: Final = """
 SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
             ELSE pg_current_wal_insert_lsn() END::text,
@@ -143,9 +143,8 @@ def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, So
 
 
 def _source_end(settings: Settings) -> SourceEnd:
-    options = {**settings.source, "connect_timeout": str(int(PATIENCE_S))}
     with (
-        closing(connect(options, purpose="wait", pinned=_BOUNDED)) as connection,
+        closing(connect_soon(settings.source, purpose="wait")) as connection,
         bounded(connection, PATIENCE_S),  # the server may stop after it has let us in
     ):
         ((written, flushed, identifier, is_standby, timeline),) = query(connection, _SOURCE)

@@ -6,7 +6,7 @@ reason; the rest still shows. What somebody has to do something about comes as a
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import MillraceError
@@ -15,7 +15,7 @@ from cdc.log.reports import ReportReader, Reports
 from cdc.log.state import StateReader, read_dead_letters
 from cdc.log.tails import LastRecord, PartitionKey, last_records
 from cdc.postgres.checks.standby import why_unread
-from cdc.records.reports import RunReport, TableReport
+from cdc.records.reports import RunReport
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
@@ -145,15 +145,15 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     """A sink with what has been reported of it."""
     reports = log.reports
     tables = {report.table: lags.of(report) for report in reports.of_sink(sink.sink)}
-    is_reported = ("lakehouse" if sink.sink == "lakehouse" else "search", "merge") in reports.ended
-    sink_lag = worst(_with_missing(tables, sink, log.states)) if is_reported else sink.sink_lag
-    newest = max([each.run for each in _runs_of(reports, sink)], default=0)
     last = reports.ended.get((sink.sink, "merge"))
+    sink_lag = sink.sink_lag
+    if last is not None:
+        sink_lag = worst(_with_missing(tables, sink, log.states))
     if not sink.is_read and last is not None:
         told = {"run": last.run, "tables": last.tables, "failed": last.failed}
         cut = str(last.cut.commit_lsn) if last.cut is not None else None
         sink = sink.model_copy(update={**told, "cut": cut})
-    if sink.is_read and sink.run < newest:
+    if sink.is_read and sink.run < (newest := _newest_run(reports, sink, last)):
         what = f"its reports are of run {newest}, and it has come to run {sink.run}"
         sink_lag = Lag(unknown=f"{what}: it was made again since")
     return sink.model_copy(
@@ -167,11 +167,10 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     )
 
 
-def _runs_of(reports: Reports, sink: SinkStatus) -> Iterator[RunReport | TableReport]:
-    """The reports whose runs are the sink's own; joined documents count the lakehouse's."""
-    yield from (table for table in reports.of_sink(sink.sink) if not table.made_of)
-    if (run := reports.ended.get((sink.sink, "merge"))) is not None:
-        yield run
+def _newest_run(reports: Reports, sink: SinkStatus, last: RunReport | None) -> int:
+    """The newest run of the sink's own that is reported; joined documents count the lakehouse's."""
+    own = [table.run for table in reports.of_sink(sink.sink) if not table.made_of]
+    return max([*own, last.run if last is not None else 0])
 
 
 def _with_missing(

@@ -19,6 +19,7 @@ from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
 from deploy.status.asking import give_up_after
 from deploy.status.lag import SinkLags, has_reached, missing_from
+from deploy.status.sinks import newest_schemas
 from deploy.status.tables import seconds_text, time_text
 from sinks.changes.derived import derived_tables
 
@@ -105,8 +106,8 @@ class Watched:
         if unknown:  # a table without a key has no index
             topic = schema_topic(self._settings.capture.topic_prefix)
             schemas = self._states.read_all(topic, TableSchema)
-            newest = {str(each.name): each for each in sorted(schemas, key=lambda s: s.version)}
-            self._keyless |= {each for each in unknown if each in newest and not newest[each].key}
+            newest = newest_schemas(schemas).items()
+            self._keyless |= {str(name) for name, schema in newest if not schema.key} & unknown
         return tables - self._keyless | {document.name for document in search.documents}
 
 

@@ -47,6 +47,11 @@ def require_log(settings: Settings) -> None:
         raise log_missing(prefix, settings.capture.slot_name, admin.servers)
 
 
+def newest_schemas(schemas: Iterable[TableSchema]) -> dict[TableName, TableSchema]:
+    """Of each table the newest version."""
+    return {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
+
+
 def keyed_tables(
     settings: Settings,
     states: Iterable[TableState],
@@ -55,7 +60,7 @@ def keyed_tables(
     """The tables of the log whose rows have keys, and so can be documents."""
     topic = schema_topic(settings.capture.topic_prefix)
     schemas = read_all(settings.kafka, topic, TableSchema, while_waiting)
-    newest = {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
+    newest = newest_schemas(schemas)
     names = [state.name for state in states]
     return [name for name in names if name in newest and newest[name].key]
 

@@ -6,12 +6,10 @@ from typing import Final
 from pydantic import BaseModel
 
 from cdc.postgres import slot
-from cdc.postgres.connection import connect, query
+from cdc.postgres.checks.soon import connect_soon
+from cdc.postgres.connection import query
 from cdc.settings import Settings
 
-PATIENCE_S: Final = 2.0
-"""How long the source may take to answer. libpq has no shorter limit for a connection."""
-_BOUNDED: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
 _ROWS: Final = """
 SELECT n.nspname, c.relname, CASE WHEN c.relkind = 'p' THEN (
     SELECT CASE WHEN bool_and(leaf.reltuples >= 0) THEN sum(leaf.reltuples)::int8 END
@@ -54,9 +52,8 @@ class SourceStatus(BaseModel):
 
 def source_status(settings: Settings) -> SourceStatus:
     """Ask the source; raises what docs/errors.md lists where it doesn't answer."""
-    options = {**settings.source, "connect_timeout": str(int(PATIENCE_S))}
     name = settings.capture.slot_name
-    with closing(connect(options, purpose="status", pinned=_BOUNDED)) as connection:
+    with closing(connect_soon(settings.source, purpose="status")) as connection:
         state = slot.inspect(connection, name)
         rows = query(connection, _ROWS, [settings.capture.publication_name])
         status = SourceStatus(

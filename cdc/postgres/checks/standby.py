@@ -16,10 +16,11 @@ import psycopg
 import structlog
 
 from cdc.errors import MillraceError, SourceSettingError, SourceUnreachableError
-from cdc.postgres.connection import connect, current_wal_end, query
+from cdc.postgres.checks.soon import connect_soon
+from cdc.postgres.connection import current_wal_end, query
 from cdc.postgres.failures import server_address
 from cdc.records.position import Lsn
-from cdc.settings import LibraryOptions, Settings
+from cdc.settings import Settings
 
 log = structlog.get_logger()
 WAIT_S: Final = 10.0
@@ -122,20 +123,14 @@ def why_unread(settings: Settings) -> MillraceError | None:
         return None
     try:
         with (
-            closing(_connect(settings.source)) as primary,
-            closing(_connect(settings.standby)) as standby,
+            closing(connect_soon(settings.source, purpose="status")) as primary,
+            closing(connect_soon(settings.standby, purpose="status")) as standby,
         ):
             check_standby(standby, primary)
             await_replay(standby, current_wal_end(primary), _sleep, wait_s=_LOOK_S)
     except MillraceError as error:
         return error
     return None
-
-
-def _connect(server: LibraryOptions) -> psycopg.Connection:
-    """A session that ends soon where the server is silent: whoever asks has little time."""
-    options = {**server, "connect_timeout": "2"}
-    return connect(options, purpose="status", pinned={"statement_timeout": "2s"})
 
 
 def _sleep(seconds: float) -> bool:
