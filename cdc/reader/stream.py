@@ -7,33 +7,32 @@ group gets the partition.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdc.errors import LogUnreachableError
 from cdc.kafka.errors import log_error, reason
 from cdc.log.offsets import Offsets
-from cdc.reader.access import LogAccess, ReaderStoppedError, log
+from cdc.reader.access import LogAccess, ReaderStoppedError
 from cdc.reader.consuming import WAIT_S, group_name, is_end, make_consumer, record_of
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
 from cdc.reader.group import Partition
+from cdc.reader.lasting import KEEP_S, LastingReader
 from cdc.reader.start import Start, parse_start
 from cdc.reader.topics import TableTopic
 
-KEEP_S: Final = 1.0
 KEEP_EVENTS: Final = 10_000
-"""Positions are kept so often: what comes again after a kill is what was processed since."""
+"""After so many, positions are kept sooner: what comes again after a kill is what came since."""
 _PASS_S: Final = 1.0
 REFRESH_S: Final = 10.0
 """How soon a table is read that is new in the log."""
 
 
-class ChangeStream(Iterator[ChangeEvent]):
+class ChangeStream(LastingReader[ChangeEvent]):
     """The changes, as an iterator to be closed: a ``with`` block does that whatever happens.
 
     Not closed, it keeps no position of the last second, and others wait for its partitions.
@@ -43,7 +42,7 @@ class ChangeStream(Iterator[ChangeEvent]):
     def __init__(
         self, access: LogAccess, group: str | None, start: Start, *, once: bool = False
     ) -> None:
-        self._access = access
+        super().__init__(access)
         self._start = start
         parse_start(start)
         self._group = access.group(group)
@@ -60,64 +59,24 @@ class ChangeStream(Iterator[ChangeEvent]):
         self._events = 0
         self._at: Partition | None = None
         """Where the record is that is being processed, or couldn't be."""
-        self._kept_at = self._refreshed_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         group_id = "" if group is None else group_name(access.settings, group)
         self._consumer, self._complaints = make_consumer(access.settings.kafka, group_id)
-        self._is_open: bool | None = None
 
-    def __next__(self) -> ChangeEvent:
-        """The next change; ends once the reader is told to, or at the log's end with ``once``."""
-        if self._is_open is None:
-            self._open()
-        try:
-            self._settle()
-            while self._is_open:
-                if self._access.stopping.is_set or (self._once and not self._left):
-                    break
-                if (event := self._next()) is not None:
-                    return event
-        except BaseException:
-            self.close()
-            raise
-        self.close()
-        raise StopIteration
+    @property
+    def _is_done(self) -> bool:
+        """Whether the log is read to where it ended, with ``once``."""
+        return self._once and not self._left
 
-    def __enter__(self) -> Self:
-        return self
+    def _finish(self) -> None:
+        with suppress(KafkaException):
+            self._pass_marks()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Keep what is processed, and leave the group; the event that was given last isn't."""
-        if self._is_open:
-            self._is_open = False
-            try:
-                with suppress(KafkaException):
-                    self._pass_marks()
-                self._keep()
-            finally:
-                self._consumer.close()
-                self._access.stopping.end()
+    def _leave(self) -> None:
+        self._consumer.close()
 
     def _open(self) -> None:
         """Find where to begin, and begin."""
-        self._access.stopping.begin()
-        self._is_open = True
-        try:
-            self._begin()
-        except ReaderStoppedError:
-            pass
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self) -> None:
         if self._access.topics.has_cut:
             self._access.topics.progress()
         self._topics = self._access.topics.read()
@@ -286,15 +245,9 @@ class ChangeStream(Iterator[ChangeEvent]):
         if self._done and is_due:
             self._keep()
 
-    def _keep(self) -> None:
-        """Keep what is processed; while no broker takes it, more will be repeated after a kill."""
-        self._kept_at = time.monotonic()
+    def _write(self) -> None:
         if self._group is not None and self._done:
-            try:
-                self._group.keep(self._topics, self._done)
-            except LogUnreachableError as error:
-                log.warning("the position of the group isn't kept: %s", error.what)
-                return
+            self._group.keep(self._topics, self._done)
         self._done, self._events = {}, 0
 
     def _refresh(self) -> None:

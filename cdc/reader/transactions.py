@@ -10,19 +10,19 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import groupby
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from confluent_kafka import Message
 
 from cdc.errors import ConfigError, LogFormatError, LogUnreachableError
 from cdc.log.offsets import Offsets
 from cdc.log.state import News
-from cdc.reader.access import LogAccess, ReaderStoppedError, log
+from cdc.reader.access import LogAccess, log
 from cdc.reader.consuming import WAIT_S, Membership, group_name, read_range
 from cdc.reader.envelope import headers_of
 from cdc.reader.events import ChangeEvent
 from cdc.reader.group import Partition
+from cdc.reader.lasting import KEEP_S, LastingReader
 from cdc.reader.sorting import SortedRecords
 from cdc.reader.start import Start, parse_start
 from cdc.reader.topics import TableTopic
@@ -31,7 +31,6 @@ from cdc.records.position import HEADER, INDEX_MAX, Lsn, Position, parse_header
 from cdc.records.state import Phase
 from cdc.records.topics import TRUNCATE_KEY, reader_topic
 
-KEEP_S: Final = 1.0
 _IDLE_S: Final = 1.0
 _RANK: Final = {"d": 0}
 """Of the changes of one frame the delete comes first: its row has another key now."""
@@ -80,7 +79,7 @@ class SourceTransaction(Iterator[ChangeEvent]):
         return next(self._rest) if first is None else first
 
 
-class TransactionStream(Iterator[SourceTransaction]):
+class TransactionStream(LastingReader[SourceTransaction]):
     """The transactions, as an iterator to be closed: a ``with`` block does that.
 
     A group has one member at work; others wait until it has gone.
@@ -96,7 +95,7 @@ class TransactionStream(Iterator[SourceTransaction]):
                 remedy="read changes one by one",
             )
         parse_start(start)
-        self._access = access
+        super().__init__(access)
         self._start = start
         self._group = access.group(group)
         topic = reader_topic(settings.capture.topic_prefix)
@@ -114,53 +113,17 @@ class TransactionStream(Iterator[SourceTransaction]):
         self._round_cut = self._cut
         self._given: Position | None = None
         self._is_kept = True
-        self._kept_at = time.monotonic()
         self._records: SortedRecords | None = None
         self._groups: Iterator[tuple[_TransactionKey, Iterator[ChangeEvent]]] = iter(())
-        self._is_open: bool | None = None
 
-    def __next__(self) -> SourceTransaction:
-        """The next transaction; ends once the reader is told to."""
-        if self._is_open is None:
-            self._access.stopping.begin()
-            self._is_open = True
-            if self._group is not None:
-                self._group.ensure_topic()
-        try:
-            self._settle()
-            while self._is_open and not self._access.stopping.is_set:
-                if (transaction := self._next()) is not None:
-                    return transaction
-        except ReaderStoppedError:
-            pass
-        except BaseException:
-            self.close()
-            raise
-        self.close()
-        raise StopIteration
+    def _open(self) -> None:
+        if self._group is not None:
+            self._group.ensure_topic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Keep what is processed; the transaction that was given last isn't."""
-        if self._is_open:
-            self._is_open = False
-            try:
-                self._keep()
-            finally:
-                self._end_round()
-                if self._member is not None:
-                    self._member.close()
-                self._access.stopping.end()
+    def _leave(self) -> None:
+        self._end_round()
+        if self._member is not None:
+            self._member.close()
 
     def _next(self) -> SourceTransaction | None:
         """The next transaction, or None after a while."""
@@ -297,14 +260,9 @@ class TransactionStream(Iterator[SourceTransaction]):
             self._records.close()
             self._records = None
 
-    def _keep(self) -> None:
-        self._kept_at = time.monotonic()
+    def _write(self) -> None:
         if self._group is not None and not self._is_kept:
-            try:
-                self._group.keep_cut(self._topics, self._offsets, self._cut)
-            except LogUnreachableError as error:  # more is repeated after a kill
-                log.warning("the position of the group isn't kept: %s", error.what)
-                return
+            self._group.keep_cut(self._topics, self._offsets, self._cut)
         self._is_kept = True
 
 
