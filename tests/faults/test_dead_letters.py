@@ -155,7 +155,7 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
         assert {k: logged.get(k) for k in rows.keys() - hurt} == {
             k: rows[k] for k in rows.keys() - hurt
         }
-        status = json.loads(millrace(made, "status", "--json"))
+        status = made.status()
         assert sum(status["dead_letters"].values()) == len(aside)
         last = max(number for number, one in aside.items() if one.table == "public.doc")
         shown = json.loads(millrace(made, "dead-letters", "show", str(last)))

@@ -3,7 +3,6 @@
 What can't go on by itself goes on by `millrace new-epoch`: then the log is the source again.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -128,7 +127,7 @@ def test_under_load_a_promoted_standby_is_gone_on_with_and_nothing_is_lost_or_re
         progress = made.progress()
         assert progress is not None
         assert (progress.timeline, progress.position.epoch) == (2, 1)
-        shown = json.loads(made.millrace("status", "--json").stdout)
+        shown = made.status()
         assert (shown["timeline"], shown["epoch"], shown["slot"]["failover"]) == (2, 1, True)
         assert made.stop(daemon) == 0
         assert_log_is_the_source(made, standby.conninfo(), topic_prefix)

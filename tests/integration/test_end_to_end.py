@@ -175,7 +175,7 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
 
 def assert_status_tells_all(pipeline: RunningPipeline) -> None:
     """Slot, tables and sinks are in the JSON, and nothing is behind."""
-    status = json.loads(pipeline.millrace("status", "--json").stdout)
+    status = pipeline.status()
     assert status["slot"]["active"]
     assert status["problems"] == []
     assert {table["phase"] for table in status["tables"]} == {"streaming"}

@@ -3,12 +3,11 @@
 The lines that the page shows are what runs here, so they can be copied.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pytest
@@ -252,5 +251,5 @@ def test_a_right_that_is_lost_while_running_shows_with_what_gives_it_back(
 
 def status_of(made: RunningPipeline) -> str:
     """What ``millrace status`` says of the tables, unwrapped."""
-    shown: dict[str, Any] = json.loads(made.millrace("status", "--json").stdout)
+    shown = made.status()
     return "\n".join(state_text(TableStatus(**table)) for table in shown["tables"])

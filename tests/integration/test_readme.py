@@ -1,12 +1,11 @@
 """README's first pipeline: its SQL as pasted into psql, and then its first commands."""
 
-import json
 import os
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -73,7 +72,7 @@ def test_readmes_sql_works_as_pasted_and_its_first_commands_after_it(
     made.daemons = started
     try:
         daemon = made.catch_up()
-        status: dict[str, Any] = json.loads(made.millrace("status", "--json").stdout)
+        status = made.status()
         rows = {table["table"]: table["snapshot_rows"] for table in status["tables"]}
         assert rows == {"public.items": 0, "public.orders": 2}
         later = fresh.conninfo("shop")

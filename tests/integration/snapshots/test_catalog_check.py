@@ -4,7 +4,6 @@ The expected rows are the source's own SELECT. Each case has a table of its own,
 does for all: once with the DDL while it streams, once while it is down.
 """
 
-import json
 import subprocess
 import sys
 import time
@@ -363,7 +362,7 @@ def test_what_is_too_large_stays_doubtful_and_status_says_what_to_do(
     daemon = made.catch_up()
     run(database, *(step.replace("{t}", "label") for step in CASES["label"].steps))
     wait_for(lambda: any(state.doubt and state.doubt.refused for state in made.tables()))
-    (shown,) = json.loads(made.millrace("status", "--json").stdout)["tables"]
+    (shown,) = made.status()["tables"]
     assert shown["doubt"] == "labels of enum public.label_type were renamed"
     assert "doubt.reread.bytes.max" in shown["not_reread"]
     assert made.stop(daemon) == 0

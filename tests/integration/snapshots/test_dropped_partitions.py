@@ -198,7 +198,7 @@ def test_a_drop_is_found_by_the_next_start_and_ends_what_was_written_before(
         writer.execute("UPDATE numbers SET v = 'open' WHERE id = 15")
         daemon = made.start()
         wait_for(lambda: state(made, "numbers").ended)
-        (shown,) = json.loads(made.millrace("status", "--json").stdout)["tables"]
+        (shown,) = made.status()["tables"]
         assert (shown["ended_partitions"], shown["gone_partitions"]) == (1, 0)
         daemon.kill()
         daemon = made.start()

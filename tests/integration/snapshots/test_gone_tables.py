@@ -1,6 +1,5 @@
 """Tables that are dropped or renamed: the old name ends, what has a new one is read under it."""
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -87,7 +86,7 @@ def test_a_table_goes_on_under_its_new_name_and_its_old_one_is_gone(
     assert "public.other_one" not in [str(state.name) for state in made.tables()]
     taken = [str(state.name) for state in made.tables() if state.is_name_taken]
     assert sorted(taken) == ["public.dropped", *([] if of_all else ["public.replaced"])]
-    shown = json.loads(made.millrace("status", "--json").stdout)
+    shown = made.status()
     assert {t["table"]: t["renamed_to"] for t in shown["tables"] if t["gone_since_ms"]} == new_names
     log = daemon.command.log.read_text()
     assert "the lists leave the new name out" in log
@@ -110,7 +109,7 @@ def test_a_table_that_is_dropped_while_it_is_read_is_gone(
     wait_for(lambda: any(state.pages_done for state in made.tables()))
     run(database, "DROP TABLE item")
     wait_for(lambda: all(state.is_left_unread and state.gone_ms for state in made.tables()))
-    (shown,) = json.loads(made.millrace("status", "--json").stdout)["tables"]
+    (shown,) = made.status()["tables"]
     assert shown["left_unread"]
     assert shown["gone_since_ms"]
     assert made.stop(daemon) == 0

@@ -183,7 +183,7 @@ def readiness(port: int) -> dict[str, Any]:
 
 def tell_of_it(made: RunningPipeline, port: int) -> None:
     """What status, health and metrics say."""
-    answer = json.loads(made.millrace("status", "--json").stdout)
+    answer = made.status()
     shown = {table["table"]: table for table in answer["tables"]}
     assert shown["public.by_index"]["set_aside"]
     assert "REPLICA IDENTITY DEFAULT" in shown["public.by_index"]["doubt"]
@@ -319,7 +319,7 @@ def test_by_policy_the_command_brings_it_back(
     assert asked.returncode == ExitCode.NOT_DONE
     turn_back(database, pair)
     wait_for(lambda: all(each.doubt and each.doubt.refused for each in made.tables()))
-    shown = json.loads(made.millrace("status", "--json").stdout)["tables"]
+    shown = made.status()["tables"]
     assert {table["not_reread"] for table in shown} == {"doubt.policy is set_aside"}
     assert aside(made) == set(pair)
     for name in pair:

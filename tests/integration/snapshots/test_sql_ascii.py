@@ -4,7 +4,6 @@ The server refuses to send such a byte to a client that wants UTF-8. So texts co
 a row that has one is a row that no record can be made of.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -220,5 +219,5 @@ def test_what_the_catalog_says_of_a_table_has_to_be_utf8(database: Conninfo) -> 
 
 
 def letters(made: RunningPipeline, table: str = "odd") -> int:
-    shown = json.loads(made.millrace("status", "--json").stdout)
+    shown = made.status()
     return int(shown["dead_letters"].get(f"public.{table}", 0))

@@ -5,7 +5,6 @@ or stand there before; once the row is mended, the log adds up to what the sourc
 """
 
 import base64
-import json
 import time
 from collections.abc import Callable
 from uuid import uuid4
@@ -113,7 +112,7 @@ def test_only_its_table_is_set_aside_until_the_next_start_reads_it(
 
 
 def status(made: RunningPipeline) -> list[dict[str, str]]:
-    tables: list[dict[str, str]] = json.loads(made.millrace("status", "--json").stdout)["tables"]
+    tables: list[dict[str, str]] = made.status()["tables"]
     return tables
 
 
