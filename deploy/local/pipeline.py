@@ -85,10 +85,20 @@ class Pipeline:
         return self.command(f"millrace {name}", words, self.folder / log, environment=own)
 
     def catch_up(self) -> Process:
-        """Start the daemon, and wait until the log has all that the source has by now."""
+        """Start the daemon, and wait until it streams, and the log has what the source has by now.
+
+        An earlier daemon may have logged all of it; one that starts is interrupted by a signal.
+        """
+        before = self._streams()
         daemon = self.start()
         self.wait_until_logged(self.wal_end(), daemon)
+        daemon.wait_until(lambda: self._streams() > before)
         return daemon
+
+    def _streams(self) -> int:
+        """How often a daemon has begun to stream."""
+        log = self.folder / "daemon.log"
+        return log.read_text(errors="replace").count("] streaming ") if log.exists() else 0
 
     def millrace(
         self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 900
