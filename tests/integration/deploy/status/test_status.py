@@ -232,7 +232,7 @@ def test_a_first_snapshot_is_no_daemon_that_has_ended(
         "CREATE TABLE orders (id int PRIMARY KEY, t text)",
         "INSERT INTO orders SELECT i, repeat('x', 500) FROM generate_series(1, 20000) i",
     )
-    made: RunningPipeline = pipeline(**{"snapshot.rows.per.second.max": 500})
+    made: RunningPipeline = pipeline(**{"snapshot.rows.per.second.max": 2_000})
     made.start()
     deadline = time.monotonic() + 60
     shown = answered(made.settings)
