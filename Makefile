@@ -24,7 +24,7 @@ OWN_JAR := sinks/jvm/millrace-sinks.jar
 # Maven resets a terminal's colours as it ends, colours or not.
 MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean
+.PHONY: help setup prerequisites environment jars archives registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean
 
 ## help                 list these commands
 help:
@@ -33,7 +33,9 @@ help:
 ## setup                check what has to be installed, make .venv, fetch the jars of the servers
 setup: prerequisites
 	@$(MAKE) -s -j2 environment jars
-	@$(MAKE) -s .cache/classes.jsa .cache/kafka.jsa
+	@$(MAKE) -s -j2 archives
+
+archives: .cache/classes.jsa .cache/kafka.jsa
 
 prerequisites:
 	@PYTHON="$(PYTHON)" deploy/local/prerequisites.sh
@@ -124,8 +126,9 @@ quick: environment
 	EXAMPLES=0.2 $(RUN) -m pytest -m "not server and not built and not proof" -n 2
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
-test: setup
-	@$(MAKE) -j3 types rules $(if $(TESTS)$(SERVERS),,registry)
+test: prerequisites
+	@$(MAKE) -s -j2 environment jars
+	@$(MAKE) -j3 archives types rules $(if $(TESTS)$(SERVERS),,registry)
 	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 4 --dist loadgroup))
 
 CORE = -n 2 --dist loadgroup \

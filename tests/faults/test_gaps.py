@@ -83,6 +83,7 @@ def test_a_new_epoch_makes_the_log_right(
     assert captured.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_table_that_left_the_publication_and_came_back_is_read_again(
     captured: RunningPipeline, database: dict[str, str]
 ) -> None:

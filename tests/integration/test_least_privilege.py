@@ -196,6 +196,7 @@ def test_code_of_a_captured_tables_owner_changes_nothing_as_the_daemons_role(
     assert seen(shop) == []
 
 
+@pytest.mark.proof
 def test_what_code_of_an_owner_sets_is_over_before_another_table_is_read(
     pipeline: Callable[..., RunningPipeline], shop: Shop
 ) -> None:

@@ -108,6 +108,7 @@ def begun(
     return item
 
 
+@pytest.mark.proof
 def test_what_is_derived_has_the_sources_columns_and_their_values_alone(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:

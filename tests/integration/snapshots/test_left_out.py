@@ -49,6 +49,7 @@ def test_a_publication_that_is_made_again_leaves_out_what_cannot_be_captured(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_what_somebody_took_out_is_set_aside_in_a_new_epoch(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

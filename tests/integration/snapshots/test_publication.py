@@ -81,6 +81,7 @@ def test_a_new_table_is_published_and_read_now_and_by_the_next_start(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_table_that_ones_own_publication_lacks_is_set_aside_at_every_start(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -138,6 +139,7 @@ def test_less_than_the_configuration_asks_for_is_refused_unless_it_says_so(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 @pytest.mark.since(15, "row filters of publications")
 def test_a_table_that_is_published_in_part_meanwhile_is_set_aside_and_comes_back(
     pipeline: MakePipeline, database: Conninfo
@@ -192,6 +194,7 @@ def reader(database: Conninfo) -> Iterator[Conninfo]:
     run(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
+@pytest.mark.proof
 def test_a_table_that_the_role_may_not_read_is_set_aside(
     pipeline: MakePipeline, database: Conninfo, reader: Conninfo
 ) -> None:

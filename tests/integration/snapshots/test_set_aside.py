@@ -279,6 +279,7 @@ def test_trouble_that_comes_back_in_the_read_is_found_again(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_table_that_is_dropped_or_swapped_while_it_is_set_aside_ends_nothing(
     pipeline: MakePipeline, database: Conninfo, pair: list[str]
 ) -> None:
@@ -328,6 +329,7 @@ def test_by_policy_the_command_brings_it_back(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_new_table_that_cannot_be_captured_ends_nothing_and_joins_when_it_can(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -125,6 +125,7 @@ def test_where_dead_letters_are_wanted_it_is_one_and_its_neighbours_go_on(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_names_that_arent_utf8_concern_their_tables_alone(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_row_whose_key_isnt_utf8_is_read_again_as_its_neighbours_are(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_conditions_and_signal_tables_may_have_any_letter(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_death_anywhere_leaves_it_set_aside_and_the_others_whole(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_first_snapshot_goes_on_without_it_and_the_command_reads_it(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_transform_that_refuses_an_event_concerns_its_table_alone(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_a_record_that_the_broker_refuses_concerns_its_table_alone(
     configured: Configured, database: dict[str, str], kafka: Kafka, topic_prefix: str
 ) -> None:

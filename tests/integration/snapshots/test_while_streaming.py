@@ -177,6 +177,7 @@ def test_a_table_is_reset_by_a_command_beside_the_daemon(
     assert logged(made, "item") == rows(database, "item")
 
 
+@pytest.mark.proof
 def test_a_command_reads_rows_that_meet_a_condition_where_no_daemon_runs(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -51,6 +51,7 @@ NESTED = f"""
 """
 
 
+@pytest.mark.proof
 def test_many_enum_labels_and_subtransactions_take_little_memory(
     pipeline: Callable[..., RunningPipeline], database: dict[str, str]
 ) -> None:

@@ -175,6 +175,7 @@ def assert_each_table_has_its_own_traits(records: list[LogRecord], prefix: str) 
     assert ops(table("moved")) == {"r": 5, "d": 3, "tombstone": 3, "c": 2}
 
 
+@pytest.mark.proof
 def test_an_oversized_record_sets_its_table_aside_until_the_limit_is_raised(
     pipeline: MakePipeline, database: dict[str, str], topic_prefix: str
 ) -> None:

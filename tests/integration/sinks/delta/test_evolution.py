@@ -212,6 +212,7 @@ def test_files_are_rewritten_where_other_readers_are_to_follow(
     assert at_cuts(lakehouse)[0] == [{"id": 1, "a": "of a", "b": "of b", "odd_name": 4, "c": 5}]
 
 
+@pytest.mark.proof
 def test_what_other_readers_cannot_follow_is_told_by_the_merge_that_does_it(
     lakehouse: Lakehouse,
 ) -> None:

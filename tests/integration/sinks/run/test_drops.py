@@ -103,6 +103,7 @@ def test_what_was_emptied_is_filled_by_the_next_table_of_the_name(lakehouse: Lak
     assert [row[:2] for row in history if row[2]] == [(1, "other")]
 
 
+@pytest.mark.proof
 @pytest.mark.opensearch
 def test_an_index_of_a_dropped_table_is_emptied_and_no_rebuild_brings_rows_back(
     indexes: Indexes,

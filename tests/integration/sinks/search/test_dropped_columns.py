@@ -69,6 +69,7 @@ def test_a_new_index_has_no_value_of_a_dropped_column_whenever_a_run_dies(
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_values_may_be_kept_until_the_row_changes_and_go_once_they_are_to_be_removed(
     indexes: Indexes,
 ) -> None:

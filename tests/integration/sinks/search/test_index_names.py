@@ -10,6 +10,7 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
 
+@pytest.mark.proof
 def test_only_the_two_are_without_an_index_until_one_has_a_name_of_its_own(
     indexes: Indexes,
 ) -> None:
