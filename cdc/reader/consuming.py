@@ -6,18 +6,19 @@ A broker that is away is waited for: its partitions go on when it is back.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from cdc.errors import LogForgottenError, LogUnreachableError, MillraceError
+from cdc.errors import LogForgottenError, MillraceError
 from cdc.kafka import options
-from cdc.kafka.admin import PATIENCE_S
-from cdc.kafka.errors import is_access, log_error, reason
+from cdc.kafka.errors import is_access, log_error
 from cdc.log.offsets import Offsets
+from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.settings import Settings
 
 WAIT_S: Final = 0.2
 """How long a call waits for a record: a signal, or a position to keep, waits no longer."""
-_END: Final = "_PARTITION_EOF"
+_QUEUE: Final = {"queued.max.messages.kbytes": "8192"}
+"""Whoever writes to the topics doesn't choose our memory."""
 _FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SESSION_MS: Final = "10000"
@@ -103,12 +104,6 @@ def record_of(message: Message | None) -> Message | None:
     return None
 
 
-def is_end(message: Message | None) -> bool:
-    """Whether a message says that its partition has no more records."""
-    error = message.error() if message is not None else None
-    return error is not None and error.name() == _END
-
-
 def _ended(message: Message, error: KafkaError) -> MillraceError:
     where = f"topic {message.topic()}, partition {message.partition()}"
     if error.name() in _FORGOTTEN:
@@ -128,35 +123,11 @@ def read_range(
 ) -> Iterator[Message]:
     """Committed records from ``starts`` until before ``ends``, partition by partition.
 
-    Raises LogUnreachableError where nothing comes for PATIENCE_S.
+    Raises LogUnreachableError where nothing comes for a minute.
     """
-    # Each end is waited for, by one fetch more.
-    consumer, complaints = make_consumer({"fetch.wait.max.ms": "5", **kafka_options})
+    client = StateConsumer({**_QUEUE, **kafka_options}, while_waiting)
+    client.has_connected = True  # another client was answered where the ends are
     for topic, numbers in starts.items():
         for number, start in numbers.items():
-            if start < ends[topic][number]:
-                consumer.assign([TopicPartition(topic, number, start)])
-                yield from _until(consumer, complaints, ends[topic][number], while_waiting)
-
-
-def _until(
-    consumer: Consumer, complaints: Complaints, stop: int, while_waiting: Callable[[], None]
-) -> Iterator[Message]:
-    waited_s = 0.0
-    while waited_s < PATIENCE_S:
-        try:
-            message = consumer.poll(WAIT_S)
-        except KafkaException as exception:
-            raise log_error(reason(exception), "reading the log") from None
-        complaints.raise_fatal()
-        if is_end(message):
-            return
-        if (record := record_of(message)) is None:
-            waited_s += WAIT_S
-            while_waiting()
-        elif (record.offset() or 0) >= stop:
-            return
-        else:
-            waited_s = 0.0
-            yield record
-    raise LogUnreachableError(f"reading the log: nothing came for {PATIENCE_S:.0f} s")
+            reader = PartitionReader(client, topic, number, record_of)
+            yield from reader.read(start, ends[topic][number])

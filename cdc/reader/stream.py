@@ -16,8 +16,9 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cdc.errors import LogUnreachableError
 from cdc.kafka.errors import log_error, reason
 from cdc.log.offsets import Offsets
+from cdc.log.partitions import is_end
 from cdc.reader.access import LogAccess, ReaderStoppedError
-from cdc.reader.consuming import WAIT_S, group_name, is_end, make_consumer, record_of
+from cdc.reader.consuming import WAIT_S, group_name, make_consumer, record_of
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
 from cdc.reader.group import Partition
