@@ -104,9 +104,7 @@ class ReadTopics:
                 )
 
     def schema(self, table: str, version: int) -> TableSchema | None:
-        """A version of a table's schema; None of a real Debezium's, which has none."""
-        if not self.has_cut:
-            return None
+        """A version of a table's schema, if the log has it by now."""
         if (table, version) not in self._schemas:
             for schema in self._states.read_all(schema_topic(self._prefix), TableSchema):
                 self._schemas[str(schema.name), schema.version] = schema
