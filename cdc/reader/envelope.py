@@ -9,7 +9,7 @@ import uuid
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message
 from pydantic import ValidationError
@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from cdc.errors import LogFormatError
 from cdc.reader.decoding import Decoder, decode_or_refuse
 from cdc.reader.events import ChangeEvent, ChangeSource, RowImage
+from cdc.reader.references import References
 from cdc.records.bounds import ENDED_KEY, EndedRows
 from cdc.records.dead_letters import CLAIM_HEADER, Claim
 from cdc.records.position import HEADER, RecordPosition, parse_header
 from cdc.records.record import to_json
-from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY, field_name
 from cdc.settings import Settings
 
@@ -30,16 +30,6 @@ _FORM_REMEDY: Final = (
     "flattened events (ExtractNewRecordState) don't say what was deleted, or unchanged: have the"
     " envelope written"
 )
-
-
-class References(Protocol):
-    """What finds that to which a record of a time (ms since 1970) refers; None: it is gone."""
-
-    def schema(self, table: str, version: int, ts_ms: int) -> TableSchema | None:
-        """A version of the schema of ``schema.table``."""
-
-    def value(self, claim: Claim, ts_ms: int) -> bytes | None:
-        """The whole value of a record that was too large."""
 
 
 class _EventColumns(NamedTuple):

@@ -20,7 +20,7 @@ from cdc.records.topics import schema_topic
 from cdc.settings import Settings
 
 _AGAIN_S: Final = 0.2
-Found = TypeVar("Found")
+Referred = TypeVar("Referred")
 
 
 class References:
@@ -53,8 +53,8 @@ class References:
         return self._find(lambda: self._topics.schema(table, version), (topic, 0), ts_ms)
 
     def _find(
-        self, look: Callable[[], Found | None], place: tuple[str, int], ts_ms: int
-    ) -> Found | None:
+        self, look: Callable[[], Referred | None], place: tuple[str, int], ts_ms: int
+    ) -> Referred | None:
         """What a look brings, at the latest once all is shown that it may need."""
         if (found := self._ask(look)) is not None:
             return found
@@ -75,7 +75,7 @@ class References:
         reader = LogReader(self._settings.kafka, self._while_waiting)
         reader.wait_until_shown([place], self._warn)
 
-    def _ask(self, ask: Callable[[], Found]) -> Found:
+    def _ask(self, ask: Callable[[], Referred]) -> Referred:
         """Brokers that are away are waited for, as everywhere in a reader."""
         while True:
             try:

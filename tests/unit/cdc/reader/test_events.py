@@ -53,14 +53,15 @@ def read(
     columns: tuple[str, ...] = (),
     claimed: bytes | None = None,
 ) -> list[ChangeEvent]:
-    class Referred:
+    class Made:
         def schema(self, _table: str, version: int, _ts_ms: int) -> TableSchema | None:
             return schema(*columns) if version == 3 else None
 
         def value(self, _claim: Claim, _ts_ms: int) -> bytes | None:
             return claimed
 
-    envelopes = Envelopes(of, Referred())
+    made: Any = Made()
+    envelopes = Envelopes(of, made)
     events = (
         envelopes.event(
             Message(
