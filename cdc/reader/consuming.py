@@ -3,6 +3,10 @@
 A broker that is away is waited for: its partitions go on when it is back.
 """
 
+import logging
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -23,6 +27,15 @@ _FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SESSION_MS: Final = "10000"
 """So long after a member has died without a word, others have its partitions."""
+_BODY_MS: Final = "3600000"
+"""So long a loop's body may take. Members that join or leave wait for it, so Kafka has 5 min."""
+_EXCEEDED: Final = "_MAX_POLL_EXCEEDED"
+_LEAVE_S: Final = 2.0
+_AWAY_S: Final = 0.2
+_STAY_S: Final = 1.0
+log = logging.getLogger("millrace.reader")
+Assigned = Callable[[Consumer, list[TopicPartition]], None]
+"""What is called with partitions that a member gets, or that it no longer has."""
 
 
 def group_name(settings: Settings, group: str) -> str:
@@ -37,6 +50,7 @@ def make_consumer(
     complaints = Complaints()
     config: dict[str, Any] = {
         "session.timeout.ms": _SESSION_MS,
+        "max.poll.interval.ms": _BODY_MS,
         **options.follower_options(kafka_options),
         "error_cb": complaints.add,
     }
@@ -46,15 +60,21 @@ def make_consumer(
 
 
 class Complaints:
-    """What a client complains of while it runs: only what nobody can wait out ends a reader."""
+    """What a client complains of while it runs: only what nobody can wait out ends a reader.
+
+    ``is_alone``: no broker is there, as far as is known.
+    """
 
     def __init__(self) -> None:
         self._fatal: KafkaError | None = None
+        self.is_alone = False
 
     def add(self, error: KafkaError) -> None:
         """Take one in."""
         if is_access(error):
             self._fatal = error
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self.is_alone = True
 
     def raise_fatal(self) -> None:
         """Raise what was complained of, if trying again is no use."""
@@ -62,35 +82,86 @@ class Complaints:
             raise log_error(self._fatal, "reading the log")
 
 
-class Membership:
-    """One of several members of a group has its turn: who has the one partition of a topic."""
+def subscribe(
+    consumer: Consumer, topics: list[str], assigned: Assigned, revoked: Assigned, lost: Assigned
+) -> None:
+    """Take part in a group, by methods that the consumer doesn't keep alive."""
+    begin, end, gone = (_weakly(each) for each in (assigned, revoked, lost))
+    consumer.subscribe(topics, on_assign=begin, on_revoke=end, on_lost=gone)
 
-    def __init__(self, kafka_options: Mapping[str, str], group_id: str, topic: str) -> None:
-        self._consumer, self._complaints = make_consumer(kafka_options, group_id)
+
+def _weakly(method: Assigned) -> Assigned:
+    reference = weakref.WeakMethod(method)
+
+    def call(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if (living := reference()) is not None:
+            living(consumer, partitions)
+
+    return call
+
+
+def leave(consumer: Consumer, *, is_alone: bool) -> None:
+    """Close a consumer; where brokers don't answer, its group finds out by itself."""
+    thread = threading.Thread(target=consumer.close, daemon=True)
+    thread.start()
+    thread.join(_AWAY_S if is_alone else _LEAVE_S)
+
+
+class Membership:
+    """One of several members of a group has its turn: who has the one partition of a topic.
+
+    ``hand_over`` is called before another member has the turn. ``turns`` counts those that this
+    one had: in between, others have gone on.
+    """
+
+    def __init__(
+        self,
+        kafka_options: Mapping[str, str],
+        group_id: str,
+        topic: str,
+        hand_over: Callable[[], None],
+    ) -> None:
+        self._consumer, self.complaints = make_consumer(kafka_options, group_id)
         self._topic = topic
+        self._hand_over = weakref.WeakMethod(hand_over)
         self._is_subscribed = False
         self._has_turn = False
+        self._polled_at = 0.0
+        self.turns = 0
 
     def has_turn(self) -> bool:
         """Whether it is this member's turn, after a short wait where it isn't."""
         if not self._is_subscribed:
-            self._consumer.subscribe(
-                [self._topic], on_assign=self._begin, on_revoke=self._end, on_lost=self._end
-            )
+            subscribe(self._consumer, [self._topic], self._begin, self._revoked, self._lost)
             self._is_subscribed = True
-        self._consumer.poll(0 if self._has_turn else WAIT_S)
-        self._complaints.raise_fatal()
-        return self._has_turn
+        return self._poll(0 if self._has_turn else WAIT_S)
+
+    def stay(self) -> bool:
+        """The same in the midst of a turn: a member that is silent for long is put out."""
+        is_due = time.monotonic() - self._polled_at >= _STAY_S
+        return self._poll(0) if is_due else self._has_turn
 
     def close(self) -> None:
         """Leave the group."""
-        self._consumer.close()
+        leave(self._consumer, is_alone=self.complaints.is_alone)
+
+    def _poll(self, seconds: float) -> bool:
+        self._polled_at = time.monotonic()
+        record_of(self._consumer.poll(seconds))
+        self.complaints.raise_fatal()
+        return self._has_turn
 
     def _begin(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._has_turn = bool(partitions)
+        self.turns += self._has_turn
         consumer.assign([])  # its records aren't read here
 
-    def _end(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._has_turn and (hand_over := self._hand_over()) is not None:
+            hand_over()
+        self._lost(consumer, partitions)
+
+    def _lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._has_turn = False
 
 
@@ -101,6 +172,11 @@ def record_of(message: Message | None) -> Message | None:
         return message
     if is_access(error) or error.name() in _FORGOTTEN | _MISSING or error.fatal():
         raise _ended(message, error)
+    if error.name() == _EXCEEDED:
+        log.warning(
+            "the loop's body took longer than max.poll.interval.ms, so that the group went on"
+            " without this member: changes may come again. Raise it under [kafka]"
+        )
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.errors import ConfigError, LogForgottenError
+from cdc.errors import ConfigError, LogForgottenError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin, do_nothing
 from cdc.kafka.copies import MIN_ISR, copies_of
 from cdc.kafka.errors import log_error
@@ -43,9 +43,21 @@ class ReaderGroup:
         self._settings = settings
         self._topic = reader_topic(settings.capture.topic_prefix)
         self._states = StateReader(settings.kafka, while_waiting)
-        self._sender = Sender(settings.kafka)
+        self._while_waiting = while_waiting
+        self._give_up_at: float | None = None
+        self._sender = Sender(settings.kafka, self._wait)
         self._places: dict[Partition, ReaderOffset] = {}
         self.cut: Position | None = None
+
+    def hurry(self, seconds: float) -> None:
+        """Keep a position within so many seconds from now on, or not at all."""
+        self._give_up_at = time.monotonic() + seconds
+
+    def _wait(self) -> None:
+        if self._give_up_at is None:
+            self._while_waiting()
+        elif time.monotonic() > self._give_up_at:
+            raise LogUnreachableError("no broker answers", where=f"topic {self._topic}")
 
     def read(self) -> bool:
         """Read where the group is; returns whether there is any record of it."""

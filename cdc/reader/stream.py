@@ -18,7 +18,7 @@ from cdc.kafka.errors import log_error, reason
 from cdc.log.offsets import Offsets
 from cdc.log.partitions import is_end
 from cdc.reader.access import LogAccess, ReaderStoppedError
-from cdc.reader.consuming import WAIT_S, group_name, make_consumer, record_of
+from cdc.reader.consuming import WAIT_S, group_name, leave, make_consumer, record_of, subscribe
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
 from cdc.reader.group import Partition
@@ -56,7 +56,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         """What is processed and not kept yet: offsets behind it."""
         self._first: dict[Partition, int] = {}
         """Where members go on: what is read before was processed."""
-        self._given: tuple[Partition, int] | None = None
+        self._given: tuple[Partition, ChangeEvent] | None = None
         self._events = 0
         self._at: Partition | None = None
         """Where the record is that is being processed, or couldn't be."""
@@ -69,12 +69,21 @@ class ChangeStream(LastingReader[ChangeEvent]):
         """Whether the log is read to where it ended, with ``once``."""
         return self._once and not self._left
 
+    @property
+    def _is_alone(self) -> bool:
+        return self._complaints.is_alone
+
+    def _hurry(self, seconds: float) -> None:
+        if self._group is not None:
+            self._group.hurry(seconds)
+
     def _finish(self) -> None:
-        with suppress(KafkaException):
-            self._pass_marks()
+        if not self._is_alone:
+            with suppress(KafkaException, LogUnreachableError):
+                self._pass_marks()
 
     def _leave(self) -> None:
-        self._consumer.close()
+        leave(self._consumer, is_alone=self._is_alone)
 
     def _open(self) -> None:
         """Find where to begin, and begin."""
@@ -123,16 +132,14 @@ class ChangeStream(LastingReader[ChangeEvent]):
     def _subscribe(self) -> None:
         self._subscribed = list(self._topics)
         if self._subscribed:
-            self._consumer.subscribe(
-                self._subscribed,
-                on_assign=self._assigned,
-                on_revoke=self._revoked,
-                on_lost=self._lost,
-            )
+            subscribe(self._consumer, self._subscribed, self._assigned, self._revoked, self._lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Go on where the group is, as its members have kept it by now."""
         assert self._group is not None  # noqa: S101 (others subscribe to nothing)
+        if not self._is_open:
+            consumer.assign([])
+            return
         self._group.read()
         self._done = {}
         mine = [
@@ -153,7 +160,9 @@ class ChangeStream(LastingReader[ChangeEvent]):
         )
 
     def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        self._keep()
+        """Another member goes on behind what is processed."""
+        if self._is_open:
+            self._keep()
 
     def _lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         """Another member has them, and may be further than we are."""
@@ -191,7 +200,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         if event is None:
             self._done[place] = offset + 1
         else:
-            self._given = place, offset + 1
+            self._given = place, event
         return event
 
     def _poll(self) -> Message | None:
@@ -202,13 +211,16 @@ class ChangeStream(LastingReader[ChangeEvent]):
         self._complaints.raise_fatal()
         if message is None:
             self._keep_if_due()
+        elif message.error() is None:
+            self._complaints.is_alone = False
         return message
 
     def _reach(self, end: Message | None) -> None:
         """Behind the last record of a partition are only the marks of transactions."""
         if end is not None and (offset := end.offset()) is not None:
             place = end.topic() or "", end.partition() or 0
-            if self._given is None or self._given[0] != place:
+            is_given = self._given is not None and self._given[0] == place
+            if not is_given and offset >= self._first.get(place, 0):
                 self._done[place] = offset
             if offset >= self._left.get(place, 0):
                 self._left.pop(place, None)
@@ -235,8 +247,9 @@ class ChangeStream(LastingReader[ChangeEvent]):
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""
         if self._given is not None:
-            place, offset = self._given
-            self._done[place] = offset
+            place, event = self._given
+            self._done[place] = event.offset + 1
+            self._process(event.position, event.commit_time)
             self._given = None
             self._events += 1
         self._keep_if_due()
@@ -249,6 +262,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
     def _write(self) -> None:
         if self._group is not None and self._done:
             self._group.keep(self._topics, self._done)
+            self._complaints.is_alone = False
         self._done, self._events = {}, 0
 
     def _refresh(self) -> None:

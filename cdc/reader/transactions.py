@@ -36,6 +36,10 @@ _RANK: Final = {"d": 0}
 """Of the changes of one frame the delete comes first: its row has another key now."""
 
 
+class _TurnOverError(Exception):
+    """Another member has the turn."""
+
+
 class _TransactionKey(NamedTuple):
     """What makes changes one transaction; rows that a snapshot has read at once are one, too.
 
@@ -102,7 +106,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._member = (
             None
             if group is None
-            else Membership(settings.kafka, group_name(settings, group), topic)
+            else Membership(settings.kafka, group_name(settings, group), topic, self._hand_over)
         )
         self._log = access.log_reader()
         self._news = News(settings.kafka, settings.capture.topic_prefix)
@@ -111,7 +115,8 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._next_offsets: dict[Partition, int] = {}
         self._cut = Position(0, Lsn(0), 0)
         self._round_cut = self._cut
-        self._given: Position | None = None
+        self._turn = 0
+        self._given: tuple[_TransactionKey, datetime] | None = None
         self._is_kept = True
         self._records: SortedRecords | None = None
         self._groups: Iterator[tuple[_TransactionKey, Iterator[ChangeEvent]]] = iter(())
@@ -120,6 +125,19 @@ class TransactionStream(LastingReader[SourceTransaction]):
         if self._group is not None:
             self._group.ensure_topic()
 
+    @property
+    def _is_alone(self) -> bool:
+        return self._member is not None and self._member.complaints.is_alone
+
+    def _hurry(self, seconds: float) -> None:
+        if self._group is not None:
+            self._group.hurry(seconds)
+
+    def _hand_over(self) -> None:
+        """Another member goes on behind what is processed."""
+        if self._is_open:
+            self._keep()
+
     def _leave(self) -> None:
         self._end_round()
         if self._member is not None:
@@ -127,20 +145,20 @@ class TransactionStream(LastingReader[SourceTransaction]):
 
     def _next(self) -> SourceTransaction | None:
         """The next transaction, or None after a while."""
-        if self._member is not None and not self._member.has_turn():
-            self._end_round()  # another member goes on where this one has kept that it is
-            self._topics, self._offsets, self._is_kept = {}, {}, True
+        if self._member is not None and not self._has_turn(self._member):
             return None
         if not self._topics:
             self._begin()
         for group, events in self._groups:
             if (first := next(events, None)) is not None:
-                self._given = group.end
+                self._given = group, first.commit_time
                 return SourceTransaction(group, first, events)
         if self._records is not None:
             self._finish_round()
         try:
             has_news = self._read_round()
+        except _TurnOverError:
+            return None
         except LogUnreachableError as error:  # the round is read again once brokers are back
             log.warning("waiting for the log: %s", error.what)
             has_news = False
@@ -150,6 +168,21 @@ class TransactionStream(LastingReader[SourceTransaction]):
         if not has_news:
             self._news.wait(self._access.stopping.event, _IDLE_S, WAIT_S)
         return None
+
+    def _has_turn(self, member: Membership) -> bool:
+        """Whether this member goes on; another may have done so since its last turn."""
+        has_turn = member.has_turn()
+        if not has_turn or member.turns != self._turn:
+            self._end_round()
+            self._topics, self._offsets, self._is_kept = {}, {}, True
+            self._turn = member.turns
+        return has_turn
+
+    def _attend(self) -> None:
+        """Raise where a round needn't be read any further."""
+        self._access.end_when_stopped()
+        if self._member is not None and not self._member.stay():
+            raise _TurnOverError
 
     def _begin(self) -> None:
         """Find where to begin, or where the group is."""
@@ -194,12 +227,12 @@ class TransactionStream(LastingReader[SourceTransaction]):
             }
         self._records = SortedRecords(capture.spill_memory_bytes, capture.spill_directory)
         self._next_offsets = {(name, n): ends[name][n] for name in starts for n in starts[name]}
-        end_when_stopped = self._access.end_when_stopped
-        for message in read_range(self._access.settings.kafka, starts, ends, end_when_stopped):
+        for message in read_range(self._access.settings.kafka, starts, ends, self._attend):
             self._take(message, cut)
-            end_when_stopped()
+            self._attend()
         self._round_cut = cut
-        self._groups = groupby(self._events(self._records), _group_of)
+        events = _events(self._records, self._access, topics, self._member)
+        self._groups = groupby(events, _group_of)
         return True
 
     def _take(self, message: Message, cut: Position) -> None:
@@ -223,27 +256,13 @@ class TransactionStream(LastingReader[SourceTransaction]):
         ):
             self._records.add(str(position), message)
 
-    def _events(self, records: SortedRecords) -> Iterator[ChangeEvent]:
-        """The round's events in order; what is in each partition comes once."""
-        events = (
-            event
-            for message in records
-            if (event := self._access.envelopes.event(message, self._table(message))) is not None
-        )
-        for position, of_frame in groupby(events, lambda event: event.position):
-            if position is None or position.index == 0:
-                yield from _once(of_frame)
-                continue
-            yield from sorted(_once(of_frame), key=lambda event: _RANK.get(event.operation, 1))
-
-    def _table(self, message: Message) -> str:
-        return self._topics[message.topic() or ""].table
-
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""
         if self._given is not None:
-            self._cut, self._given = self._given, None
-            self._is_kept = False
+            group, commit_time = self._given
+            self._cut = group.end
+            self._process(self._cut, commit_time)
+            self._given, self._is_kept = None, False
             if time.monotonic() - self._kept_at >= KEEP_S:
                 self._keep()
 
@@ -263,7 +282,32 @@ class TransactionStream(LastingReader[SourceTransaction]):
     def _write(self) -> None:
         if self._group is not None and not self._is_kept:
             self._group.keep_cut(self._topics, self._offsets, self._cut)
+            if self._member is not None:
+                self._member.complaints.is_alone = False
         self._is_kept = True
+
+
+def _events(
+    records: SortedRecords,
+    access: LogAccess,
+    topics: Mapping[str, TableTopic],
+    member: Membership | None,
+) -> Iterator[ChangeEvent]:
+    """A round's events in order; what is in each partition comes once."""
+
+    def read() -> Iterator[ChangeEvent]:
+        for message in records:
+            if member is not None:
+                member.stay()  # another's turn begins behind what is processed
+            event = access.envelopes.event(message, topics[message.topic() or ""].table)
+            if event is not None:
+                yield event
+
+    for position, of_frame in groupby(read(), lambda event: event.position):
+        if position is None or position.index == 0:
+            yield from _once(of_frame)
+            continue
+        yield from sorted(_once(of_frame), key=lambda event: _RANK.get(event.operation, 1))
 
 
 def _group_of(event: ChangeEvent) -> _TransactionKey:
