@@ -14,7 +14,7 @@ from cdc.records.position import Position
 
 KEEP_S: Final = 1.0
 """Positions are kept at most so often."""
-_LAST_S: Final = 5.0
+_LAST_S: Final = 3.0
 """How long the last position may take to be kept ..."""
 _AWAY_S: Final = 1.0
 """... and where brokers are away, which may be so for hours."""

@@ -1,6 +1,7 @@
 """``changes(transactions=True)``: whole transactions, whatever partitions they are in."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.fixtures.pipeline import RunningPipeline
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 Made = Callable[..., RunningPipeline]
 Read = list[tuple[int | None, list[ChangeEvent]]]
+ROUND = 60
 
 
 @pytest.fixture
@@ -95,3 +97,39 @@ def test_transactions_of_a_real_debezium_are_refused(pipeline: Made) -> None:
     made = pipeline(preset="debezium", sections={"lakehouse": lakehouse})
     with pytest.raises(ConfigError, match="needs topics that Millrace writes"):
         changes(made.settings, transactions=True)
+
+
+def test_the_next_member_begins_behind_what_was_processed(
+    pipeline: Made, source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.reader.transactions.KEEP_S", 3_600)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.commit()
+    made = pipeline(sections={"kafka": {"heartbeat.interval.ms": "100"}})
+    daemon = made.catch_up()
+    for number in range(ROUND):
+        source.execute("INSERT INTO t VALUES (%s)", [number])
+        source.commit()
+    made.wait_until_logged(made.wal_end(), daemon)
+    is_over, processed, others = threading.Event(), list[int](), list[int]()
+
+    def go_on() -> None:
+        ended = threading.Event()
+        with changes(made.settings, group="g", transactions=True, stop=ended) as stream:
+            for transaction in stream:
+                is_over.set()
+                others.extend(change.row["id"] for change in transaction)
+                if others[-1] == ROUND - 1:
+                    return
+
+    other = threading.Thread(target=go_on)
+    with changes(made.settings, group="g", transactions=True, stop=is_over) as stream:
+        for transaction in stream:
+            processed.extend(change.row["id"] for change in transaction)
+            if len(processed) == 3:
+                other.start()
+            if len(processed) >= 3:
+                time.sleep(0.2)
+    other.join(60)
+    assert processed + others == list(range(ROUND))
+    assert len(processed) >= 3
