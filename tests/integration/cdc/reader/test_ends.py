@@ -1,54 +1,21 @@
 """How readers end: where no broker is there, by a break, and after a body that took too long."""
 
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deploy.local.kafka import Kafka
-from deploy.local.processes import environment_with
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import run
+from tests.integration.cdc.reader.members import Members
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 Made = Callable[..., RunningPipeline]
-ROOT = Path(__file__).parents[4]
-MEMBER = "tests.integration.cdc.reader.member"
-
-
-@contextmanager
-def members(made: RunningPipeline, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """A reader of changes and one of transactions."""
-    environment = environment_with({"PYTHONPATH": str(ROOT)})
-    started = {}
-    for way in ("", "transactions"):
-        words = [sys.executable, "-m", MEMBER, str(made.config), f"g{way}", str(folder / f"n{way}")]
-        with (folder / f"said{way}").open("wb") as said:
-            started[way] = subprocess.Popen([*words, way], env=environment, stderr=said)
-    try:
-        yield started
-    finally:
-        for process in started.values():
-            process.kill()
-            process.wait()
-
-
-def wait(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not until():
-        assert time.monotonic() < deadline, "it doesn't come"
-        time.sleep(0.02)
-
-
-def lines(file: Path) -> int:
-    return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 @pytest.mark.proof
@@ -59,22 +26,29 @@ def test_a_signal_ends_readers_soon_where_no_broker_is_there(
     run(database, "INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i")
     made = pipeline(sections={"kafka": {"session.timeout.ms": "6000"}})
     made.catch_up()
-    with members(made, tmp_path) as started:
-        wait(lambda: lines(tmp_path / "n") == 20 and lines(tmp_path / "ntransactions") == 21)
+    groups = {}
+    for way in ("", "transactions"):
+        (tmp_path / f"of{way}").mkdir()
+        groups[way] = Members(made, tmp_path / f"of{way}", way)
+    try:
+        for group in groups.values():
+            group.start()
+        for group in groups.values():
+            group.wait(lambda group=group: len(group.all()) == 20)  # type: ignore[misc]
         time.sleep(1.5)  # their positions are kept
         try:
             kafka.stop()
             time.sleep(2)
-            for process in started.values():
+            for group in groups.values():
                 began = time.monotonic()
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(20) == 0
-                took_s = time.monotonic() - began
-                assert took_s < 4
+                group.processes[0].send_signal(signal.SIGTERM)
+                assert group.processes[0].wait(20) == 0
+                assert time.monotonic() - began < 4
         finally:
             kafka.start()
-    for way in started:
-        assert "Traceback" not in (tmp_path / f"said{way}").read_text()
+    finally:
+        for group in groups.values():
+            group.end()
 
 
 @pytest.mark.proof
