@@ -29,6 +29,8 @@ _SESSION_MS: Final = "10000"
 """So long after a member has died without a word, others have its partitions."""
 _BODY_MS: Final = "3600000"
 """So long a loop's body may take. Members that join or leave wait for it, so Kafka has 5 min."""
+_METADATA_MS: Final = "30000"
+"""So soon a group has a topic's new partitions."""
 _EXCEEDED: Final = "_MAX_POLL_EXCEEDED"
 _LEAVE_S: Final = 2.0
 _AWAY_S: Final = 0.2
@@ -51,6 +53,7 @@ def make_consumer(
     config: dict[str, Any] = {
         "session.timeout.ms": _SESSION_MS,
         "max.poll.interval.ms": _BODY_MS,
+        "topic.metadata.refresh.interval.ms": _METADATA_MS,
         **options.follower_options(kafka_options),
         "error_cb": complaints.add,
     }
@@ -67,6 +70,7 @@ class Complaints:
 
     def __init__(self) -> None:
         self._fatal: KafkaError | None = None
+        self.raised: BaseException | None = None
         self.is_alone = False
 
     def add(self, error: KafkaError) -> None:
@@ -78,24 +82,39 @@ class Complaints:
 
     def raise_fatal(self) -> None:
         """Raise what was complained of, if trying again is no use."""
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised
         if self._fatal is not None:
             raise log_error(self._fatal, "reading the log")
 
 
 def subscribe(
-    consumer: Consumer, topics: list[str], assigned: Assigned, revoked: Assigned, lost: Assigned
+    client: tuple[Consumer, Complaints],
+    topics: list[str],
+    assigned: Assigned,
+    revoked: Assigned,
+    lost: Assigned,
 ) -> None:
-    """Take part in a group, by methods that the consumer doesn't keep alive."""
-    begin, end, gone = (_weakly(each) for each in (assigned, revoked, lost))
+    """Take part in a group, by methods that the consumer doesn't keep alive.
+
+    What they raise is a complaint: the client would make another error of it.
+    """
+    consumer, complaints = client
+    begin, end, gone = (_weakly(each, complaints) for each in (assigned, revoked, lost))
     consumer.subscribe(topics, on_assign=begin, on_revoke=end, on_lost=gone)
 
 
-def _weakly(method: Assigned) -> Assigned:
+def _weakly(method: Assigned, complaints: Complaints) -> Assigned:
     reference = weakref.WeakMethod(method)
 
     def call(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        if (living := reference()) is not None:
+        if (living := reference()) is None:
+            return
+        try:
             living(consumer, partitions)
+        except BaseException as error:  # noqa: BLE001 (it is raised behind the poll)
+            complaints.raised = error
 
     return call
 
@@ -132,7 +151,8 @@ class Membership:
     def has_turn(self) -> bool:
         """Whether it is this member's turn, after a short wait where it isn't."""
         if not self._is_subscribed:
-            subscribe(self._consumer, [self._topic], self._begin, self._revoked, self._lost)
+            client = self._consumer, self.complaints
+            subscribe(client, [self._topic], self._begin, self._revoked, self._lost)
             self._is_subscribed = True
         return self._poll(0 if self._has_turn else WAIT_S)
 
@@ -147,8 +167,9 @@ class Membership:
 
     def _poll(self, seconds: float) -> bool:
         self._polled_at = time.monotonic()
-        record_of(self._consumer.poll(seconds))
+        message = self._consumer.poll(seconds)
         self.complaints.raise_fatal()
+        record_of(message)
         return self._has_turn
 
     def _begin(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -100,6 +100,15 @@ class Envelopes:
             what = f"a record isn't an event of Debezium's: {type(error).__name__}"
             raise LogFormatError(what, where=where, remedy=_FORM_REMEDY) from None
 
+    def operation(self, message: Message) -> str:
+        """What a record's envelope has as its operation; empty where it has none."""
+        if (value := message.value()) is None:
+            return ""
+        topic, partition, offset = place_of(message)
+        where = f"topic {topic}, partition {partition}, offset {offset}"
+        envelope = decode_or_refuse(self._decoder, value, "value", where)
+        return str(envelope.get("op")) if isinstance(envelope, dict) else ""
+
     def _event(
         self,
         envelope: Mapping[str, Any],

@@ -20,7 +20,7 @@ from cdc.kafka.sending import Sender
 from cdc.kafka.topic_settings import STATE_CONFIG
 from cdc.log.offsets import Offsets
 from cdc.log.state import StateReader
-from cdc.reader.start import StartFinder
+from cdc.reader.start import Partition, StartFinder
 from cdc.reader.topics import TableTopic
 from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Position
@@ -28,8 +28,6 @@ from cdc.records.readers import ReaderOffset, ReaderRecord
 from cdc.records.topics import made_topic, reader_topic
 from cdc.settings import Settings
 
-Partition = tuple[str, int]
-"""Topic and partition."""
 _EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 
 
@@ -140,6 +138,10 @@ class ReaderGroup:
                     where="tables",
                     remedy="name another group for other tables",
                 )
+
+    def knows(self, partition: Partition) -> bool:
+        """Whether the group has a place in a partition; one that is new is read from offset 0."""
+        return partition in self._places
 
     def offset(self, topic: TableTopic, partition: int) -> int:
         """Where to go on; 0 in a topic that is newer than the group."""

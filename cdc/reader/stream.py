@@ -21,16 +21,15 @@ from cdc.reader.access import LogAccess, ReaderStoppedError
 from cdc.reader.consuming import WAIT_S, group_name, leave, make_consumer, record_of, subscribe
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
-from cdc.reader.group import Partition
 from cdc.reader.lasting import KEEP_S, LastingReader
-from cdc.reader.start import Start, parse_start
+from cdc.reader.start import Partition, Start, parse_start
 from cdc.reader.topics import TableTopic
 
 KEEP_EVENTS: Final = 10_000
 """After so many, positions are kept sooner: what comes again after a kill is what came since."""
 _PASS_S: Final = 1.0
 REFRESH_S: Final = 10.0
-"""How soon a table is read that is new in the log."""
+"""How soon a table is read that is new in the log, or a partition of a real Debezium's topic."""
 
 
 class ChangeStream(LastingReader[ChangeEvent]):
@@ -49,7 +48,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         self._group = access.group(group)
         self._once = once
         self._topics: Mapping[str, TableTopic] = {}
-        self._subscribed: list[str] = []
+        self._subscribed: Mapping[str, TableTopic] = {}
         self._left: dict[Partition, int] = {}
         """With ``once``: partitions that have more to read, and where they end."""
         self._done: dict[Partition, int] = {}
@@ -120,19 +119,20 @@ class ChangeStream(LastingReader[ChangeEvent]):
         }
 
     def _assign(self, offsets: Offsets) -> None:
-        self._subscribed = list(self._topics)
-        self._consumer.incremental_assign(
-            [
-                TopicPartition(topic, number, offset)
-                for topic, numbers in offsets.items()
-                for number, offset in numbers.items()
-            ]
-        )
+        self._subscribed = self._topics
+        new = [
+            TopicPartition(topic, number, offset)
+            for topic, numbers in offsets.items()
+            for number, offset in numbers.items()
+        ]
+        if new:
+            self._consumer.incremental_assign(new)
 
     def _subscribe(self) -> None:
-        self._subscribed = list(self._topics)
-        if self._subscribed:
-            subscribe(self._consumer, self._subscribed, self._assigned, self._revoked, self._lost)
+        self._subscribed = self._topics
+        if names := list(self._topics):
+            client = self._consumer, self._complaints
+            subscribe(client, names, self._assigned, self._revoked, self._lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Go on where the group is, as its members have kept it by now."""
@@ -142,19 +142,21 @@ class ChangeStream(LastingReader[ChangeEvent]):
             return
         self._group.read()
         self._done = {}
+        if any(each.partition >= self._partitions(each.topic) for each in partitions):
+            self._topics = self._access.topics.read()
         mine = [
             (topic, each.partition)
             for each in partitions
             if (topic := self._topics.get(each.topic)) is not None
             and each.partition < topic.partitions
         ]
-        lows, _ = self._access.finder.bounds({topic.name: topic for topic, _ in mine})
-        self._group.require_there(lows)
         self._first = {(t.name, number): self._group.offset(t, number) for t, number in mine}
+        lows = self._access.finder.lows(filter(self._group.knows, self._first))
+        self._group.require_there(lows)
         consumer.assign(
             [
                 # The record before tells whether a tombstone is that of a delete.
-                TopicPartition(topic, number, max(lows[topic][number], first - 1))
+                TopicPartition(topic, number, max(lows.get(topic, {}).get(number, 0), first - 1))
                 for (topic, number), first in self._first.items()
             ]
         )
@@ -277,10 +279,16 @@ class ChangeStream(LastingReader[ChangeEvent]):
             return
         except ReaderStoppedError:
             return
-        if new := [name for name in self._topics if name not in self._subscribed]:
-            if self._group is not None:
-                self._subscribe()
-            else:
-                self._assign(
-                    {name: dict.fromkeys(range(self._topics[name].partitions), 0) for name in new}
-                )
+        if self._topics.keys() - self._subscribed.keys() and self._group is not None:
+            self._subscribe()
+        if self._group is None:  # with a group, Kafka says which partitions are new
+            self._assign(
+                {
+                    name: dict.fromkeys(range(self._partitions(name), topic.partitions), 0)
+                    for name, topic in self._topics.items()
+                }
+            )
+
+    def _partitions(self, topic: str) -> int:
+        """How many partitions of a topic are read, or may be by this member."""
+        return self._subscribed[topic].partitions if topic in self._subscribed else 0

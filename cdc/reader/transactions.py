@@ -21,15 +21,13 @@ from cdc.reader.access import LogAccess, log
 from cdc.reader.consuming import WAIT_S, Membership, group_name, read_range
 from cdc.reader.envelope import headers_of
 from cdc.reader.events import ChangeEvent
-from cdc.reader.group import Partition
 from cdc.reader.lasting import KEEP_S, LastingReader
 from cdc.reader.sorting import SortedRecords
-from cdc.reader.start import Start, parse_start
+from cdc.reader.start import Partition, Start, parse_start
 from cdc.reader.topics import TableTopic
-from cdc.records.bounds import ENDED_KEY
 from cdc.records.position import HEADER, INDEX_MAX, Lsn, Position, parse_header
 from cdc.records.state import Phase
-from cdc.records.topics import TRUNCATE_KEY, reader_topic
+from cdc.records.topics import reader_topic
 
 _IDLE_S: Final = 1.0
 _RANK: Final = {"d": 0}
@@ -188,7 +186,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         """Find where to begin, or where the group is."""
         access = self._access
         access.topics.progress()
-        topics = dict(access.topics.read())
+        topics = access.topics.read()
         if self._group is None or not self._group.read():
             self._cut, offsets = access.first_cut(self._start, topics)
             if self._group is not None:
@@ -212,7 +210,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         """Read all that is new up to the log's cut, sorted; False: nothing is new."""
         capture = self._access.settings.capture
         state = self._log.state(capture.topic_prefix, capture.slot_name, lambda _line: None)
-        topics = self._topics = dict(self._access.topics.read())
+        topics = self._topics = self._access.topics.read()
         cut = state.progress.cut
         # Rows of a snapshot have one position, and more of them may come until it is complete.
         if state.progress.phase is not Phase.STREAMING or cut <= self._cut:
@@ -252,9 +250,16 @@ class TransactionStream(LastingReader[SourceTransaction]):
         if position > cut:
             self._next_offsets[place] = min(self._next_offsets[place], message.offset() or 0)
         elif self._records is not None and (
-            position > self._cut or _ends_rows(message, position, self._cut)
+            position > self._cut or (position == self._cut and self._ends_rows(message))
         ):
             self._records.add(str(position), message)
+
+    def _ends_rows(self, message: Message) -> bool:
+        """Whether a record ends rows.
+
+        Of a table that joins, it may come behind the cut that it has, and is no older than that.
+        """
+        return self._access.envelopes.operation(message) in {"t", "p"}
 
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""
@@ -313,17 +318,6 @@ def _events(
 def _group_of(event: ChangeEvent) -> _TransactionKey:
     epoch, commit_lsn, index = event.position or Position(0, Lsn(0), 0)
     return _TransactionKey(epoch, commit_lsn, index if index in {0, INDEX_MAX} else INDEX_MAX - 1)
-
-
-def _ends_rows(message: Message, position: Position, kept: Position) -> bool:
-    """Whether a record ends rows just at the position that is kept.
-
-    Of a table that joins it may come behind that cut, and is no older than it.
-    """
-    key = message.key() or b""
-    return position == kept and (
-        key == TRUNCATE_KEY or key.startswith(f'{{"{ENDED_KEY}":'.encode())
-    )
 
 
 def _once(events: Iterator[ChangeEvent]) -> Iterator[ChangeEvent]:

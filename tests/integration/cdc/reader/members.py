@@ -31,7 +31,7 @@ class Members:
             "-m",
             module,
             str(self._made.config),
-            "group",
+            f"group{self._way}",
             str(notes),
             self._way,
         ]
