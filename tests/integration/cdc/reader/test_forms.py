@@ -1,5 +1,6 @@
 """The reader on logs in other forms: Avro, a real Debezium's topics, claims, dead letters."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -157,3 +158,7 @@ def test_a_dead_letter_that_was_passed_is_told(pipeline: Made, database: dict[st
         ) as stream:
             list(stream)
         assert [letter.table for letter in passed] == ["public.doc"]
+    lines = made.millrace("tail", "--once", "--json").stdout.splitlines()
+    letters = [json.loads(line)["dead_letter"] for line in lines if "dead_letter" in line]
+    assert [letter["table"] for letter in letters] == ["public.doc"]
+    assert len(lines) == 2, "the other one is the row that fits"

@@ -175,3 +175,22 @@ def test_a_record_whose_schema_the_log_lacks_is_refused() -> None:
         read([own("c", {"id": 1})], settings(), headers=later)
     (event,) = read([own("d", None, {"id": 1})], settings(), headers=later)
     assert event.row == {"id": 1}
+
+
+def test_an_operation_is_read_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = MadeRegistry()
+    monkeypatch.setattr("cdc.convert.converters.schema_reader", lambda _options: registry.text_of)
+    unused: Any = None
+    envelopes = Envelopes(settings(debezium=True), unused)
+    case = "schemas_typical", "cust"
+    by_form = [
+        [
+            envelopes.operation(
+                Message(topic="t", partition=0, offset=0, key=record.key, value=record.value)
+            )
+            for record in records
+        ]
+        for records in (recorded(*case), in_avro(*case, registry))
+    ]
+    assert by_form[0] == by_form[1]
+    assert {"c", "d", ""} <= set(by_form[0])
