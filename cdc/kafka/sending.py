@@ -46,7 +46,8 @@ class Sender:
         deadline = time.monotonic() + _WAIT_S
         while len(answers) < sent and time.monotonic() < deadline:
             self._producer.flush(_ATTEMPT_S)
-            self._while_waiting()
+            if len(answers) < sent:
+                self._wait()
         if len(answers) < sent:
             self._producer.purge()
             what = f"{doing}: no answer for {_WAIT_S:.0f} s"
@@ -56,6 +57,13 @@ class Sender:
             if error is not None:
                 raise log_error(error, doing, where)
         return max((offset for _, offset in answers), default=-1)
+
+    def _wait(self) -> None:
+        try:
+            self._while_waiting()
+        except BaseException:
+            self._producer.purge()  # nobody waits for it any more
+            raise
 
 
 def send(

@@ -81,7 +81,7 @@ class LogReader:
         if progress is None:
             raise log_missing(prefix, slot, self._admin.servers)
         state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
-        self._wait_for_markers(self._offsets(state_topics, LATEST), report)
+        self.wait_until_shown(state_topics, report)
         states = reader.read_all(table_topic(prefix), TableState)
         states = [state for state in states if state.is_in_log]
         tables = {str(table.name): table for table in states}
@@ -123,6 +123,12 @@ class LogReader:
         self._wait_for_markers(ends, print)
         start = self._first_since([(topic, partition)], max(0, ts_ms))
         return {topic: {partition: min(start[topic][partition], ends[topic][partition])}}, ends
+
+    def wait_until_shown(
+        self, partitions: Iterable[tuple[str, int]], report: Callable[[str], None] = print
+    ) -> None:
+        """Wait until all that was written to partitions by now can be read, or is given up."""
+        self._wait_for_markers(self._offsets(partitions, LATEST), report)
 
     def _first_since(self, partitions: Iterable[tuple[str, int]], ts_ms: int) -> Offsets:
         """The first committed record of a time or later; the end where there is none."""

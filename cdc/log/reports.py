@@ -21,7 +21,8 @@ from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import log_error, reason
 from cdc.kafka.topics import LogTopics
 from cdc.lines import Lines
-from cdc.log.state import FIRST_STEP, STEP_GROWTH, PartitionReader, StateConsumer
+from cdc.log.partitions import PartitionReader, StateConsumer
+from cdc.log.state import FIRST_STEP, STEP_GROWTH
 from cdc.records.reports import (
     GONE_S,
     RENEW_S,

@@ -1,31 +1,26 @@
 """State topics → the records in them, or a wait for more: the last progress from the end.
 
-Only committed records are seen. The end is the last stable offset: while a transaction is open,
-what stands before it. Offsets aren't a count (transaction markers, aborted records and what
-compaction took leave gaps), so the end is reached when the broker says so, not at a number.
+Only committed records are seen (cdc/log/partitions.py). Offsets aren't a count: transaction
+markers, aborted records and what compaction took leave gaps.
 """
 
 import hashlib
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from threading import Event
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from cdc.errors import LogFormatError, LogUnreachableError
+from cdc.errors import LogFormatError
 from cdc.kafka import options
-from cdc.kafka.admin import ATTEMPT_S, METADATA_S, PATIENCE_S, do_nothing
-from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
+from cdc.kafka.admin import ATTEMPT_S, do_nothing
+from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.records.dead_letters import PIECES_PARTITION, Claim, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 from cdc.records.topics import progress_topic
 
-SILENCE_S: Final = 30.0
-"""A read that brings nothing for so long is given up where no broker has ever answered."""
-_RETRY_S: Final = 0.05
 _CLOCKS_MS: Final = 600_000
 """How much earlier than the time in its dead letter a record may have been sent."""
 FIRST_STEP: Final = 128
@@ -164,19 +159,23 @@ def read_pieces(
     return b"".join(pieces[number] for number in sorted(pieces))
 
 
-def read_claim(kafka_options: Mapping[str, str], claim: Claim, ts_ms: int) -> bytes | None:
-    """The value that a record of that time refers to; None where some of it is gone."""
+def read_claim(
+    kafka_options: Mapping[str, str],
+    claim: Claim,
+    ts_ms: int,
+    while_waiting: Callable[[], None] = do_nothing,
+) -> bytes | None:
+    """The value that a record of that time refers to; None where some of it isn't there."""
     wanted = {piece_key("claim", claim.id, number): number for number in range(claim.pieces)}
-    reader = PartitionReader(
-        StateConsumer(kafka_options, do_nothing), claim.topic, PIECES_PARTITION
-    )
+    client = StateConsumer(kafka_options, while_waiting)
+    reader = PartitionReader(client, claim.topic, PIECES_PARTITION)
     pieces = _read_pieces(reader, wanted, ts_ms)
     value = b"".join(pieces[number] for number in sorted(pieces))
     return value if hashlib.sha256(value).hexdigest() == claim.sha256 else None
 
 
 def _read_pieces(
-    reader: "PartitionReader", wanted: Mapping[bytes, int], ts_ms: int
+    reader: PartitionReader, wanted: Mapping[bytes, int], ts_ms: int
 ) -> dict[int, bytes]:
     """Pieces by their numbers, of what was written at about a time; without those that are gone."""
     pieces: dict[int, bytes] = {}
@@ -190,108 +189,6 @@ def _read_pieces(
         if len(pieces) == len(wanted):
             break
     return pieces
-
-
-class StateConsumer:
-    """A consumer, what it complains of, and what to do while it waits.
-
-    It is dropped, not closed: closing would talk to a group coordinator, without bounds. Raises
-    ConfigError for an option that the client doesn't take.
-    """
-
-    def __init__(self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None]) -> None:
-        self.while_waiting = while_waiting
-        self.complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
-        self.has_connected = False
-        reading = {"error_cb": self.complaints.append}
-        config: dict[str, Any] = {**options.reader_options(kafka_options), **reading}
-        self.consumer = options.client(Consumer, config, kafka_options)
-
-
-class PartitionReader:
-    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one."""
-
-    def __init__(self, client: StateConsumer, topic: str, partition: int = 0) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._client = client
-        self._consumer = client.consumer
-        client.complaints.clear()  # they were of another read
-
-    def bounds(self) -> tuple[int, int]:
-        """The first offset, and the last stable one."""
-        return self._bounds() or (0, 0)
-
-    def exists(self) -> bool:
-        """Whether there is such a topic that we may see."""
-        return self._bounds() is not None
-
-    def _bounds(self) -> tuple[int, int] | None:
-        partition = TopicPartition(self._topic, self._partition)
-        began = time.monotonic()
-        while True:
-            try:
-                topics = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics
-                self._client.has_connected = True
-                error = topics[self._topic].error
-                if error is None:
-                    bounds = self._consumer.get_watermark_offsets(
-                        partition, timeout=METADATA_S, cached=False
-                    )
-                    if bounds is not None:
-                        return bounds
-                elif error.name() == "UNKNOWN_TOPIC_OR_PART":
-                    return None
-            except KafkaException as exception:
-                error = reason(exception)
-            self._consumer.poll(0)  # serves the complaints; no partition is assigned
-            self._pause(error, began)
-
-    def offset_at(self, ts_ms: int) -> int:
-        """The first offset since a time (ms since 1970), or an earlier one."""
-        since = TopicPartition(self._topic, self._partition, max(0, ts_ms))
-        try:
-            (first,) = self._consumer.offsets_for_times([since], timeout=METADATA_S)
-        except KafkaException:
-            return 0
-        return max(0, first.offset)
-
-    def read(self, start: int, stop: int) -> Iterator[Message]:
-        """Committed records from ``start`` until before ``stop``, or the end."""
-        if start >= stop:
-            return
-        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
-        try:
-            yield from self._until(stop)
-        finally:
-            self._consumer.unassign()  # or it would go on fetching
-
-    def _until(self, stop: int) -> Iterator[Message]:
-        began = time.monotonic()
-        while True:
-            message = self._consumer.poll(ATTEMPT_S)
-            error = message.error() if message is not None else None
-            if message is None or (error is not None and error.name() != "_PARTITION_EOF"):
-                self._pause(error, began)
-                continue
-            if error is not None or (message.offset() or 0) >= stop:
-                return
-            began = time.monotonic()
-            yield message
-
-    def _pause(self, error: KafkaError | None, began: float) -> None:
-        if error is not None:
-            time.sleep(_RETRY_S)
-        self._client.while_waiting()
-        error = telling(error, self._client.complaints)
-        connected, where = self._client.has_connected, f"topic {self._topic}"
-        patience_s = PATIENCE_S if connected else SILENCE_S
-        has_timed_out = time.monotonic() - began > patience_s
-        if error is not None and (has_timed_out or is_access(error)):
-            raise log_error(error, "reading the log", where, connected=connected)
-        if has_timed_out:
-            what = f"reading the log: nothing came for {patience_s:.0f} s"
-            raise LogUnreachableError(what, where=where)
 
 
 class News:

@@ -15,6 +15,7 @@ from cdc.kafka import options
 from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin, do_nothing
 from cdc.kafka.errors import log_error
 from cdc.log.offsets import Offsets
+from cdc.log.partitions import is_end, reaches
 
 _FIRST_STEP: Final = 16
 _STEP_GROWTH: Final = 64
@@ -129,12 +130,12 @@ class Tails:
                     raise LogUnreachableError("reading the log: nothing came", where="its topics")
                 continue
             place = message.topic() or "", message.partition() or 0
-            error = message.error()
-            if error is not None and error.name() != "_PARTITION_EOF":
-                raise log_error(error, "reading the log", f"topic {place[0]}")
-            if error is not None:
-                open_places.discard(place)
+            if is_end(message):
+                if reaches(message, ends[place]):  # a follower may be behind
+                    open_places.discard(place)
                 continue
+            if (error := message.error()) is not None:
+                raise log_error(error, "reading the log", f"topic {place[0]}")
             offset = message.offset() or 0
             if offset < ends[place]:
                 last[place] = LastRecord(offset, _committed_us(message, last.get(place)))

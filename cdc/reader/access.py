@@ -9,13 +9,13 @@ from pathlib import Path
 from confluent_kafka import Message
 
 from cdc.log.offsets import LogReader, Offsets
-from cdc.log.state import read_claim
 from cdc.reader.envelope import Envelopes, place_of
 from cdc.reader.group import ReaderGroup
+from cdc.reader.references import References
 from cdc.reader.start import Start, StartFinder, parse_start
 from cdc.reader.stopping import Stopping
 from cdc.reader.topics import ReadTopics, TableTopic
-from cdc.records.dead_letters import Claim, DeadLetter
+from cdc.records.dead_letters import DeadLetter
 from cdc.records.position import FIRST_EPOCH, Position
 from cdc.records.state import parse_state
 from cdc.settings import Settings, load
@@ -95,10 +95,10 @@ class LogAccess:
             self._on_dead_letter(dead_letter)
 
     def _envelopes(self) -> Envelopes:
-        def value_of(claim: Claim, ts_ms: int) -> bytes | None:
-            return read_claim(self.settings.kafka, claim, ts_ms)
-
-        return Envelopes(self.settings, self.topics.schema, value_of)
+        return Envelopes(
+            self.settings,
+            References(self.settings, self.topics, self.end_when_stopped, log.warning),
+        )
 
     def end_when_stopped(self) -> None:
         """Raise where the reader is to end: it waits, or reads what may take long."""

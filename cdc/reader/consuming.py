@@ -3,25 +3,41 @@
 A broker that is away is waited for: its partitions go on when it is back.
 """
 
+import logging
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from cdc.errors import LogForgottenError, LogUnreachableError, MillraceError
+from cdc.errors import LogForgottenError, MillraceError
 from cdc.kafka import options
-from cdc.kafka.admin import PATIENCE_S
-from cdc.kafka.errors import is_access, log_error, reason
+from cdc.kafka.errors import is_access, log_error
 from cdc.log.offsets import Offsets
+from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.settings import Settings
 
 WAIT_S: Final = 0.2
 """How long a call waits for a record: a signal, or a position to keep, waits no longer."""
-_END: Final = "_PARTITION_EOF"
+_QUEUE: Final = {"queued.max.messages.kbytes": "8192"}
+"""Whoever writes to the topics doesn't choose our memory."""
 _FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SESSION_MS: Final = "10000"
 """So long after a member has died without a word, others have its partitions."""
+_BODY_MS: Final = "3600000"
+"""So long a loop's body may take. Members that join or leave wait for it, so Kafka has 5 min."""
+_METADATA_MS: Final = "30000"
+"""So soon a group has a topic's new partitions."""
+_EXCEEDED: Final = "_MAX_POLL_EXCEEDED"
+_LEAVE_S: Final = 2.0
+_AWAY_S: Final = 0.2
+_STAY_S: Final = 1.0
+log = logging.getLogger("millrace.reader")
+Assigned = Callable[[Consumer, list[TopicPartition]], None]
+"""What is called with partitions that a member gets, or that it no longer has."""
 
 
 def group_name(settings: Settings, group: str) -> str:
@@ -36,6 +52,8 @@ def make_consumer(
     complaints = Complaints()
     config: dict[str, Any] = {
         "session.timeout.ms": _SESSION_MS,
+        "max.poll.interval.ms": _BODY_MS,
+        "topic.metadata.refresh.interval.ms": _METADATA_MS,
         **options.follower_options(kafka_options),
         "error_cb": complaints.add,
     }
@@ -45,51 +63,126 @@ def make_consumer(
 
 
 class Complaints:
-    """What a client complains of while it runs: only what nobody can wait out ends a reader."""
+    """What a client complains of while it runs: only what nobody can wait out ends a reader.
+
+    ``is_alone``: no broker is there, as far as is known.
+    """
 
     def __init__(self) -> None:
         self._fatal: KafkaError | None = None
+        self.raised: BaseException | None = None
+        self.is_alone = False
 
     def add(self, error: KafkaError) -> None:
         """Take one in."""
         if is_access(error):
             self._fatal = error
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self.is_alone = True
 
     def raise_fatal(self) -> None:
         """Raise what was complained of, if trying again is no use."""
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised
         if self._fatal is not None:
             raise log_error(self._fatal, "reading the log")
 
 
-class Membership:
-    """One of several members of a group has its turn: who has the one partition of a topic."""
+def subscribe(
+    client: tuple[Consumer, Complaints],
+    topics: list[str],
+    assigned: Assigned,
+    revoked: Assigned,
+    lost: Assigned,
+) -> None:
+    """Take part in a group, by methods that the consumer doesn't keep alive.
 
-    def __init__(self, kafka_options: Mapping[str, str], group_id: str, topic: str) -> None:
-        self._consumer, self._complaints = make_consumer(kafka_options, group_id)
+    What they raise is a complaint: the client would make another error of it.
+    """
+    consumer, complaints = client
+    begin, end, gone = (_weakly(each, complaints) for each in (assigned, revoked, lost))
+    consumer.subscribe(topics, on_assign=begin, on_revoke=end, on_lost=gone)
+
+
+def _weakly(method: Assigned, complaints: Complaints) -> Assigned:
+    reference = weakref.WeakMethod(method)
+
+    def call(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if (living := reference()) is None:
+            return
+        try:
+            living(consumer, partitions)
+        except BaseException as error:  # noqa: BLE001 (it is raised behind the poll)
+            complaints.raised = error
+
+    return call
+
+
+def leave(consumer: Consumer, *, is_alone: bool) -> None:
+    """Close a consumer; where brokers don't answer, its group finds out by itself."""
+    thread = threading.Thread(target=consumer.close, daemon=True)
+    thread.start()
+    thread.join(_AWAY_S if is_alone else _LEAVE_S)
+
+
+class Membership:
+    """One of several members of a group has its turn: who has the one partition of a topic.
+
+    ``hand_over`` is called before another member has the turn. ``turns`` counts those that this
+    one had: in between, others have gone on.
+    """
+
+    def __init__(
+        self,
+        kafka_options: Mapping[str, str],
+        group_id: str,
+        topic: str,
+        hand_over: Callable[[], None],
+    ) -> None:
+        self._consumer, self.complaints = make_consumer(kafka_options, group_id)
         self._topic = topic
+        self._hand_over = weakref.WeakMethod(hand_over)
         self._is_subscribed = False
         self._has_turn = False
+        self._polled_at = 0.0
+        self.turns = 0
 
     def has_turn(self) -> bool:
         """Whether it is this member's turn, after a short wait where it isn't."""
         if not self._is_subscribed:
-            self._consumer.subscribe(
-                [self._topic], on_assign=self._begin, on_revoke=self._end, on_lost=self._end
-            )
+            client = self._consumer, self.complaints
+            subscribe(client, [self._topic], self._begin, self._revoked, self._lost)
             self._is_subscribed = True
-        self._consumer.poll(0 if self._has_turn else WAIT_S)
-        self._complaints.raise_fatal()
-        return self._has_turn
+        return self._poll(0 if self._has_turn else WAIT_S)
+
+    def stay(self) -> bool:
+        """The same in the midst of a turn: a member that is silent for long is put out."""
+        is_due = time.monotonic() - self._polled_at >= _STAY_S
+        return self._poll(0) if is_due else self._has_turn
 
     def close(self) -> None:
         """Leave the group."""
-        self._consumer.close()
+        leave(self._consumer, is_alone=self.complaints.is_alone)
+
+    def _poll(self, seconds: float) -> bool:
+        self._polled_at = time.monotonic()
+        message = self._consumer.poll(seconds)
+        self.complaints.raise_fatal()
+        record_of(message)
+        return self._has_turn
 
     def _begin(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._has_turn = bool(partitions)
+        self.turns += self._has_turn
         consumer.assign([])  # its records aren't read here
 
-    def _end(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._has_turn and (hand_over := self._hand_over()) is not None:
+            hand_over()
+        self._lost(consumer, partitions)
+
+    def _lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._has_turn = False
 
 
@@ -100,13 +193,12 @@ def record_of(message: Message | None) -> Message | None:
         return message
     if is_access(error) or error.name() in _FORGOTTEN | _MISSING or error.fatal():
         raise _ended(message, error)
+    if error.name() == _EXCEEDED:
+        log.warning(
+            "the loop's body took longer than max.poll.interval.ms, so that the group went on"
+            " without this member: changes may come again. Raise it under [kafka]"
+        )
     return None
-
-
-def is_end(message: Message | None) -> bool:
-    """Whether a message says that its partition has no more records."""
-    error = message.error() if message is not None else None
-    return error is not None and error.name() == _END
 
 
 def _ended(message: Message, error: KafkaError) -> MillraceError:
@@ -128,35 +220,11 @@ def read_range(
 ) -> Iterator[Message]:
     """Committed records from ``starts`` until before ``ends``, partition by partition.
 
-    Raises LogUnreachableError where nothing comes for PATIENCE_S.
+    Raises LogUnreachableError where nothing comes for a minute.
     """
-    # Each end is waited for, by one fetch more.
-    consumer, complaints = make_consumer({"fetch.wait.max.ms": "5", **kafka_options})
+    client = StateConsumer({**_QUEUE, **kafka_options}, while_waiting)
+    client.has_connected = True  # another client was answered where the ends are
     for topic, numbers in starts.items():
         for number, start in numbers.items():
-            if start < ends[topic][number]:
-                consumer.assign([TopicPartition(topic, number, start)])
-                yield from _until(consumer, complaints, ends[topic][number], while_waiting)
-
-
-def _until(
-    consumer: Consumer, complaints: Complaints, stop: int, while_waiting: Callable[[], None]
-) -> Iterator[Message]:
-    waited_s = 0.0
-    while waited_s < PATIENCE_S:
-        try:
-            message = consumer.poll(WAIT_S)
-        except KafkaException as exception:
-            raise log_error(reason(exception), "reading the log") from None
-        complaints.raise_fatal()
-        if is_end(message):
-            return
-        if (record := record_of(message)) is None:
-            waited_s += WAIT_S
-            while_waiting()
-        elif (record.offset() or 0) >= stop:
-            return
-        else:
-            waited_s = 0.0
-            yield record
-    raise LogUnreachableError(f"reading the log: nothing came for {PATIENCE_S:.0f} s")
+            reader = PartitionReader(client, topic, number, record_of)
+            yield from reader.read(start, ends[topic][number])

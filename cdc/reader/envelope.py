@@ -7,7 +7,7 @@ where the options of the capture or the format ask for one.
 import hashlib
 import uuid
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -17,18 +17,14 @@ from pydantic import ValidationError
 from cdc.errors import LogFormatError
 from cdc.reader.decoding import Decoder, decode_or_refuse
 from cdc.reader.events import ChangeEvent, ChangeSource, RowImage
+from cdc.reader.references import References
 from cdc.records.bounds import ENDED_KEY, EndedRows
 from cdc.records.dead_letters import CLAIM_HEADER, Claim
 from cdc.records.position import HEADER, RecordPosition, parse_header
 from cdc.records.record import to_json
-from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY, field_name
 from cdc.settings import Settings
 
-FindSchema = Callable[[str, int], TableSchema | None]
-"""``schema.table`` and a version → the schema."""
-FindValue = Callable[[Claim, int], bytes | None]
-"""A claim and its record's time (ms since 1970) → the value; None: it is gone."""
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FORM_REMEDY: Final = (
     "flattened events (ExtractNewRecordState) don't say what was deleted, or unchanged: have the"
@@ -46,10 +42,10 @@ class _EventColumns(NamedTuple):
 class Envelopes:
     """Reads the records of all tables; one for each partition's order, as tombstones need it."""
 
-    def __init__(self, settings: Settings, schema_of: FindSchema, value_of: FindValue) -> None:
+    def __init__(self, settings: Settings, references: References) -> None:
         self._decoder = Decoder(settings.format)
-        self._schema_of = schema_of
-        self._value_of = value_of
+        self._references = references
+        self._has_schemas = settings.captures_itself
         self._adjusted = field_name(settings.capture.field_name_adjustment_mode)
         self._placeholders = Placeholders(settings.capture.unavailable_value_placeholder)
         self._has_placeholders = bool(
@@ -87,7 +83,7 @@ class Envelopes:
             return _deleted_long_ago(common, table, ts_ms)  # compaction has taken the event
         is_lost = False
         if (claim := headers.get(CLAIM_HEADER)) is not None:
-            whole = self._value_of(Claim.model_validate_json(claim), ts_ms)
+            whole = self._references.value(Claim.model_validate_json(claim), ts_ms)
             is_lost, value = whole is None, value if whole is None else whole
         envelope = decode_or_refuse(self._decoder, value, "value", where)
         if not isinstance(envelope, dict) or "op" not in envelope or "source" not in envelope:
@@ -95,12 +91,23 @@ class Envelopes:
             raise LogFormatError(what, where=where, remedy=_FORM_REMEDY)
         if envelope["op"] == "d":
             self._deleted[topic, partition] = raw_key
-        columns = self._columns(table, position)
+        columns = _EventColumns()
+        if self._has_schemas and position is not None and envelope.get("after") is not None:
+            columns = self._columns(table, position, ts_ms, where)
         try:
             return self._event(envelope, common, columns, is_lost=is_lost)
         except (ValidationError, TypeError, KeyError, AttributeError, OverflowError) as error:
             what = f"a record isn't an event of Debezium's: {type(error).__name__}"
             raise LogFormatError(what, where=where, remedy=_FORM_REMEDY) from None
+
+    def operation(self, message: Message) -> str:
+        """What a record's envelope has as its operation; empty where it has none."""
+        if (value := message.value()) is None:
+            return ""
+        topic, partition, offset = place_of(message)
+        where = f"topic {topic}, partition {partition}, offset {offset}"
+        envelope = decode_or_refuse(self._decoder, value, "value", where)
+        return str(envelope.get("op")) if isinstance(envelope, dict) else ""
 
     def _event(
         self,
@@ -140,13 +147,19 @@ class Envelopes:
         is_row = ENDED_KEY not in decoded and decoded != {"__millrace_truncate": True}
         return decoded if is_row else None
 
-    def _columns(self, table: str, position: RecordPosition | None) -> _EventColumns:
-        """Names as events have them; none where no schema is known."""
-        if position is None:
-            return _EventColumns()
-        schema = self._schema_of(table, position.schema_version)
+    def _columns(
+        self, table: str, position: RecordPosition, ts_ms: int, where: str
+    ) -> _EventColumns:
+        """Names as events have them."""
+        version = position.schema_version
+        schema = self._references.schema(table, version, ts_ms)
         if schema is None:
-            return _EventColumns()
+            raise LogFormatError(
+                f"the log has no schema {version} of {table}, so that absent columns aren't known",
+                where=where,
+                remedy="upgrade this Millrace, if a newer one writes to the log; is the topic of"
+                " schemas another one by now?",
+            )
         names = tuple(self._adjusted(column.name) for column in schema.event_columns)
         filled = (schema.columns[i].name for i in position.filled if i < len(schema.columns))
         return _EventColumns(names, tuple(self._adjusted(name) for name in filled))

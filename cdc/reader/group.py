@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.errors import ConfigError, LogForgottenError
+from cdc.errors import ConfigError, LogForgottenError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin, do_nothing
 from cdc.kafka.copies import MIN_ISR, copies_of
 from cdc.kafka.errors import log_error
@@ -20,7 +20,7 @@ from cdc.kafka.sending import Sender
 from cdc.kafka.topic_settings import STATE_CONFIG
 from cdc.log.offsets import Offsets
 from cdc.log.state import StateReader
-from cdc.reader.start import StartFinder
+from cdc.reader.start import Partition, StartFinder
 from cdc.reader.topics import TableTopic
 from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Position
@@ -28,8 +28,6 @@ from cdc.records.readers import ReaderOffset, ReaderRecord
 from cdc.records.topics import made_topic, reader_topic
 from cdc.settings import Settings
 
-Partition = tuple[str, int]
-"""Topic and partition."""
 _EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 
 
@@ -43,9 +41,21 @@ class ReaderGroup:
         self._settings = settings
         self._topic = reader_topic(settings.capture.topic_prefix)
         self._states = StateReader(settings.kafka, while_waiting)
-        self._sender = Sender(settings.kafka)
+        self._while_waiting = while_waiting
+        self._give_up_at: float | None = None
+        self._sender = Sender(settings.kafka, self._wait)
         self._places: dict[Partition, ReaderOffset] = {}
         self.cut: Position | None = None
+
+    def hurry(self, seconds: float) -> None:
+        """Keep a position within so many seconds from now on, or not at all."""
+        self._give_up_at = time.monotonic() + seconds
+
+    def _wait(self) -> None:
+        if self._give_up_at is None:
+            self._while_waiting()
+        elif time.monotonic() > self._give_up_at:
+            raise LogUnreachableError("no broker answers", where=f"topic {self._topic}")
 
     def read(self) -> bool:
         """Read where the group is; returns whether there is any record of it."""
@@ -128,6 +138,10 @@ class ReaderGroup:
                     where="tables",
                     remedy="name another group for other tables",
                 )
+
+    def knows(self, partition: Partition) -> bool:
+        """Whether the group has a place in a partition; one that is new is read from offset 0."""
+        return partition in self._places
 
     def offset(self, topic: TableTopic, partition: int) -> int:
         """Where to go on; 0 in a topic that is newer than the group."""

@@ -3,14 +3,21 @@
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from cdc.errors import LogUnreachableError
 from cdc.reader.access import LogAccess, ReaderStoppedError, log
+from cdc.records.position import Position
 
 KEEP_S: Final = 1.0
 """Positions are kept at most so often."""
+_LAST_S: Final = 3.0
+"""How long the last position may take to be kept ..."""
+_AWAY_S: Final = 1.0
+"""... and where brokers are away, which may be so for hours."""
 ReadItem = TypeVar("ReadItem")
 
 
@@ -21,6 +28,14 @@ class LastingReader(Iterator[ReadItem]):
         self._access = access
         self._is_open: bool | None = None
         self._kept_at = time.monotonic()
+        self._since = ""
+        """The first item that is processed and not kept."""
+
+    def __del__(self) -> None:
+        """End a loop that was left, without a ``with`` block, before its end."""
+        if getattr(self, "_is_open", None):
+            with suppress(Exception):
+                self.close()
 
     def __next__(self) -> ReadItem:
         """The next item; ends once the reader is told to, or has nothing more to read."""
@@ -49,8 +64,10 @@ class LastingReader(Iterator[ReadItem]):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> bool:
+        """Close it; a body that was told to end while it waited for brokers ends so, too."""
         self.close()
+        return kind is ReaderStoppedError
 
     def close(self) -> None:
         """Keep what is processed, and leave the group; the item that was given last isn't."""
@@ -58,6 +75,7 @@ class LastingReader(Iterator[ReadItem]):
             self._is_open = False
             try:
                 self._finish()
+                self._hurry(_AWAY_S if self._is_alone else _LAST_S)
                 self._keep()
             finally:
                 self._leave()
@@ -69,7 +87,18 @@ class LastingReader(Iterator[ReadItem]):
         try:
             self._write()
         except LogUnreachableError as error:
-            log.warning("the position of the group isn't kept: %s", error.what)
+            if self._since:
+                end = "come again" if self._is_open is False else "would come again after a crash"
+                what = "the position of the group isn't kept (%s): changes since %s %s"
+                log.warning(what, error.what, self._since, end)
+        else:
+            self._since = ""
+
+    def _process(self, position: Position | None, commit_time: datetime) -> None:
+        """An item is processed."""
+        if not self._since:
+            lsn = f"LSN {position.commit_lsn}, " if position is not None else ""
+            self._since = f"{lsn}{commit_time:%Y-%m-%d %H:%M:%S.%fZ}"
 
     def _finish(self) -> None:
         """Do what comes before the last position is kept."""
@@ -78,6 +107,15 @@ class LastingReader(Iterator[ReadItem]):
     def _is_done(self) -> bool:
         """Whether nothing more is to be read."""
         return False
+
+    @property
+    @abstractmethod
+    def _is_alone(self) -> bool:
+        """Whether no broker has been there lately."""
+
+    @abstractmethod
+    def _hurry(self, seconds: float) -> None:
+        """Keep a position within so many seconds from now on, or not at all."""
 
     @abstractmethod
     def _open(self) -> None:

@@ -6,7 +6,7 @@ an LSN the progress topic tells a time before which the log had nothing at or pa
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
@@ -29,6 +29,8 @@ CLOCKS_MS: Final = 600_000
 """How much earlier than its commit a record's time may be, as clocks differ."""
 NOTHING: Final = Position(0, Lsn(0), 0)
 """Before every position."""
+Partition = tuple[str, int]
+"""Topic and partition."""
 ParsedStart: TypeAlias = Literal["beginning", "now"] | datetime | Lsn
 _CommitTimeOf = Callable[[Message], datetime | None]
 """A record → when its change was committed; None: it says nothing of that."""
@@ -70,7 +72,13 @@ class StartFinder(LogReader):
 
     def bounds(self, topics: Mapping[str, TableTopic]) -> tuple[Offsets, Offsets]:
         """The first offsets, and the ends of what is committed."""
-        return self._committed_bounds(_partitions(topics), {})
+        partitions = _partitions(topics)
+        committed = IsolationLevel.READ_COMMITTED
+        return self.lows(partitions), self._offsets(partitions, LATEST, committed)
+
+    def lows(self, partitions: Iterable[Partition]) -> Offsets:
+        """The first offsets of partitions."""
+        return self._offsets(partitions, EARLIEST)
 
     def offsets(
         self,
@@ -170,7 +178,8 @@ class StartFinder(LogReader):
     def _time_before(self, position: Position) -> int | None:
         """When (ms since 1970) the log had nothing at that position yet; None: nobody knows."""
         topic = progress_topic(self._settings.capture.topic_prefix)
-        starts, ends = self._committed_bounds([(topic, 0)], {})
+        starts = self.lows([(topic, 0)])
+        ends = self._offsets([(topic, 0)], LATEST, IsolationLevel.READ_COMMITTED)
         before: int | None = None
         for message in read_range(self._kafka, starts, ends, self._while_waiting):
             if (value := message.value()) is None:

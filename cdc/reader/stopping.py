@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from types import FrameType
 from typing import Any, Final
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -14,9 +15,10 @@ class Stopping:
     """
 
     def __init__(self, stop: threading.Event | None) -> None:
-        self._takes_signals = stop is None and threading.current_thread() is threading.main_thread()
+        self._takes_signals = stop is None and _is_main_thread()
         self._event = stop or threading.Event()
         self._previous: dict[int, Any] = {}
+        self._is_over = False
 
     @property
     def is_set(self) -> bool:
@@ -38,12 +40,30 @@ class Stopping:
             self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def end(self) -> None:
-        """Give them to those who had them."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
+        """Give them to those who had them, but for those that somebody has taken since."""
+        self._is_over = True
+        if _is_main_thread():
+            for number, handler in self._previous.items():
+                if signal.getsignal(number) == self._handle:
+                    signal.signal(number, handler)
 
-    def _handle(self, _number: int, _frame: object) -> None:
-        if self._event.is_set():
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over:
+            self._pass_on(number, frame)
+        elif self._event.is_set():
             raise KeyboardInterrupt
-        self._event.set()
+        else:
+            self._event.set()
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Let who had a signal before have it: this reader has ended behind somebody's back."""
+        previous = self._previous[number]
+        if callable(previous):
+            previous(number, frame)
+        elif previous == signal.SIG_DFL:
+            signal.signal(number, previous)
+            signal.raise_signal(number)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

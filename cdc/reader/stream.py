@@ -16,20 +16,20 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cdc.errors import LogUnreachableError
 from cdc.kafka.errors import log_error, reason
 from cdc.log.offsets import Offsets
+from cdc.log.partitions import is_end
 from cdc.reader.access import LogAccess, ReaderStoppedError
-from cdc.reader.consuming import WAIT_S, group_name, is_end, make_consumer, record_of
+from cdc.reader.consuming import WAIT_S, group_name, leave, make_consumer, record_of, subscribe
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
-from cdc.reader.group import Partition
 from cdc.reader.lasting import KEEP_S, LastingReader
-from cdc.reader.start import Start, parse_start
+from cdc.reader.start import Partition, Start, parse_start
 from cdc.reader.topics import TableTopic
 
 KEEP_EVENTS: Final = 10_000
 """After so many, positions are kept sooner: what comes again after a kill is what came since."""
 _PASS_S: Final = 1.0
 REFRESH_S: Final = 10.0
-"""How soon a table is read that is new in the log."""
+"""How soon a table is read that is new in the log, or a partition of a real Debezium's topic."""
 
 
 class ChangeStream(LastingReader[ChangeEvent]):
@@ -48,14 +48,14 @@ class ChangeStream(LastingReader[ChangeEvent]):
         self._group = access.group(group)
         self._once = once
         self._topics: Mapping[str, TableTopic] = {}
-        self._subscribed: list[str] = []
+        self._subscribed: Mapping[str, TableTopic] = {}
         self._left: dict[Partition, int] = {}
         """With ``once``: partitions that have more to read, and where they end."""
         self._done: dict[Partition, int] = {}
         """What is processed and not kept yet: offsets behind it."""
         self._first: dict[Partition, int] = {}
         """Where members go on: what is read before was processed."""
-        self._given: tuple[Partition, int] | None = None
+        self._given: tuple[Partition, ChangeEvent] | None = None
         self._events = 0
         self._at: Partition | None = None
         """Where the record is that is being processed, or couldn't be."""
@@ -68,12 +68,21 @@ class ChangeStream(LastingReader[ChangeEvent]):
         """Whether the log is read to where it ended, with ``once``."""
         return self._once and not self._left
 
+    @property
+    def _is_alone(self) -> bool:
+        return self._complaints.is_alone
+
+    def _hurry(self, seconds: float) -> None:
+        if self._group is not None:
+            self._group.hurry(seconds)
+
     def _finish(self) -> None:
-        with suppress(KafkaException):
-            self._pass_marks()
+        if not self._is_alone:
+            with suppress(KafkaException, LogUnreachableError):
+                self._pass_marks()
 
     def _leave(self) -> None:
-        self._consumer.close()
+        leave(self._consumer, is_alone=self._is_alone)
 
     def _open(self) -> None:
         """Find where to begin, and begin."""
@@ -110,49 +119,52 @@ class ChangeStream(LastingReader[ChangeEvent]):
         }
 
     def _assign(self, offsets: Offsets) -> None:
-        self._subscribed = list(self._topics)
-        self._consumer.incremental_assign(
-            [
-                TopicPartition(topic, number, offset)
-                for topic, numbers in offsets.items()
-                for number, offset in numbers.items()
-            ]
-        )
+        self._subscribed = self._topics
+        new = [
+            TopicPartition(topic, number, offset)
+            for topic, numbers in offsets.items()
+            for number, offset in numbers.items()
+        ]
+        if new:
+            self._consumer.incremental_assign(new)
 
     def _subscribe(self) -> None:
-        self._subscribed = list(self._topics)
-        if self._subscribed:
-            self._consumer.subscribe(
-                self._subscribed,
-                on_assign=self._assigned,
-                on_revoke=self._revoked,
-                on_lost=self._lost,
-            )
+        self._subscribed = self._topics
+        if names := list(self._topics):
+            client = self._consumer, self._complaints
+            subscribe(client, names, self._assigned, self._revoked, self._lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Go on where the group is, as its members have kept it by now."""
         assert self._group is not None  # noqa: S101 (others subscribe to nothing)
+        if not self._is_open:
+            consumer.assign([])
+            return
         self._group.read()
         self._done = {}
+        if any(each.partition >= self._partitions(each.topic) for each in partitions):
+            self._topics = self._access.topics.read()
         mine = [
             (topic, each.partition)
             for each in partitions
             if (topic := self._topics.get(each.topic)) is not None
             and each.partition < topic.partitions
         ]
-        lows, _ = self._access.finder.bounds({topic.name: topic for topic, _ in mine})
-        self._group.require_there(lows)
         self._first = {(t.name, number): self._group.offset(t, number) for t, number in mine}
+        lows = self._access.finder.lows(filter(self._group.knows, self._first))
+        self._group.require_there(lows)
         consumer.assign(
             [
                 # The record before tells whether a tombstone is that of a delete.
-                TopicPartition(topic, number, max(lows[topic][number], first - 1))
+                TopicPartition(topic, number, max(lows.get(topic, {}).get(number, 0), first - 1))
                 for (topic, number), first in self._first.items()
             ]
         )
 
     def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        self._keep()
+        """Another member goes on behind what is processed."""
+        if self._is_open:
+            self._keep()
 
     def _lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         """Another member has them, and may be further than we are."""
@@ -190,7 +202,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         if event is None:
             self._done[place] = offset + 1
         else:
-            self._given = place, offset + 1
+            self._given = place, event
         return event
 
     def _poll(self) -> Message | None:
@@ -201,13 +213,16 @@ class ChangeStream(LastingReader[ChangeEvent]):
         self._complaints.raise_fatal()
         if message is None:
             self._keep_if_due()
+        elif message.error() is None:
+            self._complaints.is_alone = False
         return message
 
     def _reach(self, end: Message | None) -> None:
         """Behind the last record of a partition are only the marks of transactions."""
         if end is not None and (offset := end.offset()) is not None:
             place = end.topic() or "", end.partition() or 0
-            if self._given is None or self._given[0] != place:
+            is_given = self._given is not None and self._given[0] == place
+            if not is_given and offset >= self._first.get(place, 0):
                 self._done[place] = offset
             if offset >= self._left.get(place, 0):
                 self._left.pop(place, None)
@@ -234,8 +249,9 @@ class ChangeStream(LastingReader[ChangeEvent]):
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""
         if self._given is not None:
-            place, offset = self._given
-            self._done[place] = offset
+            place, event = self._given
+            self._done[place] = event.offset + 1
+            self._process(event.position, event.commit_time)
             self._given = None
             self._events += 1
         self._keep_if_due()
@@ -248,6 +264,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
     def _write(self) -> None:
         if self._group is not None and self._done:
             self._group.keep(self._topics, self._done)
+            self._complaints.is_alone = False
         self._done, self._events = {}, 0
 
     def _refresh(self) -> None:
@@ -262,10 +279,16 @@ class ChangeStream(LastingReader[ChangeEvent]):
             return
         except ReaderStoppedError:
             return
-        if new := [name for name in self._topics if name not in self._subscribed]:
-            if self._group is not None:
-                self._subscribe()
-            else:
-                self._assign(
-                    {name: dict.fromkeys(range(self._topics[name].partitions), 0) for name in new}
-                )
+        if self._topics.keys() - self._subscribed.keys() and self._group is not None:
+            self._subscribe()
+        if self._group is None:  # with a group, Kafka says which partitions are new
+            self._assign(
+                {
+                    name: dict.fromkeys(range(self._partitions(name), topic.partitions), 0)
+                    for name, topic in self._topics.items()
+                }
+            )
+
+    def _partitions(self, topic: str) -> int:
+        """How many partitions of a topic are read, or may be by this member."""
+        return self._subscribed[topic].partitions if topic in self._subscribed else 0

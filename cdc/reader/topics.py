@@ -75,12 +75,18 @@ class ReadTopics:
             raise log_missing(self._prefix, slot, self._admin.servers)
         return progress
 
-    def read(self) -> Mapping[str, TableTopic]:
+    def read(self) -> dict[str, TableTopic]:
         """The topics that there are by now, by their names; raises TopicMismatchError for another.
 
-        Those that there were stay: a reader holds offsets of them.
+        Those that there were stay: a reader holds offsets of them. A real Debezium's may have more
+        partitions by now.
         """
-        names = self._names()
+        existing = self._admin.partitions()
+        names = self._names(existing)
+        if not self.has_cut:
+            for name, topic in self._topics.items():
+                partitions = max(topic.partitions, existing.get(name, 0))
+                self._topics[name] = topic._replace(partitions=partitions)
         new = [name for name in names if name not in self._topics]
         failed: dict[str, MillraceError] = {}
         for name, details in self._admin.details(new, failed).items():
@@ -90,7 +96,7 @@ class ReadTopics:
             self._topics[name] = topic
         for error in failed.values():
             raise error
-        return self._topics
+        return dict(self._topics)
 
     def require_same(self, ids: Mapping[str, str]) -> None:
         """Raise TopicMismatchError where a topic isn't the one that had an id."""
@@ -104,17 +110,14 @@ class ReadTopics:
                 )
 
     def schema(self, table: str, version: int) -> TableSchema | None:
-        """A version of a table's schema; None of a real Debezium's, which has none."""
-        if not self.has_cut:
-            return None
+        """A version of a table's schema, if the log has it by now."""
         if (table, version) not in self._schemas:
             for schema in self._states.read_all(schema_topic(self._prefix), TableSchema):
                 self._schemas[str(schema.name), schema.version] = schema
         return self._schemas.get((table, version))
 
-    def _names(self) -> dict[str, str]:
+    def _names(self, existing: Mapping[str, int]) -> dict[str, str]:
         """Topics of wanted tables → the tables; the dead letters' with them."""
-        existing = self._admin.partitions()
         if self.has_cut:
             states = self._states.read_all(table_topic(self._prefix), TableState)
             tables = {str(state.name): state.topic for state in states if state.is_in_log}

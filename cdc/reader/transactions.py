@@ -21,19 +21,21 @@ from cdc.reader.access import LogAccess, log
 from cdc.reader.consuming import WAIT_S, Membership, group_name, read_range
 from cdc.reader.envelope import headers_of
 from cdc.reader.events import ChangeEvent
-from cdc.reader.group import Partition
 from cdc.reader.lasting import KEEP_S, LastingReader
 from cdc.reader.sorting import SortedRecords
-from cdc.reader.start import Start, parse_start
+from cdc.reader.start import Partition, Start, parse_start
 from cdc.reader.topics import TableTopic
-from cdc.records.bounds import ENDED_KEY
 from cdc.records.position import HEADER, INDEX_MAX, Lsn, Position, parse_header
 from cdc.records.state import Phase
-from cdc.records.topics import TRUNCATE_KEY, reader_topic
+from cdc.records.topics import reader_topic
 
 _IDLE_S: Final = 1.0
 _RANK: Final = {"d": 0}
 """Of the changes of one frame the delete comes first: its row has another key now."""
+
+
+class _TurnOverError(Exception):
+    """Another member has the turn."""
 
 
 class _TransactionKey(NamedTuple):
@@ -102,7 +104,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._member = (
             None
             if group is None
-            else Membership(settings.kafka, group_name(settings, group), topic)
+            else Membership(settings.kafka, group_name(settings, group), topic, self._hand_over)
         )
         self._log = access.log_reader()
         self._news = News(settings.kafka, settings.capture.topic_prefix)
@@ -111,7 +113,8 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._next_offsets: dict[Partition, int] = {}
         self._cut = Position(0, Lsn(0), 0)
         self._round_cut = self._cut
-        self._given: Position | None = None
+        self._turn = 0
+        self._given: tuple[_TransactionKey, datetime] | None = None
         self._is_kept = True
         self._records: SortedRecords | None = None
         self._groups: Iterator[tuple[_TransactionKey, Iterator[ChangeEvent]]] = iter(())
@@ -120,6 +123,19 @@ class TransactionStream(LastingReader[SourceTransaction]):
         if self._group is not None:
             self._group.ensure_topic()
 
+    @property
+    def _is_alone(self) -> bool:
+        return self._member is not None and self._member.complaints.is_alone
+
+    def _hurry(self, seconds: float) -> None:
+        if self._group is not None:
+            self._group.hurry(seconds)
+
+    def _hand_over(self) -> None:
+        """Another member goes on behind what is processed."""
+        if self._is_open:
+            self._keep()
+
     def _leave(self) -> None:
         self._end_round()
         if self._member is not None:
@@ -127,20 +143,20 @@ class TransactionStream(LastingReader[SourceTransaction]):
 
     def _next(self) -> SourceTransaction | None:
         """The next transaction, or None after a while."""
-        if self._member is not None and not self._member.has_turn():
-            self._end_round()  # another member goes on where this one has kept that it is
-            self._topics, self._offsets, self._is_kept = {}, {}, True
+        if self._member is not None and not self._has_turn(self._member):
             return None
         if not self._topics:
             self._begin()
         for group, events in self._groups:
             if (first := next(events, None)) is not None:
-                self._given = group.end
+                self._given = group, first.commit_time
                 return SourceTransaction(group, first, events)
         if self._records is not None:
             self._finish_round()
         try:
             has_news = self._read_round()
+        except _TurnOverError:
+            return None
         except LogUnreachableError as error:  # the round is read again once brokers are back
             log.warning("waiting for the log: %s", error.what)
             has_news = False
@@ -151,11 +167,26 @@ class TransactionStream(LastingReader[SourceTransaction]):
             self._news.wait(self._access.stopping.event, _IDLE_S, WAIT_S)
         return None
 
+    def _has_turn(self, member: Membership) -> bool:
+        """Whether this member goes on; another may have done so since its last turn."""
+        has_turn = member.has_turn()
+        if not has_turn or member.turns != self._turn:
+            self._end_round()
+            self._topics, self._offsets, self._is_kept = {}, {}, True
+            self._turn = member.turns
+        return has_turn
+
+    def _attend(self) -> None:
+        """Raise where a round needn't be read any further."""
+        self._access.end_when_stopped()
+        if self._member is not None and not self._member.stay():
+            raise _TurnOverError
+
     def _begin(self) -> None:
         """Find where to begin, or where the group is."""
         access = self._access
         access.topics.progress()
-        topics = dict(access.topics.read())
+        topics = access.topics.read()
         if self._group is None or not self._group.read():
             self._cut, offsets = access.first_cut(self._start, topics)
             if self._group is not None:
@@ -179,7 +210,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         """Read all that is new up to the log's cut, sorted; False: nothing is new."""
         capture = self._access.settings.capture
         state = self._log.state(capture.topic_prefix, capture.slot_name, lambda _line: None)
-        topics = self._topics = dict(self._access.topics.read())
+        topics = self._topics = self._access.topics.read()
         cut = state.progress.cut
         # Rows of a snapshot have one position, and more of them may come until it is complete.
         if state.progress.phase is not Phase.STREAMING or cut <= self._cut:
@@ -194,12 +225,12 @@ class TransactionStream(LastingReader[SourceTransaction]):
             }
         self._records = SortedRecords(capture.spill_memory_bytes, capture.spill_directory)
         self._next_offsets = {(name, n): ends[name][n] for name in starts for n in starts[name]}
-        end_when_stopped = self._access.end_when_stopped
-        for message in read_range(self._access.settings.kafka, starts, ends, end_when_stopped):
+        for message in read_range(self._access.settings.kafka, starts, ends, self._attend):
             self._take(message, cut)
-            end_when_stopped()
+            self._attend()
         self._round_cut = cut
-        self._groups = groupby(self._events(self._records), _group_of)
+        events = _events(self._records, self._access, topics, self._member)
+        self._groups = groupby(events, _group_of)
         return True
 
     def _take(self, message: Message, cut: Position) -> None:
@@ -219,31 +250,24 @@ class TransactionStream(LastingReader[SourceTransaction]):
         if position > cut:
             self._next_offsets[place] = min(self._next_offsets[place], message.offset() or 0)
         elif self._records is not None and (
-            position > self._cut or _ends_rows(message, position, self._cut)
+            position > self._cut or (position == self._cut and self._ends_rows(message))
         ):
             self._records.add(str(position), message)
 
-    def _events(self, records: SortedRecords) -> Iterator[ChangeEvent]:
-        """The round's events in order; what is in each partition comes once."""
-        events = (
-            event
-            for message in records
-            if (event := self._access.envelopes.event(message, self._table(message))) is not None
-        )
-        for position, of_frame in groupby(events, lambda event: event.position):
-            if position is None or position.index == 0:
-                yield from _once(of_frame)
-                continue
-            yield from sorted(_once(of_frame), key=lambda event: _RANK.get(event.operation, 1))
+    def _ends_rows(self, message: Message) -> bool:
+        """Whether a record ends rows.
 
-    def _table(self, message: Message) -> str:
-        return self._topics[message.topic() or ""].table
+        Of a table that joins, it may come behind the cut that it has, and is no older than that.
+        """
+        return self._access.envelopes.operation(message) in {"t", "p"}
 
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""
         if self._given is not None:
-            self._cut, self._given = self._given, None
-            self._is_kept = False
+            group, commit_time = self._given
+            self._cut = group.end
+            self._process(self._cut, commit_time)
+            self._given, self._is_kept = None, False
             if time.monotonic() - self._kept_at >= KEEP_S:
                 self._keep()
 
@@ -263,23 +287,37 @@ class TransactionStream(LastingReader[SourceTransaction]):
     def _write(self) -> None:
         if self._group is not None and not self._is_kept:
             self._group.keep_cut(self._topics, self._offsets, self._cut)
+            if self._member is not None:
+                self._member.complaints.is_alone = False
         self._is_kept = True
+
+
+def _events(
+    records: SortedRecords,
+    access: LogAccess,
+    topics: Mapping[str, TableTopic],
+    member: Membership | None,
+) -> Iterator[ChangeEvent]:
+    """A round's events in order; what is in each partition comes once."""
+
+    def read() -> Iterator[ChangeEvent]:
+        for message in records:
+            if member is not None:
+                member.stay()  # another's turn begins behind what is processed
+            event = access.envelopes.event(message, topics[message.topic() or ""].table)
+            if event is not None:
+                yield event
+
+    for position, of_frame in groupby(read(), lambda event: event.position):
+        if position is None or position.index == 0:
+            yield from _once(of_frame)
+            continue
+        yield from sorted(_once(of_frame), key=lambda event: _RANK.get(event.operation, 1))
 
 
 def _group_of(event: ChangeEvent) -> _TransactionKey:
     epoch, commit_lsn, index = event.position or Position(0, Lsn(0), 0)
     return _TransactionKey(epoch, commit_lsn, index if index in {0, INDEX_MAX} else INDEX_MAX - 1)
-
-
-def _ends_rows(message: Message, position: Position, kept: Position) -> bool:
-    """Whether a record ends rows just at the position that is kept.
-
-    Of a table that joins it may come behind that cut, and is no older than it.
-    """
-    key = message.key() or b""
-    return position == kept and (
-        key == TRUNCATE_KEY or key.startswith(f'{{"{ENDED_KEY}":'.encode())
-    )
 
 
 def _once(events: Iterator[ChangeEvent]) -> Iterator[ChangeEvent]:

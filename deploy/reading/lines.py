@@ -4,6 +4,7 @@ Names and values are other people's text: control characters never reach the ter
 """
 
 import json
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -25,9 +26,49 @@ WORDS: Final = {
 }
 _WIDTH: Final = max(map(len, WORDS.values()))
 _ROWS_MAX: Final = 10_000
-"""So many rows are remembered, to say what an update without a row before it has changed."""
+_BYTES_MAX: Final = 64 << 20
+"""So much is remembered, to say what an update without a row before it has changed."""
 _VALUE_MAX: Final = 100
 _WORDS_OF_JSON: Final = {"", "null", "true", "false"}
+
+
+class RememberedRows:
+    """The rows that changed last, up to a number and to so much memory."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[tuple[str, str], tuple[RowImage, int]] = OrderedDict()
+        self._bytes = 0
+
+    def pop(self, key: tuple[str, str]) -> RowImage | None:
+        """Forget a row, and say what it was."""
+        row, size = self._rows.pop(key, (None, 0))
+        self._bytes -= size
+        return row
+
+    def put(self, key: tuple[str, str], row: RowImage) -> None:
+        """Remember a row that isn't there; forget those that changed longest ago."""
+        size = _bytes_of(key) + _bytes_of(row)
+        self._rows[key] = row, size
+        self._bytes += size
+        while len(self._rows) > _ROWS_MAX or self._bytes > _BYTES_MAX:
+            _, (_, oldest) = self._rows.popitem(last=False)
+            self._bytes -= oldest
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._rows.clear()
+        self._bytes = 0
+
+
+def _bytes_of(value: Any) -> int:
+    """How much memory a value takes."""
+    size = sys.getsizeof(value)
+    match value:
+        case dict():
+            return size + sum(_bytes_of(name) + _bytes_of(each) for name, each in value.items())
+        case list() | tuple():
+            return size + sum(map(_bytes_of, value))
+    return size
 
 
 class EventLines:
@@ -35,7 +76,7 @@ class EventLines:
 
     def __init__(self, mask_of: FindHiding) -> None:
         self._mask_of = mask_of
-        self._rows: OrderedDict[tuple[str, str], RowImage] = OrderedDict()
+        self._rows = RememberedRows()
 
     def line(self, event: ChangeEvent) -> str:
         """The line of an event."""
@@ -52,11 +93,9 @@ class EventLines:
         if event.key is None:
             return event.before
         row_key = event.table, json.dumps(event.key, default=str)
-        before = self._rows.pop(row_key, None)
+        before = self._rows.pop(row_key)
         if event.after is not None:
-            self._rows[row_key] = {**(before or {}), **event.after}
-            if len(self._rows) > _ROWS_MAX:
-                self._rows.popitem(last=False)
+            self._rows.put(row_key, {**(before or {}), **event.after})
         return event.before or before
 
     def _details(self, event: ChangeEvent, before: RowImage | None) -> Iterator[str]:

@@ -41,7 +41,9 @@ def tail(
         str, typer.Option("--op", help="Show these operations: letters of c,r,u,d,t,p.")
     ] = ",".join(_OPERATIONS),
     once: Annotated[bool, typer.Option("--once", help="End where the log ends now.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, an event a line.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, an event or a dead letter a line.")
+    ] = False,
 ) -> None:
     """Show the log's changes as they come."""
     operations = {letter.strip() for letter in op.split(",")}
@@ -55,7 +57,8 @@ def tail(
     lines = EventLines(lambda table, column: _mask(settings, table, column))
     begin = start or ("beginning" if once else "now")
     with stop_on_signals() as stop:
-        access = LogAccess(settings, tables or None, stop, None if json else _print_dead_letter)
+        show = _print_dead_letter_as_json if json else _print_dead_letter
+        access = LogAccess(settings, tables or None, stop, show)
         with ChangeStream(access, None, begin, once=once) as stream:
             for event in stream:
                 line = lines.line(event)  # also of what isn't shown: the next line compares with it
@@ -97,3 +100,7 @@ def _mask(settings: Settings, table: str, column: str) -> Hiding:
 def _print_dead_letter(letter: DeadLetter) -> None:
     reason = printable_line(letter.reason)
     print_line(f"{printable_line(letter.table)}: a change isn't in the log: {reason}")
+
+
+def _print_dead_letter_as_json(letter: DeadLetter) -> None:
+    print_json(f'{{"dead_letter":{letter.model_dump_json()}}}')

@@ -104,7 +104,7 @@ def test_a_password_that_is_refused_is_an_access_error(kafka: Kafka) -> None:
 
 
 def test_a_broker_that_is_away_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.log.state.SILENCE_S", 2.0)
+    monkeypatch.setattr("cdc.log.partitions.SILENCE_S", 2.0)
     with pytest.raises(LogUnreachableError, match=r"127\.0\.0\.1:1"):
         LogReader({"bootstrap.servers": "127.0.0.1:1"}).state("p", "millrace")
 

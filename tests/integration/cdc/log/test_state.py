@@ -228,7 +228,7 @@ def _kept(kafka: Kafka, topic: str) -> int:
 
 
 def test_unreachable_broker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.log.state.SILENCE_S", 2.0)
+    monkeypatch.setattr("cdc.log.partitions.SILENCE_S", 2.0)
     waits: list[float] = []
     with pytest.raises(LogUnreachableError) as raised:
         last_progress(

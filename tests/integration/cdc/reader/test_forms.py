@@ -1,5 +1,6 @@
 """The reader on logs in other forms: Avro, a real Debezium's topics, claims, dead letters."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.kafka.admin import LogAdmin
@@ -64,7 +66,11 @@ def test_a_log_in_avro_reads_as_one_in_json(
 
 
 def test_topics_of_a_real_debezium_read_as_our_own(
-    kafka: Kafka, topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka,
+    kafka_admin: AdminClient,
+    topic_prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cdc.reader.stream.REFRESH_S", 0.1)
     records = recorded("schemas_typical", "cust")
@@ -74,7 +80,7 @@ def test_topics_of_a_real_debezium_read_as_our_own(
             "preset": "debezium",
             "source": {},
             "capture": {"topic.prefix": topic_prefix},
-            "kafka": kafka.client_options(),
+            "kafka": {**kafka.client_options(), "topic.metadata.refresh.interval.ms": "300"},
             "lakehouse": {"path": str(tmp_path), "topics_written_by": "debezium"},
         }
     )
@@ -102,6 +108,19 @@ def test_topics_of_a_real_debezium_read_as_our_own(
         producer.produce(new, records[0].value, records[0].key)
         producer.flush()
         assert next(stream).table == "public.new"
+        with changes(settings, tables=["public.new"], stop=threading.Event()) as alone:
+            assert next(alone).partition == 0
+            kafka_admin.create_partitions([NewPartitions(new, 2)])[new].result(30)
+            records_of = records[:3]
+            producer = Producer(kafka.client_options())  # the other knows one partition
+            for record in records_of:
+                producer.produce(new, record.value, record.key, 1)
+            producer.flush()
+            for reader in (stream, alone):
+                events = [next(reader) for _ in records_of]
+                assert [(event.partition, event.offset) for event in events] == [
+                    (1, offset) for offset in range(3)
+                ]
 
 
 @pytest.mark.proof
@@ -139,3 +158,7 @@ def test_a_dead_letter_that_was_passed_is_told(pipeline: Made, database: dict[st
         ) as stream:
             list(stream)
         assert [letter.table for letter in passed] == ["public.doc"]
+    lines = made.millrace("tail", "--once", "--json").stdout.splitlines()
+    letters = [json.loads(line)["dead_letter"] for line in lines if "dead_letter" in line]
+    assert [letter["table"] for letter in letters] == ["public.doc"]
+    assert len(lines) == 2, "the other one is the row that fits"

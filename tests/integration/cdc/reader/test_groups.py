@@ -1,10 +1,7 @@
 """Groups whose members are killed, join and leave, while changes keep coming."""
 
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,47 +11,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from deploy.local.processes import environment_with
 from tests.fixtures.pipeline import RunningPipeline
+from tests.integration.cdc.reader.members import Members
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-ROOT = Path(__file__).parents[4]
 ROWS = 40
 REBALANCES = 4
-
-
-class Members:
-    """Processes of one group, and the changes that each has processed."""
-
-    def __init__(self, made: RunningPipeline, folder: Path) -> None:
-        self._made = made
-        self._folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start one more."""
-        module = "tests.integration.cdc.reader.member"
-        notes = self._folder / f"member-{len(self.processes)}"
-        notes.touch()
-        words = [sys.executable, "-m", module, str(self._made.config), "group", str(notes)]
-        environment = environment_with({"PYTHONPATH": str(ROOT)})
-        self.processes.append(subprocess.Popen(words, cwd=self._folder, env=environment))
-        return self.processes[-1]
-
-    def processed(self, number: int) -> list[tuple[int, int]]:
-        """Rows and their versions, in the order in which a member came by them."""
-        lines = (self._folder / f"member-{number}").read_text(encoding="utf-8").splitlines()
-        return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
-
-    def all(self) -> set[tuple[int, int]]:
-        """What any of them has processed."""
-        return {each for number in range(len(self.processes)) for each in self.processed(number)}
-
-    def wait(self, until: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < deadline, "the members don't come so far"
-            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -99,9 +61,7 @@ def test_members_that_join_leave_and_are_killed_lose_no_change(
         assert members.processes[1].wait(30) == 0
     finally:
         stop.set()
-        for process in members.processes:
-            process.kill()
-            process.wait()
+        members.end()
     for number in range(3):  # a row's changes come in order, but for what comes again
         versions: dict[int, list[int]] = {}
         for row, n in members.processed(number):

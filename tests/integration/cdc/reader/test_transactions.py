@@ -1,7 +1,10 @@
 """``changes(transactions=True)``: whole transactions, whatever partitions they are in."""
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,10 +15,12 @@ from cdc.errors import ConfigError
 from cdc.reader.events import ChangeEvent
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
+from tests.integration.cdc.reader.members import Members
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 Made = Callable[..., RunningPipeline]
 Read = list[tuple[int | None, list[ChangeEvent]]]
+ROUND = 60
 
 
 @pytest.fixture
@@ -95,3 +100,70 @@ def test_transactions_of_a_real_debezium_are_refused(pipeline: Made) -> None:
     made = pipeline(preset="debezium", sections={"lakehouse": lakehouse})
     with pytest.raises(ConfigError, match="needs topics that Millrace writes"):
         changes(made.settings, transactions=True)
+
+
+def test_the_next_member_begins_behind_what_was_processed(
+    pipeline: Made, source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.reader.transactions.KEEP_S", 3_600)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.commit()
+    made = pipeline(sections={"kafka": {"heartbeat.interval.ms": "100"}})
+    daemon = made.catch_up()
+    for number in range(ROUND):
+        source.execute("INSERT INTO t VALUES (%s)", [number])
+        source.commit()
+    made.wait_until_logged(made.wal_end(), daemon)
+    is_over, processed, others = threading.Event(), list[int](), list[int]()
+
+    def go_on() -> None:
+        ended = threading.Event()
+        with changes(made.settings, group="g", transactions=True, stop=ended) as stream:
+            for transaction in stream:
+                is_over.set()
+                others.extend(change.row["id"] for change in transaction)
+                if others[-1] == ROUND - 1:
+                    return
+
+    other = threading.Thread(target=go_on)
+    with changes(made.settings, group="g", transactions=True, stop=is_over) as stream:
+        for transaction in stream:
+            processed.extend(change.row["id"] for change in transaction)
+            if len(processed) == 3:
+                other.start()
+            if len(processed) >= 3:
+                time.sleep(0.2)
+    other.join(60)
+    assert processed + others == list(range(ROUND))
+    assert len(processed) >= 3
+
+
+@pytest.mark.proof
+def test_a_member_that_is_killed_tears_no_transaction(
+    pipeline: Made, source: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 7) i")
+    source.commit()
+    made = pipeline(sections={"kafka": {"session.timeout.ms": "6000"}})
+    daemon = made.catch_up()
+    members = Members(made, tmp_path, "transactions")
+    try:
+        for number in range(1, 41):
+            source.execute("UPDATE t SET n = %s", [number])
+            source.commit()
+            if number == 10:
+                killed = members.start()
+                members.wait(lambda: len(members.processed(0)) > 7)
+                members.start()
+            time.sleep(0.02)
+        killed.send_signal(signal.SIGKILL)
+        made.wait_until_logged(made.wal_end(), daemon)
+        expected = {(row, n) for row in range(1, 8) for n in range(41)}
+        members.wait(lambda: members.all() == expected)
+    finally:
+        members.end()
+    for number in range(2):
+        versions = [n for _, n in members.processed(number)]
+        whole = len(versions) // 7 * 7  # the notes of the last one may be cut off
+        assert all(len(set(versions[at : at + 7])) == 1 for at in range(0, whole, 7))

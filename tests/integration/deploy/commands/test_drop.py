@@ -262,7 +262,7 @@ def test_while_no_broker_answers_the_slot_stays_and_the_line_for_it_is_named(
     typed: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cdc.log.state.SILENCE_S", 1.0)
+    monkeypatch.setattr("cdc.log.partitions.SILENCE_S", 1.0)
     made = configured(None, {"bootstrap.servers": "127.0.0.1:1"})
     name = made.settings.capture.slot_name
     run(database, ITEM, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")

@@ -53,10 +53,15 @@ def read(
     columns: tuple[str, ...] = (),
     claimed: bytes | None = None,
 ) -> list[ChangeEvent]:
-    def schema_of(_table: str, version: int) -> TableSchema | None:
-        return schema(*columns) if version == 3 else None
+    class Made:
+        def schema(self, _table: str, version: int, _ts_ms: int) -> TableSchema | None:
+            return schema(*columns) if version == 3 else None
 
-    envelopes = Envelopes(of, schema_of, lambda _claim, _ts_ms: claimed)
+        def value(self, _claim: Claim, _ts_ms: int) -> bytes | None:
+            return claimed
+
+    made: Any = Made()
+    envelopes = Envelopes(of, made)
     events = (
         envelopes.event(
             Message(
@@ -162,3 +167,30 @@ def test_a_value_elsewhere_is_fetched_or_said_to_be_lost() -> None:
 def test_what_is_no_event_is_refused(record: Raw) -> None:
     with pytest.raises(LogFormatError):
         read([record], settings())
+
+
+def test_a_record_whose_schema_the_log_lacks_is_refused() -> None:
+    later = {HEADER: header(POSITION, 4)}
+    with pytest.raises(LogFormatError, match=r"no schema 4 of public\.t"):
+        read([own("c", {"id": 1})], settings(), headers=later)
+    (event,) = read([own("d", None, {"id": 1})], settings(), headers=later)
+    assert event.row == {"id": 1}
+
+
+def test_an_operation_is_read_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = MadeRegistry()
+    monkeypatch.setattr("cdc.convert.converters.schema_reader", lambda _options: registry.text_of)
+    unused: Any = None
+    envelopes = Envelopes(settings(debezium=True), unused)
+    case = "schemas_typical", "cust"
+    by_form = [
+        [
+            envelopes.operation(
+                Message(topic="t", partition=0, offset=0, key=record.key, value=record.value)
+            )
+            for record in records
+        ]
+        for records in (recorded(*case), in_avro(*case, registry))
+    ]
+    assert by_form[0] == by_form[1]
+    assert {"c", "d", ""} <= set(by_form[0])

@@ -45,6 +45,7 @@ def _ended(
     messages: Iterator[Message] = iter(queue)
     reader: Any = ChangeStream.__new__(ChangeStream)
     reader._done, reader._left, reader._given, reader._at = dict(done), {}, None, at
+    reader._first = {}
     reader._consumer = SimpleNamespace(poll=lambda _: next(messages))
     reader._pass_marks()
     kept: dict[Partition, int] = reader._done

@@ -80,6 +80,27 @@ def test_no_control_character_reaches_the_terminal(lines: EventLines) -> None:
     assert "\\u001b" in line
 
 
+def test_rows_are_remembered_up_to_so_much_memory(
+    lines: EventLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(number: int, value: Any) -> str:
+        return lines.line(event("u", {"id": number, "v": value}, key={"id": number}))
+
+    monkeypatch.setattr("deploy.reading.lines._BYTES_MAX", 20_000)
+    for number in range(5):
+        update(number, ["x" * 5_000])
+    assert update(4, "").endswith('… → ""')
+    assert "→" not in update(0, ""), "what changed longest ago is remembered"
+    update(9, {"deep": "x" * 50_000})
+    assert "→" not in update(9, "")
+    monkeypatch.setattr("deploy.reading.lines._ROWS_MAX", 2)
+    for number in range(3):
+        update(number, "a")
+    assert "→" in update(2, "b")
+    assert "→" not in update(0, "b")
+    assert lines._rows._bytes < 20_000
+
+
 def test_a_key_is_given_as_a_value_by_name_or_as_json() -> None:
     row = event("c", {}, key={"id": 7, "line": "a"})
     assert all(_is_of(row, key) for key in ("7,a", "id=7,line=a", '{"id":7,"line":"a"}', None))

@@ -1,0 +1,1 @@
+"""Tests of cdc/log without a server."""
