@@ -21,7 +21,7 @@ from cdc.records.state import Progress
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect, seconds
-from deploy.status.asking import PATIENCE_S
+from deploy.status.patience import PATIENCE_S
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 

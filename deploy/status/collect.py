@@ -20,9 +20,10 @@ from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
-from deploy.status.asking import Questions, give_up_after
+from deploy.asking import Questions
 from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
 from deploy.status.model import Status
+from deploy.status.patience import PATIENCE_S, give_up_after, only_answer
 from deploy.status.problems import found_problems, unanswered
 from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, search_status
 from deploy.status.source import SourceStatus, source_status
@@ -45,18 +46,18 @@ class LogAnswer(NamedTuple):
 
 def collect(settings: Settings) -> Status:
     """Ask all parts side by side."""
-    asked = Questions()
+    asked: Questions[Any] = Questions(PATIENCE_S)
     if settings.captures_itself:
-        asked.ask("source", lambda: source_status(settings))
-    asked.ask("log", lambda: _log(settings))
+        asked.ask("source", lambda: [source_status(settings)])
+    asked.ask("log", lambda: [_log(settings)])
     if settings.standby is not None:
-        asked.ask("standby", lambda: (why_unread(settings),))
+        asked.ask("standby", lambda: [(why_unread(settings),)])
     if settings.lakehouse is not None:
-        asked.ask("lakehouse", lambda: _sink(asked, settings, "lakehouse"))
+        asked.ask("lakehouse", lambda: [_sink(asked, settings, "lakehouse")])
     if settings.search is not None:
-        asked.ask("search", lambda: _sink(asked, settings, "search"))
+        asked.ask("search", lambda: [_sink(asked, settings, "search")])
     names = ("source", "log", "standby", "lakehouse", "search")
-    given: dict[str, Any] = {name: asked.answer(name) for name in names}
+    given = {name: only_answer(asked, name) for name in names}
     problems = unanswered(given)
     answers = {
         name: None if isinstance(each, MillraceError) else each for name, each in given.items()
@@ -90,9 +91,9 @@ def _log(settings: Settings) -> LogAnswer:
     )
 
 
-def _sink(asked: Questions, settings: Settings, name: str) -> SinkStatus | None:
+def _sink(asked: Questions[Any], settings: Settings, name: str) -> SinkStatus | None:
     """A sink's own state, once the log has answered; without its answer some is missing."""
-    log = asked.answer("log", _SINKS_WAIT_S)
+    log = only_answer(asked, "log", _SINKS_WAIT_S)
     progress, states, keyed = (
         (log.progress, log.states, log.keyed) if isinstance(log, LogAnswer) else (None, [], [])
     )

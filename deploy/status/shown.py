@@ -17,8 +17,8 @@ from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
-from deploy.status.asking import give_up_after
 from deploy.status.lag import SinkLags, has_reached, missing_from
+from deploy.status.patience import give_up_after
 from deploy.status.sinks import newest_schemas
 from deploy.status.tables import seconds_text, time_text
 from sinks.changes.derived import derived_tables

@@ -21,9 +21,9 @@ from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from deploy.local.postgres import Postgres
 from deploy.local.processes import reserve_port
-from deploy.status.asking import PATIENCE_S
 from deploy.status.collect import collect
 from deploy.status.model import Status
+from deploy.status.patience import PATIENCE_S
 from deploy.status.screen import render
 from tests.faults.test_killed_daemon import SMALL
 from tests.fixtures.command_line import CommandLine
