@@ -8,12 +8,14 @@ from functools import partial
 from typing import Final
 
 from cdc.errors import ConfigError, SinkError
+from cdc.postgres.described import TableDescription
 from cdc.settings.lakehouse import LakehouseSettings
 from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.runner import CheckResults
-from deploy.check.scene import Scene
-from sinks.changes.derived import Derived, derived_tables, local_path
+from deploy.check.scene import Scene, captured_of
+from sinks.changes.derived import Derived, local_path
 from sinks.run.plans import LocalFiles, require_lock, require_owner
+from sinks.run.wanted import lakehouse_tables
 
 _PROBE: Final = ".millrace-check-"
 
@@ -31,8 +33,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
-    columns = {str(table.name): [column.name for column in table.columns] for table in tables}
-    yield from _names(part, lakehouse, columns)
+    yield from _names(part, lakehouse, tables)
 
 
 def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
@@ -68,13 +69,16 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
 
 
-def _names(part: Area, lakehouse: LakehouseSettings, columns: dict[str, list[str]]) -> CheckResults:
+def _names(
+    part: Area, lakehouse: LakehouseSettings, tables: list[TableDescription]
+) -> CheckResults:
     """Derived tables have names and paths of their own; columns may have to take others."""
     try:
-        derived = derived_tables(lakehouse, columns)
+        derived, _ = lakehouse_tables(lakehouse, captured_of(tables))
     except ConfigError as error:
         yield part.of_error("names", error)
         return
+    columns = {str(table.name): [column.name for column in table.columns] for table in tables}
     taken = [table for table in derived.values() if _taken(table, columns[table.source])]
     for table in taken:
         names = ", ".join(_taken(table, columns[table.source]))

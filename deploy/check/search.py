@@ -11,7 +11,7 @@ from cdc.errors import SinkError
 from cdc.postgres.described import TableDescription
 from cdc.settings import SearchSettings
 from deploy.check.result import Area, CheckResult, Unanswered
-from deploy.check.scene import Scene
+from deploy.check.scene import Scene, captured_of
 from sinks.search.client import blocked, check, connect, explain, server
 from sinks.search.documents import Aliases, aliases, fields_of
 from sinks.search.indexes import flat
@@ -67,8 +67,9 @@ class _Search:
         if tables is None:
             yield part.unknown("indexes", "because nobody can tell which tables are captured")
             return
-        keyed = [table for table in tables if any(each.key for each in table.columns)]
-        named = aliases(self.settings, [table.name for table in keyed])
+        captured = captured_of(tables)
+        keyed = [table for table in tables if str(table.name) in captured.keyed]
+        named = aliases(self.settings, captured.with_key)
         for error in named.refused.values():
             yield part.of_error("names of indexes", error)
         if not named.refused:

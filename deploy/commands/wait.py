@@ -101,8 +101,8 @@ def _lacking(
         return [Lacking("the log", error.what)]
 
 
-def _sinks(settings: Settings, wanted: str) -> tuple[str, ...]:
-    sinks = tuple(
+def _sinks(settings: Settings, wanted: str) -> tuple[SinkName, ...]:
+    sinks: tuple[SinkName, ...] = tuple(
         name
         for name in get_args(SinkName)
         if getattr(settings, name) is not None and wanted in {name, "all"}

@@ -6,7 +6,7 @@ reason; the rest still shows. What somebody has to do something about comes as a
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import MillraceError
@@ -16,18 +16,19 @@ from cdc.log.state import StateReader, read_dead_letters
 from cdc.log.tails import LastRecord, PartitionKey, last_records
 from cdc.postgres.checks.standby import why_unread
 from cdc.records.reports import RunReport
-from cdc.records.schema import TableName
+from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
-from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
+from cdc.records.topics import dead_letter_topic, progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
 from deploy.asking import Questions
 from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
 from deploy.status.model import Status
 from deploy.status.patience import PATIENCE_S, give_up_after, only_answer
 from deploy.status.problems import found_problems, unanswered
-from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, search_status
+from deploy.status.sinks import SinkStatus, lakehouse_status, search_status
 from deploy.status.source import SourceStatus, source_status
 from deploy.status.tables import table_status
+from sinks.run.wanted import CapturedTables, names_in_log, newest_schemas
 
 _SINKS_WAIT_S: Final = 1.0
 """How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
@@ -39,7 +40,7 @@ class LogAnswer(NamedTuple):
     progress: Progress | None
     states: list[TableState]
     dead_letters: dict[str, int]
-    keyed: list[TableName]
+    captured: CapturedTables
     reports: Reports
     last: dict[PartitionKey, LastRecord]
 
@@ -77,6 +78,8 @@ def _log(settings: Settings) -> LogAnswer:
     if progress is None and settings.captures_itself:
         raise log_missing(prefix, slot, kafka.get("bootstrap.servers", ""))
     states = reader.read_all(table_topic(prefix), TableState)
+    has_sinks = settings.lakehouse is not None or settings.search is not None
+    schemas = reader.read_all(schema_topic(prefix), TableSchema) if has_sinks else []
     dead_letters = read_dead_letters(kafka, dead_letter_topic(prefix), wait)
     reports = ReportReader(kafka, prefix, wait).read()
     if progress is not None:
@@ -85,7 +88,7 @@ def _log(settings: Settings) -> LogAnswer:
         progress,
         states,
         Counter(each.table for each in dead_letters.values() if each.outcome is None),
-        keyed_tables(settings, states, wait) if settings.search is not None else [],
+        CapturedTables.of(names_in_log(states), newest_schemas(schemas)),
         reports,
         last_records(kafka, missing_from(reports), wait),
     )
@@ -94,12 +97,14 @@ def _log(settings: Settings) -> LogAnswer:
 def _sink(asked: Questions[Any], settings: Settings, name: str) -> SinkStatus | None:
     """A sink's own state, once the log has answered; without its answer some is missing."""
     log = only_answer(asked, "log", _SINKS_WAIT_S)
-    progress, states, keyed = (
-        (log.progress, log.states, log.keyed) if isinstance(log, LogAnswer) else (None, [], [])
-    )
-    if name == "lakehouse":
-        return lakehouse_status(settings, progress, states)
-    return search_status(settings, progress, keyed, states)
+    progress, states, captured = None, list[TableState](), CapturedTables.of((), {})
+    if isinstance(log, LogAnswer):
+        progress, states, captured = log.progress, log.states, log.captured
+    if name == "search":
+        return search_status(settings, progress, states, captured)
+    reports = log.reports.of_sink(name) if isinstance(log, LogAnswer) else []
+    reported = [each.table for each in reports]
+    return lakehouse_status(settings, progress, states, captured, reported)
 
 
 def _status(settings: Settings, answers: dict[str, Any]) -> Status:
@@ -149,7 +154,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     last = reports.ended.get((sink.sink, "merge"))
     sink_lag = sink.sink_lag
     if last is not None:
-        sink_lag = worst(_with_missing(tables, sink, log.states))
+        sink_lag = worst(_with_missing(tables, sink.expected, log.states))
     if not sink.is_read and last is not None:
         told = {"run": last.run, "tables": last.tables, "failed": last.failed}
         cut = str(last.cut.commit_lsn) if last.cut is not None else None
@@ -175,14 +180,11 @@ def _newest_run(reports: Reports, sink: SinkStatus, last: RunReport | None) -> i
 
 
 def _with_missing(
-    tables: dict[str, Lag], sink: SinkStatus, states: Iterable[TableState]
+    tables: Mapping[str, Lag], expected: Mapping[str, Collection[str]], states: Iterable[TableState]
 ) -> Iterable[Lag]:
-    """The lags of all tables, and of those that are wanted and that no run has brought yet."""
+    """The lags of all tables, and of those that are to be there and that no run has brought yet."""
     yield from tables.values()
-    in_log = {str(state.name) for state in states if state.is_in_log and not state.gone_ms}
-    for name, source in sink.wanted.items():
-        if name not in tables and source in in_log:
+    gone = {str(state.name) for state in states if state.gone_ms}
+    for name, sources in expected.items():
+        if name not in tables and not gone.issuperset(sources):
             yield Lag(unknown=f"no run has brought {name} yet")
-    for index in sink.indexes:
-        if index.name not in tables and index.name not in sink.wanted:  # joined documents
-            yield Lag(unknown=f"no run has brought {index.name} yet")
