@@ -20,7 +20,7 @@ from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
-from cdc.kafka.topic_settings import STATE_CONFIG, TopicTable, WantedTopic
+from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, TopicTable, WantedTopic
 from cdc.kafka.wanted_topics import (
     data_config,
     new_topic,
@@ -120,7 +120,7 @@ class LogTopics:
     def ensure_report_topics(self) -> None:
         """The same for what sinks and the daemon say of themselves; the newest state is kept."""
         status = WantedTopic(status_topic(self._prefix), 1, "compact")
-        self._ensure([status], STATE_CONFIG, keep_ms=0)
+        self._ensure([status], STATUS_CONFIG, keep_ms=0)
         self._ensure_channel(runs_topic(self._prefix))
 
     def _ensure_channel(self, name: str) -> None:

@@ -125,8 +125,7 @@ class _Source:
         if (found_slot := self.scene.slot.get()) is not None and found_slot.state is not None:
             limit = self.capture.slot_max_lag_bytes
             for concern in slots.concerns(found_slot.state, limit):
-                remedy = "see why the log doesn't keep up: millrace status"
-                yield part.warning("WAL held back", concern.text, remedy, where)
+                yield part.warning("WAL held back", concern.text, concern.remedy, where)
         yield self._encoding()
         yield from self._published(system)
 

@@ -12,7 +12,7 @@ from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.kafka.probe import ClusterProbe, TopicRights
-from cdc.kafka.topic_settings import STATE_CONFIG, WantedTopic
+from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, WantedTopic
 from cdc.kafka.wanted_topics import (
     data_config,
     new_topic,
@@ -99,9 +99,10 @@ class _TopicsCheck:
         return Level.WARNING if name in self.spared else Level.FAILURE
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
-        more = (made_topic(self.prefix), status_topic(self.prefix))
-        own = [*state_topics(self.prefix), *(WantedTopic(name, 1, "compact") for name in more)]
+        own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
         yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
+        status = WantedTopic(status_topic(self.prefix), 1, "compact")
+        yield _RequestedTopic(status, STATUS_CONFIG, 0)
         capture = self.settings.capture
         channels = (capture.signal_topic, capture.notification_topic, runs_topic(self.prefix))
         for name in filter(None, channels):

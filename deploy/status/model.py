@@ -18,17 +18,24 @@ class Problem(BaseModel):
     part: str
     what: str
     where: str = ""
-    remedy: str = ""
+    remedy: str
 
     @classmethod
     def of(cls, part: str, error: MillraceError) -> "Problem":
         """A part's error."""
-        return cls(part=part, what=error.what, where=error.where, remedy=error.remedy)
+        remedy = error.remedy or "let it be asked for longer, which also tells more: millrace check"
+        return cls(part=part, what=error.what, where=error.where, remedy=remedy)
+
+    @classmethod
+    def of_text(cls, part: str, text: str, otherwise: str) -> "Problem":
+        """What was reported as text: an error with its remedy, or one that has none."""
+        what, _, remedy = text.partition("\n  → ")
+        what, _, own = what.partition("\n    → ") if not remedy else (what, "", "")
+        return cls(part=part, what=what, remedy=remedy or own or otherwise)
 
     def __str__(self) -> str:
         where = f" ({self.where})" if self.where else ""
-        remedy = f"\n  → {self.remedy}" if self.remedy else ""
-        return f"{self.part}: {self.what}{where}{remedy}"
+        return f"{self.part}: {self.what}{where}\n  → {self.remedy}"
 
 
 class Status(BaseModel):

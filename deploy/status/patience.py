@@ -32,7 +32,8 @@ def only_answer(asked: Questions[Any], name: str, seconds: float | None = None) 
         case _, MillraceError() as error:
             return error
         case _, Exception() as bug:
-            return SilentError(f"internal error: {type(bug).__name__}")
+            what = f"internal error: {type(bug).__name__}"
+            return SilentError(what, remedy="report this bug; the rest of the status stands")
         case [answer], _:
             return answer
     raise AssertionError("a part has one answer")
