@@ -1,6 +1,6 @@
 """Topics that there have to be → those that aren't as they have to be, or couldn't be made."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
+from cdc.kafka.grants import grants
 from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.kafka.probe import ClusterProbe, TopicRights
 from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, WantedTopic
@@ -21,8 +22,7 @@ from cdc.kafka.wanted_topics import (
     topics_beside,
     wanted_topic,
 )
-from cdc.lines import Lines
-from cdc.records.topics import OWN_TOPICS, made_topic, runs_topic, status_topic
+from cdc.records.topics import made_topic, runs_topic, status_topic
 from deploy.check.result import Area, Level
 from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
@@ -211,22 +211,3 @@ class _TopicsCheck:
 def _names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(sorted(names)[:_SHOWN]) + more
-
-
-def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable[str]) -> Lines:
-    """The commands that allow operations on topics: ours by prefixes, each other one by name."""
-    own = (f"{OWN_TOPICS}{prefix}.", f"{prefix}.")
-    patterns: dict[str, None] = {}
-    for name in sorted(names):
-        start = next((each for each in own if name.startswith(each)), "")
-        pattern = f"prefixed --topic {start}" if start else f"literal --topic {name}"
-        patterns[pattern] = None
-    needed = " ".join(f"--operation {_acl(each)}" for each in sorted(operations))
-    command = f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:… {needed}"
-    commands = (f"{command} --resource-pattern-type {pattern}" for pattern in patterns)
-    return Lines("run" + "".join(f"\n      {each}" for each in commands))
-
-
-def _acl(operation: str) -> str:
-    """As kafka-acls names it."""
-    return "".join(word.capitalize() for word in operation.split("_"))

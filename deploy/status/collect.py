@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cdc.errors import MillraceError
+from cdc.errors import LogAccessError, LogMissingError, MillraceError
+from cdc.kafka.grants import grants
+from cdc.lines import Lines
 from cdc.log.offsets import log_missing
 from cdc.log.reports import ReportReader, Reports
 from cdc.log.state import StateReader, read_dead_letters
@@ -18,7 +20,13 @@ from cdc.postgres.checks.standby import why_unread
 from cdc.records.reports import RunReport
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
-from cdc.records.topics import dead_letter_topic, progress_topic, schema_topic, table_topic
+from cdc.records.topics import (
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    status_topic,
+    table_topic,
+)
 from cdc.settings import Settings
 from deploy.asking import Questions
 from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
@@ -34,6 +42,10 @@ _SINKS_WAIT_S: Final = 1.0
 """How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
 
 
+_READING: Final = ("DESCRIBE", "READ")
+_MAKING: Final = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+
+
 class LogAnswer(NamedTuple):
     """What the log says of itself, and the reports in it."""
 
@@ -43,6 +55,8 @@ class LogAnswer(NamedTuple):
     captured: CapturedTables
     reports: Reports
     last: dict[PartitionKey, LastRecord]
+    unreported: MillraceError | None = None
+    """Why nobody can say what runs report."""
 
 
 def collect(settings: Settings) -> Status:
@@ -81,7 +95,7 @@ def _log(settings: Settings) -> LogAnswer:
     has_sinks = settings.lakehouse is not None or settings.search is not None
     schemas = reader.read_all(schema_topic(prefix), TableSchema) if has_sinks else []
     dead_letters = read_dead_letters(kafka, dead_letter_topic(prefix), wait)
-    reports = ReportReader(kafka, prefix, wait).read()
+    reports, unreported = _reports(settings, ReportReader(kafka, prefix, wait))
     if progress is not None:
         reports = reports.of_log(progress.log)
     return LogAnswer(
@@ -91,7 +105,29 @@ def _log(settings: Settings) -> LogAnswer:
         CapturedTables.of(names_in_log(states), newest_schemas(schemas)),
         reports,
         last_records(kafka, missing_from(reports), wait),
+        unreported,
     )
+
+
+def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, MillraceError | None]:
+    """What runs report, or why nobody can say: it takes a topic that the daemon makes."""
+    prefix, servers = settings.capture.topic_prefix, settings.kafka.get("bootstrap.servers", "")
+    name = status_topic(prefix)
+    try:
+        if reader.has_topic() or not settings.captures_itself:  # then merges make it
+            return reader.read(), None
+    except LogAccessError as error:
+        allow = grants(servers, prefix, [name], _READING)
+        return Reports(), LogAccessError(error.what, where=error.where, remedy=allow)
+    missing = LogMissingError(
+        f"no run can report: there is no topic {name}, which the daemon makes when it starts",
+        where=f"bootstrap.servers {servers}",
+        remedy=Lines(
+            "restart the daemon; if its log says that it may not make the topic,"
+            f" {grants(servers, prefix, [name], _MAKING)}"
+        ),
+    )
+    return Reports(), missing
 
 
 def _sink(asked: Questions[Any], settings: Settings, name: str) -> SinkStatus | None:

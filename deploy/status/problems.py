@@ -48,6 +48,9 @@ def found_problems(
             what=f"{count:,} dead letters wait",
             remedy="millrace dead-letters list",
         )
+    log = answers["log"]
+    if status.sinks and log is not None and log.unreported is not None:
+        yield Problem.of("the log", log.unreported)
     is_merging = any(sink.running is not None for sink in status.sinks)
     for sink in status.sinks:
         yield from _of_sink(settings, sink, is_log_read=answers["log"] is not None)

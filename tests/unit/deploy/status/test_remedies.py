@@ -98,6 +98,10 @@ def _of_capture() -> Iterator[tuple[str, list[Problem]]]:
     daemon = DaemonReport(slot="s", fault="it can't", since_ms=NOW_MS)
     yield "fault", _told(level.model_copy(update={"daemon": daemon}))
     yield "capture lag", _told(Status(capture_lag=Lag(unknown="why")))
+    missing = LogMissingError("no topic", remedy="millrace run")
+    log = LogAnswer(PROGRESS, [], {}, CapturedTables.of((), {}), Reports(), {}, missing)
+    unreported = level.model_copy(update={"sinks": [SinkStatus(sink="search")]})
+    yield "unreported", _told(unreported, log=log)
     yield "letters", _told(level.model_copy(update={"dead_letters": {"public.t": 2}}))
     request = RequestStatus(
         signal="",
