@@ -31,6 +31,7 @@ from sinks.delta.keyless import replace_copies, write_copies
 from sinks.delta.readers import MAPPING, VECTORS, warning
 from sinks.delta.table import DerivedDeltaTable, register
 from sinks.run.options import RunContext
+from sinks.run.owner import LOG_FOLDER
 from sinks.run.plan import Lack, RunPlan, TablePlan
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.rekeyed import has_other_key
@@ -95,7 +96,7 @@ class LakehouseTarget(Target):
         """Whether there is a Delta table; elsewhere than here it is asked only if it has news."""
         folder = local_path(self._derived[name].path)
         if folder is not None:
-            return (folder / "_delta_log").is_dir()
+            return (folder / LOG_FOLDER).is_dir()
         versions = state.schemas.get(table.source, ())
         has_columns = not versions or versions[-1].version == table.applied_version
         has_columns &= self._derived[name].removal in {"", table.removed}
