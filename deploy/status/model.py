@@ -1,5 +1,8 @@
 """How all parts are, as ``millrace status --json`` has it."""
 
+import re
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import MillraceError
@@ -8,6 +11,8 @@ from deploy.status.lag import Lag
 from deploy.status.sinks import SinkStatus
 from deploy.status.source import SlotStatus
 from deploy.status.tables import TableStatus
+
+_ARROW: Final = re.compile(r"\n +→ ")
 
 
 class Problem(BaseModel):
@@ -29,9 +34,8 @@ class Problem(BaseModel):
     @classmethod
     def of_text(cls, part: str, text: str, otherwise: str) -> "Problem":
         """What was reported as text: an error with its remedy, or one that has none."""
-        what, _, remedy = text.partition("\n  → ")
-        what, _, own = what.partition("\n    → ") if not remedy else (what, "", "")
-        return cls(part=part, what=what, remedy=remedy or own or otherwise)
+        what, *remedy = _ARROW.split(text, maxsplit=1)
+        return cls(part=part, what=what, remedy="".join(remedy) or otherwise)
 
     def __str__(self) -> str:
         where = f" ({self.where})" if self.where else ""
