@@ -7,6 +7,7 @@ reason; the rest still shows. What somebody has to do something about comes as a
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import LogAccessError, LogMissingError, MillraceError
@@ -61,6 +62,9 @@ class LogAnswer(NamedTuple):
 
 def collect(settings: Settings) -> Status:
     """Ask all parts side by side."""
+    if settings.search is not None:
+        with suppress(ImportError):  # whoever asks says so
+            import sinks.search.progress  # noqa: F401 (its time isn't the server's)
     asked: Questions[Any] = Questions(PATIENCE_S)
     if settings.captures_itself:
         asked.ask("source", lambda: [source_status(settings)])

@@ -31,6 +31,10 @@ def only_answer(asked: Questions[Any], name: str, seconds: float | None = None) 
             return None
         case _, MillraceError() as error:
             return error
+        case _, ImportError() as absent:
+            package = (absent.name or "").partition(".")[0]
+            what = f"the package {package} isn't installed here"
+            return SilentError(what, remedy="install it, or ask where merges run: millrace status")
         case _, Exception() as bug:
             what = f"internal error: {type(bug).__name__}"
             return SilentError(what, remedy="report this bug; the rest of the status stands")

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 
 from cdc.errors import SinkError
 from deploy.asking import Questions, SilentError
@@ -43,9 +44,13 @@ def test_where_one_answer_is_asked_for_it_comes_or_the_reason_why_not() -> None:
     asked.ask("nothing", lambda: [None])
     asked.ask("refused", refused)
     asked.ask("broken", lambda: [1 / 0])
+    asked.ask("absent", lambda: [import_module("no_such_package.at_all")])
     asked.ask("late", lambda: [ended.wait(10)])
     assert only_answer(asked, "nothing") is only_answer(asked, "nobody") is None
     assert only_answer(asked, "refused") is refusal
     assert only_answer(asked, "broken").what == "internal error: ZeroDivisionError"
+    absent = only_answer(asked, "absent")
+    assert absent.what == "the package no_such_package isn't installed here"
+    assert "millrace status" in absent.remedy
     assert only_answer(asked, "late").what == "no answer within 0 s"
     ended.set()
