@@ -171,11 +171,11 @@ class SlotWatch:
         now = time.monotonic()
         kinds = {concern.kind for concern in current}
         self._warned = {kind: last for kind, last in self._warned.items() if kind in kinds}
-        for kind, level, text in current:
-            before, until = self._warned.get(kind, (-1, 0.0))
-            if level > before or now >= until:
-                log.warning(text)
-                self._warned[kind] = (level, now + REPEAT_S)
+        for each in current:
+            before, until = self._warned.get(each.kind, (-1, 0.0))
+            if each.level > before or now >= until:
+                log.warning(each.text)
+                self._warned[each.kind] = (each.level, now + REPEAT_S)
 
     def _limit(self, state: SlotState) -> None:
         """Raise SlotLagError where the slot holds back too much and isn't only to be warned of."""

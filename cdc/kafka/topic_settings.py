@@ -13,6 +13,13 @@ STATE_CONFIG: Final[Mapping[str, str]] = {
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
+STATUS_CONFIG: Final[Mapping[str, str]] = {**STATE_CONFIG, "segment.ms": "60000"}
+"""Whoever asks for the newest reports reads all that isn't compacted yet.
+
+Kafka never compacts the segment that is written to, so that is what a minute brings, and what comes
+until its cleaner looks again (15 s). Each run reports each of its tables: 100 tables and 30 runs a
+minute are 3,000 records.
+"""
 
 
 class TopicTable(Protocol):

@@ -20,8 +20,9 @@ from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
-from cdc.kafka.topic_settings import STATE_CONFIG, TopicTable, WantedTopic
+from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, TopicTable, WantedTopic
 from cdc.kafka.wanted_topics import (
+    channel_mismatches,
     data_config,
     new_topic,
     state_topics,
@@ -120,22 +121,20 @@ class LogTopics:
     def ensure_report_topics(self) -> None:
         """The same for what sinks and the daemon say of themselves; the newest state is kept."""
         status = WantedTopic(status_topic(self._prefix), 1, "compact")
-        self._ensure([status], STATE_CONFIG, keep_ms=0)
-        self._ensure_channel(runs_topic(self._prefix))
+        self._ensure([status], STATUS_CONFIG, keep_ms=0)
+        self._ensure_channel(runs_topic(self._prefix), self._keep_ms)
 
-    def _ensure_channel(self, name: str) -> None:
-        """The same for a topic of signals or notifications; an existing one is left as it is."""
+    def _ensure_channel(self, name: str, keep_ms: int | None = None) -> None:
+        """The same for a topic of signals, say; an existing one is left as it is.
+
+        ``keep_ms``: for how long it is to keep what it has, where that counts.
+        """
         topic = self._admin.describe([name]).get(name)
         if topic is None:
             self._create([WantedTopic(name, 1, "delete")], {}, self._keep_ms)
-        elif topic.partitions != 1 or topic.config.get("cleanup.policy") != "delete":
-            log.warning(
-                "a topic of signals or notifications should have one partition, or its order"
-                " is lost, and signals in others are; and cleanup.policy = delete",
-                topic=name,
-                partitions=topic.partitions,
-                cleanup_policy=topic.config.get("cleanup.policy"),
-            )
+        else:
+            for what, remedy in channel_mismatches(name, topic, self._admin.servers, keep_ms):
+                log.warning("a topic isn't as it should be", reason=what, remedy=remedy)
         self._opened.add(name)
 
     def writer_options(self, tables: Iterable[TopicTable], *, fits: bool = False) -> dict[str, str]:

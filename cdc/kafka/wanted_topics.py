@@ -87,6 +87,33 @@ def new_topic(
     return NewTopic(topic.name, topic.partitions, copies.replication_factor, config=settings)
 
 
+def channel_mismatches(
+    name: str, existing: TopicDescription, servers: str, keep_ms: int | None = None
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with a topic of signals, notifications or runs that exists.
+
+    It is left as it is. ``keep_ms`` is for how long it is to keep what it has, where that counts.
+    """
+    for setting, value, finding in setting_findings("delete", existing.config, keep_ms or 0):
+        if keep_ms is not None or setting == "cleanup.policy":
+            yield f"topic {name}: {finding}", _alter(servers, name, setting, value)
+    if existing.partitions != 1:
+        what = "of which the first alone is read, or in which the order is lost"
+        delete = f"kafka-topics --bootstrap-server {servers} --delete --topic {name}"
+        yield (
+            f"topic {name} has {existing.partitions} partitions, {what}",
+            f"run {delete}, and let the next start make it",
+        )
+
+
+def _alter(servers: str, topic: str, setting: str, value: str) -> str:
+    """The command that sets a topic's setting."""
+    return (
+        f"kafka-configs --bootstrap-server {servers} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config {setting}={value}"
+    )
+
+
 def topic_mismatches(
     wanted: WantedTopic, existing: TopicDescription | None, keep_ms: int, servers: str
 ) -> Iterator[tuple[str, str]]:
@@ -96,11 +123,7 @@ def topic_mismatches(
             yield f"topic {wanted.name} was deleted, and what it held is nowhere else", START_OVER
         return
     for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms):
-        alter = (
-            f"kafka-configs --bootstrap-server {servers} --alter --entity-type topics "
-            f"--entity-name {wanted.name} --add-config {name}={value}"
-        )
-        yield f"topic {wanted.name}: {finding}", alter
+        yield f"topic {wanted.name}: {finding}", _alter(servers, wanted.name, name, value)
     if existing.partitions != wanted.partitions:
         yield (
             f"topic {wanted.name} has {existing.partitions} partitions, not {wanted.partitions}",

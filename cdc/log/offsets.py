@@ -46,6 +46,11 @@ class LogState:
     ends: Offsets
     read_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
+    @property
+    def newest_schemas(self) -> dict[str, TableSchema]:
+        """Of each table that has one, the newest version."""
+        return {name: versions[-1] for name, versions in self.schemas.items() if versions}
+
 
 def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
     """No daemon has written a log under these names."""

@@ -21,6 +21,7 @@ from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import log_error, reason
 from cdc.kafka.topics import LogTopics
 from cdc.lines import Lines
+from cdc.log.following import NewMessages
 from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.log.state import FIRST_STEP, STEP_GROWTH
 from cdc.records.reports import (
@@ -136,7 +137,7 @@ class ReportReader:
         self._client = StateConsumer(kafka_options, while_waiting)
         self._topic = status_topic(prefix)
         self._runs_topic = runs_topic(prefix)
-        self._end = 0
+        self._messages = NewMessages(self._client, self._topic)
         self._reports = Reports()
 
     def has_topic(self) -> bool:
@@ -145,11 +146,7 @@ class ReportReader:
 
     def read(self) -> Reports:
         """All that is there by now; nothing where nobody has made the topic."""
-        reader = PartitionReader(self._client, self._topic)
-        low, stop = reader.bounds()
-        if stop < self._end:  # another topic of that name
-            self._end, self._reports = 0, Reports()
-        for message in reader.read(max(low, self._end), stop):
+        for message in self._messages.read(self._begin_again):
             key, value = message.key() or b"", message.value()
             kind = report_kind(key)
             if kind is None:
@@ -158,8 +155,10 @@ class ReportReader:
                 self._reports.drop(key)
             else:
                 self._reports.take(parse_state(kind, value, self._topic))
-        self._end = stop
         return self._reports
+
+    def _begin_again(self) -> None:
+        self._reports = Reports()
 
     def last_runs(self, count: int) -> list[RunReport]:
         """The reports of the runs that ended last, the newest first."""

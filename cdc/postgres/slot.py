@@ -68,6 +68,11 @@ _STATUSES: Final = {
 }
 HELD: Final = "held for transactions that are open, or until the next checkpoint"
 """Why a slot may hold back more than what its reader lacks."""
+_END_OLDEST: Final = (
+    "look for a transaction that was left open: SELECT pid, usename, xact_start, query FROM"
+    " pg_stat_activity WHERE xact_start IS NOT NULL ORDER BY xact_start LIMIT 1; and end it:"
+    " SELECT pg_terminate_backend(pid); without one, let a superuser run CHECKPOINT;"
+)
 _UNITS: Final = ((40, "TB"), (30, "GB"), (20, "MB"), (10, "kB"))
 
 
@@ -314,6 +319,7 @@ class Concern(NamedTuple):
     kind: str
     level: int
     text: str
+    remedy: str = ""
 
 
 def concerns(state: SlotState, bytes_max: int | None) -> Iterator[Concern]:
@@ -327,12 +333,31 @@ def concerns(state: SlotState, bytes_max: int | None) -> Iterator[Concern]:
         level = next((level for level in LEVELS if percent >= level), 0)
         if level and limit:
             text = f"holds back {size(held)} of WAL, {percent} % of {name} ({size(limit)})"
+            remedy = _catch_up(state)
             if state.lag_bytes < held // 2:
                 text += f"; the log lacks only {size(state.lag_bytes)}, the rest is {HELD}"
-            yield Concern(name, level, f"slot {state.name} {text}")
+                remedy = _END_OLDEST
+            yield Concern(name, level, f"slot {state.name} {text}", remedy)
     for level, (status, text) in enumerate(_STATUSES.items(), 1):
         if state.wal_status == status:
-            yield Concern("wal_status", level, f"slot {state.name} is {status}: {text}")
+            remedy = "millrace new-epoch" if status == "lost" else _catch_up(state)
+            yield Concern("wal_status", level, f"slot {state.name} is {status}: {text}", remedy)
+
+
+def _catch_up(state: SlotState) -> str:
+    """What lets a slot go on, or gives it more room."""
+    reads = (
+        "see what slows the daemon down: its log, and millrace check"
+        if state.active
+        else "let the daemon catch up: millrace run"
+    )
+    if state.safe_wal_size is None:
+        return reads
+    room = 2 * max(1, state.retained_bytes >> 20)
+    return (
+        f"{reads}; or keep more WAL: ALTER SYSTEM SET max_slot_wal_keep_size = '{room}MB';"
+        " SELECT pg_reload_conf();"
+    )
 
 
 def size(number: int) -> str:

@@ -5,16 +5,21 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
-from cdc.errors import ConfigError, SinkError
+from cdc.errors import ConfigError, MillraceError, SinkError
+from cdc.postgres.described import TableDescription
 from cdc.settings.lakehouse import LakehouseSettings
+from deploy.check.applied import applied_of_log
 from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.runner import CheckResults
-from deploy.check.scene import Scene
-from sinks.changes.derived import Derived, derived_tables, local_path
-from sinks.run.plans import LocalFiles, require_lock, require_owner
+from deploy.check.scene import Scene, captured_of
+from sinks.changes.derived import Derived, local_path
+from sinks.run.owner import foreign_tables, require_same_writer
+from sinks.run.plans import LocalFiles, lakehouse_plans, require_lock, require_owner
+from sinks.run.wanted import lakehouse_tables
 
+_APPLIED: Final = "applied so far"
 _PROBE: Final = ".millrace-check-"
 
 
@@ -25,14 +30,17 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     if lakehouse is None:
         return
     yield part.tried("writing", partial(_writes, lakehouse))
+    if local_path(lakehouse.path) is None:
+        yield part.unknown(_APPLIED, "because only Spark reaches it")
+    else:
+        yield from _applied(part, scene, lakehouse)
     tables = scene.tables.get()
     if not settings.captures_itself:
         return  # their names are in the topics alone
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
-    columns = {str(table.name): [column.name for column in table.columns] for table in tables}
-    yield from _names(part, lakehouse, columns)
+    yield from _names(part, lakehouse, tables)
 
 
 def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
@@ -68,13 +76,46 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
 
 
-def _names(part: Area, lakehouse: LakehouseSettings, columns: dict[str, list[str]]) -> CheckResults:
+def _applied(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> CheckResults:
+    """Whether runs of this log may go on from what stands there, as they look at it."""
+    prefix, is_own = scene.settings.capture.topic_prefix, scene.settings.captures_itself
+    try:
+        last = lakehouse_plans(lakehouse.path, _no_session).last()
+        if last is not None:
+            require_same_writer(last, "lakehouse", prefix, lakehouse.topics_written_by)
+    except MillraceError as error:
+        yield part.of_error(_APPLIED, error)
+        return
+    if last is not None and is_own:
+        yield from applied_of_log(part, scene, last)
+    else:
+        yield part.ok(_APPLIED, "nothing yet" if last is None else f"run {last.run}")
+    tables = scene.tables.get()
+    if tables is None or not is_own:
+        return
+    begun = [name for name, table in last.all_tables.items() if table.base] if last else []
+    try:
+        derived, _ = lakehouse_tables(lakehouse, captured_of(tables), begun)
+    except ConfigError:
+        return  # which is told of their names
+    found = "no table of somebody else's is in the way"
+    yield from part.of_errors("Delta tables", foreign_tables(derived, last, prefix), found)
+
+
+def _no_session() -> NoReturn:
+    raise AssertionError("a lakehouse on this machine is looked at without Spark")
+
+
+def _names(
+    part: Area, lakehouse: LakehouseSettings, tables: list[TableDescription]
+) -> CheckResults:
     """Derived tables have names and paths of their own; columns may have to take others."""
     try:
-        derived = derived_tables(lakehouse, columns)
+        derived, _ = lakehouse_tables(lakehouse, captured_of(tables))
     except ConfigError as error:
         yield part.of_error("names", error)
         return
+    columns = {str(table.name): [column.name for column in table.columns] for table in tables}
     taken = [table for table in derived.values() if _taken(table, columns[table.source])]
     for table in taken:
         names = ", ".join(_taken(table, columns[table.source]))

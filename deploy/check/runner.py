@@ -1,21 +1,22 @@
 """Parts → all their findings, in bounded time: a part that is silent hides none of the others.
 
-The parts run side by side, each in a thread of its own. What one has found when the time is over
-stands, and a line says that it wasn't done.
+The parts run side by side. What one has found when the time is over stands, and a line says that it
+wasn't done.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from cdc.errors import MillraceError
+from deploy.asking import Questions, SilentError
 from deploy.check.result import Area, CheckResult
 
 DEADLINE_S: Final = 15.0
 """For everything."""
 WAIT_S: Final = 8.0
 """How long a part waits for what another one knows."""
+_REST: Final = "everything else"
 
 SharedValue = TypeVar("SharedValue")
 CheckResults = Iterator[CheckResult]
@@ -40,54 +41,33 @@ class Awaited(Generic[SharedValue]):
         return self._value
 
 
-class _Thread:
-    """One part on its way."""
-
-    def __init__(self, name: str, check: Callable[[], CheckResults]) -> None:
-        self._part = Area(name)
-        self._check = check
-        self._lock = threading.Lock()
-        self._findings: list[CheckResult] = []
-        self._thread = threading.Thread(target=self._run, name=f"check {name}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            for finding in self._check():
-                self._add(finding)
-        except MillraceError as error:
-            self._add(self._part.of_error("everything else", error))
-        except ImportError as error:
-            package = (error.name or "").partition(".")[0]
-            self._add(
-                self._part.unknown(
-                    "everything else",
-                    f"because the package {package} isn't installed here",
-                    f"install it, or run `millrace check` where this part runs ({self._part.name})",
-                )
-            )
-        except Exception as error:  # noqa: BLE001 (a bug in one part hides no other part)
-            why = f"because of a bug in this check: {type(error).__name__}"
-            self._add(self._part.unknown("everything else", why, "report it"))
-
-    def _add(self, finding: CheckResult) -> None:
-        with self._lock:
-            self._findings.append(finding)
-
-    def result(self, until: float) -> list[CheckResult]:
-        """What the part has found by then."""
-        self._thread.join(max(0.0, until - time.monotonic()))
-        is_late = self._thread.is_alive()
-        with self._lock:
-            findings = list(self._findings)
-        if is_late:
-            why = f"because there was no answer within {DEADLINE_S:.0f} s"
-            findings.append(self._part.unknown("everything else", why, "ask again, or see why"))
-        return findings
-
-
 def run_parts(parts: Mapping[str, Callable[[], CheckResults]]) -> list[CheckResult]:
     """Run all parts; their findings in the parts' order."""
-    until = time.monotonic() + DEADLINE_S
-    threads = [_Thread(name, check) for name, check in parts.items()]
-    return [finding for thread in threads for finding in thread.result(until)]
+    asked: Questions[CheckResult] = Questions(DEADLINE_S)
+    for name, check in parts.items():
+        asked.ask(name, check)
+    return [finding for name in parts for finding in _findings(asked, name)]
+
+
+def _findings(asked: Questions[CheckResult], name: str) -> CheckResults:
+    """What a part has found, and why that isn't all."""
+    given = asked.answers(name)
+    if given is None:
+        return
+    yield from given.answers
+    part = Area(name)
+    match given.failure:
+        case SilentError() as late:
+            yield part.unknown(_REST, f"because there was {late.what}", "ask again, or see why")
+        case MillraceError() as error:
+            yield part.of_error(_REST, error)
+        case ImportError() as error:
+            package = (error.name or "").partition(".")[0]
+            yield part.unknown(
+                _REST,
+                f"because the package {package} isn't installed here",
+                f"install it, or run `millrace check` where this part runs ({name})",
+            )
+        case Exception() as bug:
+            why = f"because of a bug in this check: {type(bug).__name__}"
+            yield part.unknown(_REST, why, "report it")

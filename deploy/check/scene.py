@@ -8,6 +8,7 @@ from cdc.postgres.slot import SlotState
 from cdc.records.state import Progress, TableState
 from cdc.settings import Settings
 from deploy.check.runner import Awaited
+from sinks.run.wanted import CapturedTables
 
 
 class SlotBefore(NamedTuple):
@@ -28,6 +29,13 @@ class CapturedLog(NamedTuple):
     def has_begun(self) -> bool:
         """Whether there was a start that has made a slot."""
         return self.progress is not None and not self.progress.is_first_start
+
+
+def captured_of(tables: list[TableDescription]) -> CapturedTables:
+    """Described tables as sinks see them, once they are in the log."""
+    has_key = {str(each.name): any(column.key for column in each.columns) for each in tables}
+    keyed = frozenset(name for name, has in has_key.items() if has)
+    return CapturedTables(tuple(has_key), keyed, frozenset(has_key.keys() - keyed))
 
 
 @dataclass(frozen=True)

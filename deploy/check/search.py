@@ -1,20 +1,22 @@
 """[search] → the server, rights, names of indexes, and room for their fields and shards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from opensearchpy import OpenSearch, OpenSearchException, TransportError
 
-from cdc.errors import SinkError
+from cdc.errors import MillraceError, SinkError
 from cdc.postgres.described import TableDescription
 from cdc.settings import SearchSettings
+from deploy.check.applied import applied_of_log
 from deploy.check.result import Area, CheckResult, Unanswered
-from deploy.check.scene import Scene
+from deploy.check.scene import Scene, captured_of
 from sinks.search.client import blocked, check, connect, explain, server
 from sinks.search.documents import Aliases, aliases, fields_of
-from sinks.search.indexes import flat
+from sinks.search.indexes import TableIndex, flat
+from sinks.search.progress import Ledger
 
 TIMEOUT_S: Final = 4.0
 _OLDEST: Final = {"opensearch": 1, "elasticsearch": 7}
@@ -67,14 +69,46 @@ class _Search:
         if tables is None:
             yield part.unknown("indexes", "because nobody can tell which tables are captured")
             return
-        keyed = [table for table in tables if any(each.key for each in table.columns)]
-        named = aliases(self.settings, [table.name for table in keyed])
+        captured = captured_of(tables)
+        keyed = [table for table in tables if str(table.name) in captured.keyed]
+        named = aliases(self.settings, captured.with_key)
         for error in named.refused.values():
             yield part.of_error("names of indexes", error)
         if not named.refused:
             yield part.ok("names of indexes", f"{len(named.by_name)} indexes, each with its own")
+        yield from self._applied(named)
         yield from self._fields(keyed)
         yield part.tried("shards", partial(self._shards, health, named))
+
+    def _applied(self, named: Aliases) -> Iterator[CheckResult]:
+        """Whether runs of this log may go on from what stands there, as they look at it."""
+        settings, requirement = self.scene.settings, "applied so far"
+        prefix = settings.capture.topic_prefix
+        try:
+            last = Ledger(self.client, self.settings.index_prefix, prefix).run().plan
+        except MillraceError as error:
+            yield self.part.of_error(requirement, error)
+        else:
+            if last is None:
+                yield self.part.ok(requirement, "nothing yet")
+            else:
+                yield from applied_of_log(self.part, self.scene, last)
+        found = "no index of somebody else's is in the way"
+        yield from self.part.of_errors("indexes of others", self._strangers(named, prefix), found)
+
+    def _strangers(self, named: Aliases, prefix: str) -> Iterator[MillraceError]:
+        """The indexes, or aliases, that a load of ours would refuse to take the name of."""
+        answer = self._ask(partial(self.client.indices.get_alias, index=self._all))
+        taken = {*answer} if isinstance(answer, dict) else {*named.by_name.values()}
+        taken |= {alias for name in taken for alias in _aliases_of(answer, name)}
+        documents = {document.name for document in self.settings.documents}
+        for name, alias in named.by_name.items():
+            if alias in taken:
+                kind: Literal["table", "document"] = "document" if name in documents else "table"
+                try:
+                    TableIndex(self.client, alias, prefix, name, kind).refuse_strangers()
+                except MillraceError as error:
+                    yield error
 
     def _version(self) -> str:
         kind, _, number = self.version.partition(" ")
@@ -199,3 +233,8 @@ class _Search:
                 " [search])",
             )
         return f"room for {room}, of which new indexes take {needed} at most"
+
+
+def _aliases_of(answer: Any, name: str) -> Iterable[str]:
+    """The aliases of an index, as far as the server tells them."""
+    return answer.get(name, {}).get("aliases", ()) if isinstance(answer, dict) else ()

@@ -19,8 +19,14 @@ from cdc.postgres import slot as slots
 from cdc.postgres.captured import captured_tables, check_publication, described_tables
 from cdc.postgres.checks import preflight, risks
 from cdc.postgres.checks.powers import POWERS
-from cdc.postgres.checks.rights import leaves, unpublishable, unreadable, unwritable
-from cdc.postgres.checks.server import requirements
+from cdc.postgres.checks.rights import (
+    leaves,
+    signals_unseen,
+    unpublishable,
+    unreadable,
+    unwritable,
+)
+from cdc.postgres.checks.server import SENDERS, requirements
 from cdc.postgres.checks.soon import quickly
 from cdc.postgres.connection import (
     System,
@@ -117,16 +123,20 @@ class _Source:
         found = f"PostgreSQL {version.decode()} at {where}"
         yield part.ok("connection", found, "PostgreSQL 14 or newer")
         yield self._clock()
-        for each in requirements(connection, self.capture.slot_name, where):
+        needed = {
+            each.name: each for each in requirements(connection, self.capture.slot_name, where)
+        }
+        for each in needed.values():
             errors = filter(None, [each.problem])
             yield from part.of_errors(each.name, errors, each.found, each.needed)
-        system = yield from self._replication()
+        senders = needed.get(SENDERS)
+        has_sender = senders is not None and senders.problem is None
+        system = yield from self._replication(has_sender=has_sender)
         yield part.tried("slot", self._slot)
         if (found_slot := self.scene.slot.get()) is not None and found_slot.state is not None:
             limit = self.capture.slot_max_lag_bytes
             for concern in slots.concerns(found_slot.state, limit):
-                remedy = "see why the log doesn't keep up: millrace status"
-                yield part.warning("WAL held back", concern.text, remedy, where)
+                yield part.warning("WAL held back", concern.text, concern.remedy, where)
         yield self._encoding()
         yield from self._published(system)
 
@@ -146,8 +156,11 @@ class _Source:
             )
         return self.part.ok("clock", f"within {SKEW_S_MAX:.0f} s of this machine's")
 
-    def _replication(self) -> Generator[CheckResult, None, System | None]:
-        """Whether the role may start replication is found by trying; returns the system."""
+    def _replication(self, *, has_sender: bool) -> Generator[CheckResult, None, System | None]:
+        """Whether the role may start replication is found by trying; returns the system.
+
+        Where the daemon ``has_sender`` of its own, none may be left for the trial.
+        """
         part, system = self.part, None
         try:
             pgconn = connect_replication(self.source)
@@ -157,7 +170,12 @@ class _Source:
             finally:
                 pgconn.finish()
         except MillraceError as error:
-            yield part.of_error("replication", error, needed="a role that may replicate")
+            if has_sender and SENDERS in error.what:
+                why = "because all WAL senders are in use, the daemon's among them: none was left"
+                remedy = "run `millrace check` again when one is free (pg_stat_replication)"
+                yield part.unknown("replication", why, remedy)
+            else:
+                yield part.of_error("replication", error, needed="a role that may replicate")
             return system
         found = f"IDENTIFY_SYSTEM is answered, timeline {system.timeline}"
         yield part.ok("replication", found, "a role that may replicate")
@@ -258,6 +276,8 @@ class _Source:
         missing = unwritable(connection, self.capture, where)
         found = "heartbeats and watermarks can be written"
         yield from part.of_errors("right to write messages", missing, found)
+        for risk in signals_unseen(connection, self.capture):
+            yield part.warning(risk.requirement, risk.what, risk.remedy, where)
 
     def _risks(self) -> Iterator[CheckResult]:
         """What keeps nobody from capturing, and a running daemon warns of."""

@@ -1,6 +1,6 @@
 """Topics that there have to be → those that aren't as they have to be, or couldn't be made."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -10,10 +10,12 @@ from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
+from cdc.kafka.grants import grants
 from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.kafka.probe import ClusterProbe, TopicRights
-from cdc.kafka.topic_settings import STATE_CONFIG, WantedTopic
+from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, WantedTopic
 from cdc.kafka.wanted_topics import (
+    channel_mismatches,
     data_config,
     new_topic,
     state_topics,
@@ -21,7 +23,6 @@ from cdc.kafka.wanted_topics import (
     topics_beside,
     wanted_topic,
 )
-from cdc.lines import Lines
 from cdc.records.topics import OWN_TOPICS, made_topic, runs_topic, status_topic
 from deploy.check.result import Area, Level
 from deploy.check.runner import CheckResults
@@ -34,11 +35,16 @@ _ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", 
 
 
 class _RequestedTopic(NamedTuple):
-    """A topic, the settings that a new one gets, and how long it keeps what it has."""
+    """A topic, the settings that a new one gets, and how long it keeps what it has.
+
+    A *channel* that exists is left as it is, whatever that is; ``operations`` are needed on it.
+    """
 
     topic: WantedTopic
     config: Mapping[str, str]
     keep_ms: int
+    is_channel: bool = False
+    operations: frozenset[str] = _TOPIC_OPERATIONS
 
 
 def check_topics(scene: Scene, probe: ClusterProbe, cluster: ClusterMetadata) -> CheckResults:
@@ -79,7 +85,7 @@ class _TopicsCheck:
                 wanted.append(_RequestedTopic(topic, data_config(self.kafka), self.keep_ms))
         except TopicMismatchError as mismatch:
             yield self.part.of_error("topics", mismatch)
-        names = [topic.name for topic, _, _ in wanted if topic.name in self.cluster.topics]
+        names = [topic.name for topic, *_ in wanted if topic.name in self.cluster.topics]
         described = self.probe.topics(names)
         existing: dict[str, TopicRights] = {}
         for name, answer in described.items():
@@ -92,23 +98,33 @@ class _TopicsCheck:
                 existing[name] = answer
         yield from self._mismatches(wanted, existing)
         yield from self._limits(wanted, existing)
-        yield from self._rights(existing, [each for each in wanted if each[0].name not in names])
+        yield from self._rights(existing, wanted)
+        yield from self._creation([each for each in wanted if each.topic.name not in names])
 
     def _level(self, name: str) -> Level:
         """How bad it is for a start that something is wrong with a topic."""
         return Level.WARNING if name in self.spared else Level.FAILURE
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
-        more = (made_topic(self.prefix), status_topic(self.prefix))
-        own = [*state_topics(self.prefix), *(WantedTopic(name, 1, "compact") for name in more)]
+        own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
         yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
-        capture = self.settings.capture
-        channels = (capture.signal_topic, capture.notification_topic, runs_topic(self.prefix))
-        for name in filter(None, channels):
-            if name not in self.cluster.topics:  # one that exists is left as it is
-                yield _RequestedTopic(WantedTopic(name, 1, "delete"), {}, self.keep_ms)
+        status = WantedTopic(status_topic(self.prefix), 1, "compact")
+        yield _RequestedTopic(status, STATUS_CONFIG, 0)
+        for name, operations in self._channels():
+            topic = WantedTopic(name, 1, "delete")
+            yield _RequestedTopic(topic, {}, self.keep_ms, is_channel=True, operations=operations)
         for beside in topics_beside(self.settings.capture):
             yield _RequestedTopic(beside, data_config(self.kafka), self.keep_ms)
+
+    def _channels(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Topics of signals, notifications and runs, and what the user has to be allowed there."""
+        capture = self.settings.capture
+        yield runs_topic(self.prefix), _TOPIC_OPERATIONS
+        # Who sends signals by a topic of the user's own isn't the daemon.
+        is_own = capture.signal_topic.startswith(OWN_TOPICS)
+        yield capture.signal_topic, _TOPIC_OPERATIONS - (frozenset() if is_own else {"WRITE"})
+        if capture.notification_topic is not None:
+            yield capture.notification_topic, _TOPIC_OPERATIONS - {"READ"}
 
     def _mismatches(
         self,
@@ -117,21 +133,27 @@ class _TopicsCheck:
     ) -> CheckResults:
         """Partitions, policies and retentions of topics that exist."""
         is_right = True
-        for topic, _, keep_ms in wanted:
-            rights = existing.get(topic.name)
+        for each in wanted:
+            topic, rights, servers = each.topic, existing.get(each.topic.name), self.probe.servers
             if rights is None and topic.name in self.cluster.topics:
                 continue  # it isn't described
-            description = rights.description if rights else None
-            servers = self.probe.servers
-            for what, remedy in topic_mismatches(topic, description, keep_ms, servers):
+            description, level = rights.description if rights else None, self._level(topic.name)
+            if not each.is_channel:
+                found = topic_mismatches(topic, description, each.keep_ms, servers)
+            elif description is None:
+                continue  # it is to be made
+            else:
+                keep_ms = each.keep_ms if topic.name == runs_topic(self.prefix) else None
+                found = channel_mismatches(topic.name, description, servers, keep_ms)
+                level = Level.WARNING
+            for what, remedy in found:
                 is_right = False
                 error = TopicMismatchError(what, where=servers, remedy=remedy)
-                yield self.part.of_error("topics and log.keep", error, self._level(topic.name))
+                yield self.part.of_error("topics and log.keep", error, level)
         if is_right:
-            found = (
-                f"{len(existing)} exist as they have to be, {len(wanted) - len(existing)} are new"
-            )
-            yield self.part.ok("topics and log.keep", found, f"log.keep = {self.settings.log.keep}")
+            new = len(wanted) - len(existing)
+            exist = f"{len(existing)} exist as they have to be, {new} are new"
+            yield self.part.ok("topics and log.keep", exist, f"log.keep = {self.settings.log.keep}")
 
     def _limits(
         self,
@@ -140,7 +162,7 @@ class _TopicsCheck:
     ) -> CheckResults:
         """What topics that exist take, and how many copies they have."""
         own = int(self.kafka.get("message.max.bytes", MESSAGE_BYTES_MAX))
-        for topic, config, _ in wanted:
+        for topic, config, *_ in wanted:
             rights = existing.get(topic.name)
             limit = int(rights.description.config.get("max.message.bytes", own)) if rights else own
             if limit < own and "max.message.bytes" in config:
@@ -155,12 +177,15 @@ class _TopicsCheck:
         for what, remedy, names in too_few(topics, len(self.cluster.brokers)):
             yield self.part.warning("copies", f"{what}: {_names(names)}", remedy)
 
-    def _rights(self, existing: dict[str, TopicRights], new: list[_RequestedTopic]) -> CheckResults:
-        """Operations that brokers say are authorized; topics that they'd make."""
+    def _rights(
+        self, existing: dict[str, TopicRights], wanted: list[_RequestedTopic]
+    ) -> CheckResults:
+        """Operations that brokers say are authorized."""
         part = self.part
         lacking: dict[tuple[frozenset[str], Level], list[str]] = {}
+        needed = {each.topic.name: each.operations for each in wanted}
         for name, rights in existing.items():
-            if missing := _TOPIC_OPERATIONS - rights.operations:
+            if missing := needed[name] - rights.operations:
                 lacking.setdefault((missing, self._level(name)), []).append(name)
         for (missing, level), names in lacking.items():
             operations = ", ".join(sorted(missing))
@@ -172,7 +197,6 @@ class _TopicsCheck:
             yield part.of_error("rights to topics", error, level)
         if existing and not lacking:
             yield part.ok("rights to topics", f"all that is needed, on {len(existing)} topics")
-        yield from self._creation(new)
 
     def _creation(self, new: list[_RequestedTopic]) -> CheckResults:
         """Topics are asked for, to be validated only."""
@@ -181,7 +205,7 @@ class _TopicsCheck:
             copies = copies_of(self.settings.log, len(self.cluster.brokers))
         except ConfigError:
             return  # told above
-        asked = [new_topic(topic, copies, config, keep) for topic, config, keep in new]
+        asked = [new_topic(topic, copies, config, keep) for topic, config, keep, *_ in new]
         refusals = {
             name: refusal
             for name, refusal in self.probe.refusals(asked).items()
@@ -210,22 +234,3 @@ class _TopicsCheck:
 def _names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(sorted(names)[:_SHOWN]) + more
-
-
-def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable[str]) -> Lines:
-    """The commands that allow operations on topics: ours by prefixes, each other one by name."""
-    own = (f"{OWN_TOPICS}{prefix}.", f"{prefix}.")
-    patterns: dict[str, None] = {}
-    for name in sorted(names):
-        start = next((each for each in own if name.startswith(each)), "")
-        pattern = f"prefixed --topic {start}" if start else f"literal --topic {name}"
-        patterns[pattern] = None
-    needed = " ".join(f"--operation {_acl(each)}" for each in sorted(operations))
-    command = f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:… {needed}"
-    commands = (f"{command} --resource-pattern-type {pattern}" for pattern in patterns)
-    return Lines("run" + "".join(f"\n      {each}" for each in commands))
-
-
-def _acl(operation: str) -> str:
-    """As kafka-acls names it."""
-    return "".join(word.capitalize() for word in operation.split("_"))

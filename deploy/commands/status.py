@@ -16,9 +16,9 @@ from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect
 from deploy.commands.printing import print_json, print_rich, printable_segments
-from deploy.status.asking import give_up_after
 from deploy.status.collect import collect
 from deploy.status.model import Status
+from deploy.status.patience import give_up_after
 from deploy.status.screen import render, runs_table
 
 _REFRESH_S: Final = 2.0

@@ -21,7 +21,7 @@ from cdc.records.state import Progress
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect, seconds
-from deploy.status.asking import PATIENCE_S
+from deploy.status.patience import PATIENCE_S
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 
@@ -101,8 +101,8 @@ def _lacking(
         return [Lacking("the log", error.what)]
 
 
-def _sinks(settings: Settings, wanted: str) -> tuple[str, ...]:
-    sinks = tuple(
+def _sinks(settings: Settings, wanted: str) -> tuple[SinkName, ...]:
+    sinks: tuple[SinkName, ...] = tuple(
         name
         for name in get_args(SinkName)
         if getattr(settings, name) is not None and wanted in {name, "all"}

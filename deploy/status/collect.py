@@ -6,30 +6,45 @@ reason; the rest still shows. What somebody has to do something about comes as a
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from cdc.errors import MillraceError
+from cdc.errors import LogAccessError, LogMissingError, MillraceError
+from cdc.kafka.grants import grants
+from cdc.lines import Lines
 from cdc.log.offsets import log_missing
 from cdc.log.reports import ReportReader, Reports
 from cdc.log.state import StateReader, read_dead_letters
 from cdc.log.tails import LastRecord, PartitionKey, last_records
 from cdc.postgres.checks.standby import why_unread
 from cdc.records.reports import RunReport
-from cdc.records.schema import TableName
+from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
-from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
+from cdc.records.topics import (
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    status_topic,
+    table_topic,
+)
 from cdc.settings import Settings
-from deploy.status.asking import Questions, give_up_after
+from deploy.asking import Questions
 from deploy.status.lag import Lag, SinkLags, capture_lag, missing_from, worst
 from deploy.status.model import Status
+from deploy.status.patience import PATIENCE_S, give_up_after, only_answer
 from deploy.status.problems import found_problems, unanswered
-from deploy.status.sinks import SinkStatus, keyed_tables, lakehouse_status, search_status
+from deploy.status.sinks import SinkStatus, lakehouse_status, search_status
 from deploy.status.source import SourceStatus, source_status
 from deploy.status.tables import table_status
+from sinks.run.wanted import CapturedTables, names_in_log, newest_schemas
 
 _SINKS_WAIT_S: Final = 1.0
 """How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
+
+
+_READING: Final = ("DESCRIBE", "READ")
+_MAKING: Final = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
 
 class LogAnswer(NamedTuple):
@@ -38,25 +53,30 @@ class LogAnswer(NamedTuple):
     progress: Progress | None
     states: list[TableState]
     dead_letters: dict[str, int]
-    keyed: list[TableName]
+    captured: CapturedTables
     reports: Reports
     last: dict[PartitionKey, LastRecord]
+    unreported: MillraceError | None = None
+    """Why nobody can say what runs report."""
 
 
 def collect(settings: Settings) -> Status:
     """Ask all parts side by side."""
-    asked = Questions()
-    if settings.captures_itself:
-        asked.ask("source", lambda: source_status(settings))
-    asked.ask("log", lambda: _log(settings))
-    if settings.standby is not None:
-        asked.ask("standby", lambda: (why_unread(settings),))
-    if settings.lakehouse is not None:
-        asked.ask("lakehouse", lambda: _sink(asked, settings, "lakehouse"))
     if settings.search is not None:
-        asked.ask("search", lambda: _sink(asked, settings, "search"))
+        with suppress(ImportError):  # whoever asks says so
+            import sinks.search.progress  # noqa: F401 (its time isn't the server's)
+    asked: Questions[Any] = Questions(PATIENCE_S)
+    if settings.captures_itself:
+        asked.ask("source", lambda: [source_status(settings)])
+    asked.ask("log", lambda: [_log(settings)])
+    if settings.standby is not None:
+        asked.ask("standby", lambda: [(why_unread(settings),)])
+    if settings.lakehouse is not None:
+        asked.ask("lakehouse", lambda: [_sink(asked, settings, "lakehouse")])
+    if settings.search is not None:
+        asked.ask("search", lambda: [_sink(asked, settings, "search")])
     names = ("source", "log", "standby", "lakehouse", "search")
-    given: dict[str, Any] = {name: asked.answer(name) for name in names}
+    given = {name: only_answer(asked, name) for name in names}
     problems = unanswered(given)
     answers = {
         name: None if isinstance(each, MillraceError) else each for name, each in given.items()
@@ -76,29 +96,55 @@ def _log(settings: Settings) -> LogAnswer:
     if progress is None and settings.captures_itself:
         raise log_missing(prefix, slot, kafka.get("bootstrap.servers", ""))
     states = reader.read_all(table_topic(prefix), TableState)
+    has_sinks = settings.lakehouse is not None or settings.search is not None
+    schemas = reader.read_all(schema_topic(prefix), TableSchema) if has_sinks else []
     dead_letters = read_dead_letters(kafka, dead_letter_topic(prefix), wait)
-    reports = ReportReader(kafka, prefix, wait).read()
+    reports, unreported = _reports(settings, ReportReader(kafka, prefix, wait))
     if progress is not None:
         reports = reports.of_log(progress.log)
     return LogAnswer(
         progress,
         states,
         Counter(each.table for each in dead_letters.values() if each.outcome is None),
-        keyed_tables(settings, states, wait) if settings.search is not None else [],
+        CapturedTables.of(names_in_log(states), newest_schemas(schemas)),
         reports,
         last_records(kafka, missing_from(reports), wait),
+        unreported,
     )
 
 
-def _sink(asked: Questions, settings: Settings, name: str) -> SinkStatus | None:
+def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, MillraceError | None]:
+    """What runs report, or why nobody can say: it takes a topic that the daemon makes."""
+    prefix, servers = settings.capture.topic_prefix, settings.kafka.get("bootstrap.servers", "")
+    name = status_topic(prefix)
+    try:
+        if reader.has_topic() or not settings.captures_itself:  # then merges make it
+            return reader.read(), None
+    except LogAccessError as error:
+        allow = grants(servers, prefix, [name], _READING)
+        return Reports(), LogAccessError(error.what, where=error.where, remedy=allow)
+    missing = LogMissingError(
+        f"no run can report: there is no topic {name}, which the daemon makes when it starts",
+        where=f"bootstrap.servers {servers}",
+        remedy=Lines(
+            "restart the daemon; if its log says that it may not make the topic,"
+            f" {grants(servers, prefix, [name], _MAKING)}"
+        ),
+    )
+    return Reports(), missing
+
+
+def _sink(asked: Questions[Any], settings: Settings, name: str) -> SinkStatus | None:
     """A sink's own state, once the log has answered; without its answer some is missing."""
-    log = asked.answer("log", _SINKS_WAIT_S)
-    progress, states, keyed = (
-        (log.progress, log.states, log.keyed) if isinstance(log, LogAnswer) else (None, [], [])
-    )
-    if name == "lakehouse":
-        return lakehouse_status(settings, progress, states)
-    return search_status(settings, progress, keyed, states)
+    log = only_answer(asked, "log", _SINKS_WAIT_S)
+    progress, states, captured = None, list[TableState](), CapturedTables.of((), {})
+    if isinstance(log, LogAnswer):
+        progress, states, captured = log.progress, log.states, log.captured
+    if name == "search":
+        return search_status(settings, progress, states, captured)
+    reports = log.reports.of_sink(name) if isinstance(log, LogAnswer) else []
+    reported = [each.table for each in reports]
+    return lakehouse_status(settings, progress, states, captured, reported)
 
 
 def _status(settings: Settings, answers: dict[str, Any]) -> Status:
@@ -148,7 +194,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     last = reports.ended.get((sink.sink, "merge"))
     sink_lag = sink.sink_lag
     if last is not None:
-        sink_lag = worst(_with_missing(tables, sink, log.states))
+        sink_lag = worst(_with_missing(tables, sink.expected, log.states))
     if not sink.is_read and last is not None:
         told = {"run": last.run, "tables": last.tables, "failed": last.failed}
         cut = str(last.cut.commit_lsn) if last.cut is not None else None
@@ -174,14 +220,11 @@ def _newest_run(reports: Reports, sink: SinkStatus, last: RunReport | None) -> i
 
 
 def _with_missing(
-    tables: dict[str, Lag], sink: SinkStatus, states: Iterable[TableState]
+    tables: Mapping[str, Lag], expected: Mapping[str, Collection[str]], states: Iterable[TableState]
 ) -> Iterable[Lag]:
-    """The lags of all tables, and of those that are wanted and that no run has brought yet."""
+    """The lags of all tables, and of those that are to be there and that no run has brought yet."""
     yield from tables.values()
-    in_log = {str(state.name) for state in states if state.is_in_log and not state.gone_ms}
-    for name, source in sink.wanted.items():
-        if name not in tables and source in in_log:
+    gone = {str(state.name) for state in states if state.gone_ms}
+    for name, sources in expected.items():
+        if name not in tables and not gone.issuperset(sources):
             yield Lag(unknown=f"no run has brought {name} yet")
-    for index in sink.indexes:
-        if index.name not in tables and index.name not in sink.wanted:  # joined documents
-            yield Lag(unknown=f"no run has brought {index.name} yet")

@@ -21,6 +21,11 @@ from deploy.status.tables import seconds_text
 
 PROOF_S: Final = 15.0
 """A proof is too old after so long, or after two heartbeats, whichever is longer."""
+_HEARTBEATS: Final = "set heartbeat.source.interval.ms = 10000 in [capture], and restart the daemon"
+_SILENT: Final = (
+    "let millrace run go on; if it does, its log and millrace check say what keeps it from the"
+    " source or from Kafka"
+)
 _LEAST_S: Final = 0.001
 """Who lacks something isn't level, also where clocks or a late retry have made it look so."""
 
@@ -32,6 +37,8 @@ class Lag(BaseModel):
 
     seconds: float | None = None
     unknown: str = ""
+    remedy: str = ""
+    """What makes it known; empty: the sink's next run."""
 
     def __str__(self) -> str:
         if self.seconds is None:
@@ -67,30 +74,32 @@ def capture_lag(
     ``heartbeat_s`` is how often the daemon writes one (0: never); ``streams``: whether the slot is
     read now; ``waiting_bytes``: how much of its WAL isn't acknowledged (None: not known).
     """
-    if progress is None or progress.phase is not Phase.STREAMING:
-        why = "no daemon has written the log's progress"
-        return Lag(unknown=why if progress is None else "the first snapshot isn't complete")
+    if progress is None:
+        return Lag(unknown="no daemon has written the log's progress", remedy="millrace run")
+    if progress.phase is not Phase.STREAMING:
+        watched = "wait for its end, with the daemon running: millrace status --watch"
+        return Lag(unknown="the first snapshot isn't complete", remedy=watched)
     if heartbeat_s:
         return _proof_age(progress.cut_ts_us, max(PROOF_S, 2 * heartbeat_s))
     if waiting_bytes == 0 and streams:
         return NOTHING  # the server itself says that all was read
     if waiting_bytes is None:
-        return Lag(unknown="there are no heartbeats, and the source doesn't answer")
-    return Lag(
-        unknown="there are no heartbeats, and "
-        + ("WAL waits to be read" if streams else "nobody reads the slot")
-    )
+        why = "the source doesn't answer"
+    else:
+        why = "WAL waits to be read" if streams else "nobody reads the slot"
+    return Lag(unknown=f"there are no heartbeats, and {why}", remedy=_HEARTBEATS)
 
 
 def _proof_age(ts_us: int, age_max_s: float) -> Lag:
     """The age of the newest proof, unless it is too old to be one, or from the future."""
     age_s = time.time() - ts_us / 1e6 if ts_us else math.inf
     if age_s < -PROOF_S:
-        return Lag(unknown=f"the source's clock is {seconds_text(-age_s)} ahead of this machine's")
+        ahead = f"the source's clock is {seconds_text(-age_s)} ahead of this machine's"
+        return Lag(unknown=ahead, remedy="let both machines take their time from one source (NTP)")
     if age_s <= age_max_s:
         return Lag(seconds=max(0.0, age_s))
     since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
-    return Lag(unknown=f"nothing has come from the source {since}")
+    return Lag(unknown=f"nothing has come from the source {since}", remedy=_SILENT)
 
 
 def missing_from(reports: Reports) -> Offsets:

@@ -1,5 +1,8 @@
 """How all parts are, as ``millrace status --json`` has it."""
 
+import re
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import MillraceError
@@ -8,6 +11,8 @@ from deploy.status.lag import Lag
 from deploy.status.sinks import SinkStatus
 from deploy.status.source import SlotStatus
 from deploy.status.tables import TableStatus
+
+_ARROW: Final = re.compile(r"\n +→ ")
 
 
 class Problem(BaseModel):
@@ -18,17 +23,23 @@ class Problem(BaseModel):
     part: str
     what: str
     where: str = ""
-    remedy: str = ""
+    remedy: str
 
     @classmethod
     def of(cls, part: str, error: MillraceError) -> "Problem":
         """A part's error."""
-        return cls(part=part, what=error.what, where=error.where, remedy=error.remedy)
+        remedy = error.remedy or "let it be asked for longer, which also tells more: millrace check"
+        return cls(part=part, what=error.what, where=error.where, remedy=remedy)
+
+    @classmethod
+    def of_text(cls, part: str, text: str, otherwise: str) -> "Problem":
+        """What was reported as text: an error with its remedy, or one that has none."""
+        what, *remedy = _ARROW.split(text, maxsplit=1)
+        return cls(part=part, what=what, remedy="".join(remedy) or otherwise)
 
     def __str__(self) -> str:
         where = f" ({self.where})" if self.where else ""
-        remedy = f"\n  → {self.remedy}" if self.remedy else ""
-        return f"{self.part}: {self.what}{where}{remedy}"
+        return f"{self.part}: {self.what}{where}\n  → {self.remedy}"
 
 
 class Status(BaseModel):

@@ -15,6 +15,7 @@ KEEP_LEFT: Final = 0.25
 """A sink that has less than this share of log.keep left is about to come too late."""
 OVERDUE_S: Final = 120.0
 """Without news, or after failures, `merge --follow` rests for a minute."""
+_READ_AGAIN: Final = "wait until the daemon has read it again: millrace status --watch"
 _PARTS: Final = {"source": "the source", "log": "the log", "standby": "[snapshot_source]"}
 
 
@@ -47,6 +48,9 @@ def found_problems(
             what=f"{count:,} dead letters wait",
             remedy="millrace dead-letters list",
         )
+    log = answers["log"]
+    if status.sinks and log is not None and log.unreported is not None:
+        yield Problem.of("the log", log.unreported)
     is_merging = any(sink.running is not None for sink in status.sinks)
     for sink in status.sinks:
         yield from _of_sink(settings, sink, is_log_read=answers["log"] is not None)
@@ -64,7 +68,8 @@ def _of_capture(
     if is_once and phase is Phase.STREAMING and source is not None and source.slot is None:
         return  # it is done, and its slot is gone with it
     if source is not None:
-        yield from (Problem(part="the source", what=concern) for concern in source.concerns)
+        for concern in source.concerns:
+            yield Problem(part="the source", what=concern.text, remedy=concern.remedy)
         if not source.is_captured:
             yield Problem(
                 part="the daemon", what=f"none runs for slot {name}", remedy="millrace run"
@@ -81,10 +86,11 @@ def _of_capture(
         yield Problem(
             part="the daemon",
             what=f"it starts over, since {seconds_text(age_s)}: {daemon.fault}",
-            remedy=daemon.remedy,
+            remedy=daemon.remedy or "millrace check says what it lacks",
         )
     if log is not None and status.capture_lag.seconds is None and settings.captures_itself:
-        yield Problem(part="the log", what=f"its lag is {status.capture_lag}")
+        lag = status.capture_lag
+        yield Problem(part="the log", what=f"its lag is {lag}", remedy=lag.remedy or "millrace run")
 
 
 def _of_table(table: TableStatus) -> Iterator[Problem]:
@@ -92,7 +98,9 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
     again = f"millrace snapshot --reset {table.table}"
     if table.doubt:
         word = "set aside" if table.set_aside else "doubtful"
-        remedy = again if table.not_reread else ""
+        # The daemon looks for itself whether it can go on, but not whether rows can be written.
+        remedy = f"mend that, then {again}" if table.set_aside else _READ_AGAIN
+        remedy = again if table.not_reread else remedy
         what = f"{word}: {table.doubt}"
         if table.not_reread:
             what += f"; it isn't read again: {table.not_reread}"
@@ -103,7 +111,7 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
     for request in table.requests:
         if request.obstacle:
             what = f"it can't be read, and is tried again: {request.obstacle}"
-            yield Problem(part=part, what=what)
+            yield Problem.of_text(part, what, "mend that, and watch it: millrace status --watch")
 
 
 def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
@@ -114,7 +122,7 @@ def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
             part = f"{sink.sink}, {index.name}"
             yield Problem(part=part, what=what, remedy="millrace dead-letters search")
     for table, why in sink.doubts.items():
-        yield Problem(part=f"{sink.sink}, {table}", what=why)
+        yield Problem.of_text(f"{sink.sink}, {table}", why, f"millrace merge {sink.sink}")
     for drop in sink.drops:
         if drop.needs_word:
             what = f"{drop.table} is gone at the source, and its rows stay: {drop.held}"
@@ -136,7 +144,7 @@ def _overdue(sink: SinkStatus) -> Iterator[Problem]:
 def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iterator[Problem]:
     merge = f"millrace merge {sink.sink}"
     for table, reason in sink.failed.items():
-        yield Problem(part=f"{sink.sink}, {table}", what=reason)
+        yield Problem.of_text(f"{sink.sink}, {table}", reason, f"{merge} tries it again")
     last, running = sink.last_run, sink.running
     now_ms = time.time_ns() // 1_000_000
     if running is not None and running.is_gone(now_ms):
@@ -144,11 +152,12 @@ def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iter
         what = f"a run that began {seconds_text(since_s)} ago is gone: it hasn't ended"
         yield Problem(part=sink.sink, what=what, remedy=f"{merge} finishes it")
     if last is not None and last.error:
-        what, _, remedy = last.error.partition("\n  → ")
         code = f" (exit code {last.exit_code})" if last.exit_code else ""
-        yield Problem(part=sink.sink, what=f"the last run failed{code}: {what}", remedy=remedy)
+        what = f"the last run failed{code}: {last.error}"
+        yield Problem.of_text(sink.sink, what, f"{merge} tries it again")
     if is_log_read and sink.sink_lag.seconds is None:
-        yield Problem(part=sink.sink, what=f"its lag is {sink.sink_lag}", remedy=merge)
+        lag = sink.sink_lag
+        yield Problem(part=sink.sink, what=f"its lag is {lag}", remedy=lag.remedy or merge)
     yield from _of_rows(sink)
     keep_s = settings.log.keep.total_seconds()
     if sink.keep_left_s is not None and sink.keep_left_s < KEEP_LEFT * keep_s:

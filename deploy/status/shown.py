@@ -4,10 +4,12 @@ An instant is an LSN up to which everything was committed. A derived table shows
 or past it; or if the log has all up to there, and nothing for that table that it doesn't have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from cdc.log.following import LastProgress, NewestRecords
+from cdc.log.partitions import StateConsumer
 from cdc.log.reports import ReportReader, Reports
 from cdc.log.state import StateReader
 from cdc.log.tails import Tails
@@ -17,11 +19,11 @@ from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
-from deploy.status.asking import give_up_after
 from deploy.status.lag import SinkLags, has_reached, missing_from
-from deploy.status.sinks import newest_schemas
+from deploy.status.patience import give_up_after
 from deploy.status.tables import seconds_text, time_text
-from sinks.changes.derived import derived_tables
+from sinks.run.summary import SinkName
+from sinks.run.wanted import CapturedTables, expected_tables, names_in_log, newest_schemas
 
 
 class Outlook(StrEnum):
@@ -47,22 +49,28 @@ class Lacking(NamedTuple):
 
 
 class Watched:
-    """The log's state topics, read again at each moment; ``sinks`` are those that are asked of."""
+    """The log's state topics at each moment; ``sinks`` are those that are asked of.
 
-    def __init__(self, settings: Settings, sinks: tuple[str, ...], patience_s: float) -> None:
+    Only what is new of them is read again.
+    """
+
+    def __init__(self, settings: Settings, sinks: tuple[SinkName, ...], patience_s: float) -> None:
         self._settings = settings
         self._sinks = sinks
         kafka, prefix = settings.kafka, settings.capture.topic_prefix
         wait = give_up_after(patience_s)
-        self._states = StateReader(kafka, wait)
+        client, slot = StateConsumer(kafka, wait), settings.capture.slot_name
+        self._progress = LastProgress(
+            StateReader(kafka, wait), client, progress_topic(prefix), slot
+        )
+        self._states = NewestRecords(client, table_topic(prefix), TableState)
+        self._schemas = NewestRecords(client, schema_topic(prefix), TableSchema)
         self._reports = ReportReader(kafka, prefix, wait)
         self._tails = Tails(kafka, wait)
-        self._keyless: set[str] = set()
 
     def progress(self) -> Progress | None:
         """How far the log is."""
-        capture = self._settings.capture
-        return self._states.last_progress(progress_topic(capture.topic_prefix), capture.slot_name)
+        return self._progress.read()
 
     def lacking(self, instant: Lsn, timeline: int | None = None) -> list[Lacking]:
         """What doesn't show the instant; nothing once all of it does.
@@ -79,10 +87,17 @@ class Watched:
             what = f"it is on timeline {progress.timeline}, and not on {timeline} yet"
             return [Lacking("the log", f"{what}: the source was promoted")]
         reports = self._reports.read().of_log(progress.log)
-        topic = table_topic(self._settings.capture.topic_prefix)
-        states = {str(each.name): each for each in self._states.read_all(topic, TableState)}
-        wanted = {sink: self._wanted(sink, states, reports) for sink in self._sinks}
-        lacking = list(_unready(states, _sources(self._settings, self._sinks, states, reports)))
+        states = [each for each in self._states.read().values() if not each.gone_ms]
+        newest = newest_schemas(self._schemas.read().values())
+        captured = CapturedTables.of(names_in_log(states), newest)
+        wanted = {sink: self._expected(sink, captured, reports).keys() for sink in self._sinks}
+        # Of a table that was never captured nobody knows the key; a sink wants it all the same.
+        names = tuple(str(state.name) for state in states)
+        all_of_them = CapturedTables(names, frozenset(names) - captured.keyless, captured.keyless)
+        sources = {report.source for sink in self._sinks for report in reports.of_sink(sink)}
+        for sink in self._sinks:
+            sources.update(*self._expected(sink, all_of_them, reports).values())
+        lacking = list(_unready(states, sources))
         is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
         if not is_logged:
             lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))
@@ -95,27 +110,18 @@ class Watched:
             behind = [each for sink, names in wanted.items() for each in moment.behind(sink, names)]
         return lacking + behind
 
-    def _wanted(self, sink: str, states: dict[str, TableState], reports: Reports) -> set[str]:
-        """Derived tables that there are to be."""
-        in_log = {name for name, state in states.items() if state.is_in_log and not state.gone_ms}
-        if sink == "lakehouse":
-            return set(derived_tables(self._settings.require_lakehouse(), in_log))
-        search = self._settings.require_search()
-        tables = in_log if search.tables is None else in_log & set(search.tables)
-        unknown = tables - {report.table for report in reports.of_sink(sink)} - self._keyless
-        if unknown:  # a table without a key has no index
-            topic = schema_topic(self._settings.capture.topic_prefix)
-            schemas = self._states.read_all(topic, TableSchema)
-            newest = newest_schemas(schemas).items()
-            self._keyless |= {str(name) for name, schema in newest if not schema.key} & unknown
-        return tables - self._keyless | {document.name for document in search.documents}
+    def _expected(
+        self, sink: SinkName, captured: CapturedTables, reports: Reports
+    ) -> dict[str, frozenset[str]]:
+        """Derived tables that there are to be, each with the captured tables it is made of."""
+        begun = [report.table for report in reports.of_sink(sink)]
+        return expected_tables(self._settings, sink, captured, begun)
 
 
-def _unready(states: dict[str, TableState], names: set[str]) -> Iterator[Lacking]:
+def _unready(states: Iterable[TableState], names: Collection[str]) -> Iterator[Lacking]:
     """Captured tables whose rows may be wrong, or aren't all there: no derived one is right."""
-    for name in sorted(names & states.keys()):
-        state = states[name]
-        if state.gone_ms:
+    for name, state in sorted((str(state.name), state) for state in states):
+        if name not in names:
             continue
         if state.doubt is not None:
             word = "set aside" if state.is_set_aside else "doubtful"
@@ -133,7 +139,7 @@ class _Moment:
         self._epoch = epoch
         self.lags: SinkLags | None = None
 
-    def behind(self, sink: str, wanted: set[str]) -> Iterator[Lacking]:
+    def behind(self, sink: str, wanted: Collection[str]) -> Iterator[Lacking]:
         """The derived tables of a sink that don't show the instant, of the wanted and others."""
         run = self._reports.ended.get((sink, "merge"))
         running = self._reports.running.get((sink, "merge"))
@@ -141,7 +147,7 @@ class _Moment:
             yield Lacking(sink, "no run has reported how far it is", Outlook.UNKNOWN)
             return
         tables = {report.table: report for report in self._reports.of_sink(sink)}
-        for name in sorted(wanted - tables.keys()):
+        for name in sorted({*wanted} - tables.keys()):
             yield Lacking(f"{sink}, {name}", "no run has brought it yet")
         for name, report in tables.items():
             if not self._shows(report, run):
@@ -172,16 +178,3 @@ class _Moment:
         if run.next_due_ms is not None:
             due = f", the next is due in {seconds_text((run.next_due_ms - run.ended_ms) / 1e3)}"
         return f"{why}; the last run ended {time_text(run.ended_ms)} UTC{due}"
-
-
-def _sources(
-    settings: Settings, sinks: tuple[str, ...], states: dict[str, TableState], reports: Reports
-) -> set[str]:
-    """The captured tables that what the sinks have is made of."""
-    sources = {report.source for sink in sinks for report in reports.of_sink(sink)}
-    if settings.search is not None and "search" in sinks:
-        sources |= {*(settings.search.tables or ())}
-        sources |= {name for each in settings.search.documents for name in each.tables()}
-    if settings.lakehouse is not None and "lakehouse" in sinks:
-        sources |= {each.source for each in derived_tables(settings.lakehouse, states).values()}
-    return sources

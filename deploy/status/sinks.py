@@ -1,12 +1,12 @@
 """Configuration → how far the lakehouse and the search indexes are."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from cdc.kafka.admin import LogAdmin, do_nothing
+from cdc.kafka.admin import LogAdmin
 from cdc.log.offsets import LogState, log_missing
 from cdc.log.state import read_all
 from cdc.records.position import Lsn, Position
@@ -18,11 +18,20 @@ from cdc.settings import CaptureSettings, SearchSettings, Settings
 from cdc.settings.drops import DropPolicy
 from deploy.status.lag import Lag
 from deploy.status.tables import time_text
-from sinks.changes.derived import derived_tables, local_path
+from sinks.changes.derived import local_path
 from sinks.run.doubts import doubts
 from sinks.run.drops import find_drops, is_emptied
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, goes_on
-from sinks.run.summary import LastCheck, RunOutcome, TableCounts
+from sinks.run.summary import LastCheck, RunOutcome, SinkName, TableCounts
+from sinks.run.wanted import (
+    CapturedTables,
+    expected_tables,
+    lakehouse_tables,
+    names_in_log,
+    newest_schemas,
+    wanted_in_lakehouse,
+    wanted_in_search,
+)
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -47,22 +56,10 @@ def require_log(settings: Settings) -> None:
         raise log_missing(prefix, settings.capture.slot_name, admin.servers)
 
 
-def newest_schemas(schemas: Iterable[TableSchema]) -> dict[TableName, TableSchema]:
-    """Of each table the newest version."""
-    return {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
-
-
-def keyed_tables(
-    settings: Settings,
-    states: Iterable[TableState],
-    while_waiting: Callable[[], None] = do_nothing,
-) -> list[TableName]:
+def keyed_tables(settings: Settings, states: Iterable[TableState]) -> list[TableName]:
     """The tables of the log whose rows have keys, and so can be documents."""
-    topic = schema_topic(settings.capture.topic_prefix)
-    schemas = read_all(settings.kafka, topic, TableSchema, while_waiting)
-    newest = newest_schemas(schemas)
-    names = [state.name for state in states]
-    return [name for name in names if name in newest and newest[name].key]
+    schemas = read_all(settings.kafka, schema_topic(settings.capture.topic_prefix), TableSchema)
+    return CapturedTables.of(names_in_log(states), newest_schemas(schemas)).with_key
 
 
 def all_aliases(settings: Settings) -> dict[str, str]:
@@ -121,7 +118,7 @@ class SinkStatus(BaseModel):
     ``sink_lag`` is what it lacks of the log, ``lag`` how far it is behind the source.
     """
 
-    sink: str
+    sink: SinkName
     run: int = 0
     cut: str | None = None
     sink_lag: Lag = Lag(unknown="no run has reported")
@@ -132,8 +129,8 @@ class SinkStatus(BaseModel):
     running: RunReport | None = None
     last_run: RunReport | None = None
     tables: int = 0
-    wanted: dict[str, str] = {}
-    """The derived tables that there are to be, each with its captured table."""
+    expected: dict[str, frozenset[str]] = {}
+    """The derived tables that there are to be, each with the captured tables that it is made of."""
     failed: dict[str, str] = {}
     finished: bool = True
     keep_left_s: float | None = None
@@ -198,16 +195,19 @@ def _status(
 
 
 def lakehouse_status(
-    settings: Settings, progress: Progress | None, states: Sequence[TableState]
+    settings: Settings,
+    progress: Progress | None,
+    states: Sequence[TableState],
+    captured: CapturedTables,
+    reported: Iterable[str] = (),
 ) -> SinkStatus | None:
-    """How far the lakehouse's tables are."""
+    """How far the lakehouse's tables are, of which runs have reported some."""
     lakehouse = settings.lakehouse
     if lakehouse is None:
         return None
     if local_path(lakehouse.path) is None:  # which takes a JVM to look at
-        names = derived_tables(lakehouse, (str(each.name) for each in states))
-        sources = {name: table.source for name, table in names.items()}
-        return SinkStatus(sink="lakehouse", wanted=sources, is_read=False)
+        expected = expected_tables(settings, "lakehouse", captured, [*reported])
+        return SinkStatus(sink="lakehouse", expected=expected, is_read=False)
     from sinks.delta.cuts import cuts
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
@@ -216,18 +216,16 @@ def lakehouse_status(
     last = plans.last()
     outcome = plans.outcome(last) if last else None
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
-    wanted = {
-        name: WantedTable(table.source, table.kind, drop=lakehouse.drop_rule(table.options))
-        for name, table in derived_tables(lakehouse, (str(each.name) for each in states)).items()
-    }
+    tables = _tables(last, outcome)
+    begun = [name for name, table in tables.items() if table.base]
+    derived, _ = lakehouse_tables(lakehouse, captured, begun)
+    wanted = wanted_in_lakehouse(lakehouse, derived)
     drops = _drops(wanted, last, outcome, progress, states, settings.capture)
     checked = plans.checked()
-    tables = _tables(last, outcome)
     doubtful = dict(doubts(tables, settings.capture.signal_data_collection))
     gaps = {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
-    sources = {name: table.source for name, table in wanted.items()}
     shown = {
-        "wanted": sources,
+        "expected": expected_tables(settings, "lakehouse", captured, [*begun, *reported]),
         "sink": "lakehouse",
         "runs": runs,
         "drops": drops,
@@ -291,10 +289,10 @@ def _run(cut: "Cut") -> RunStatus:
 def search_status(
     settings: Settings,
     progress: Progress | None,
-    names: Sequence[TableName],
     states: Sequence[TableState],
+    captured: CapturedTables,
 ) -> SinkStatus | None:
-    """How far search indexes are, those of these tables (with keys) and of joined documents."""
+    """How far search indexes are, those of tables with keys and of joined documents."""
     search = settings.search
     if search is None:
         return None
@@ -311,16 +309,12 @@ def search_status(
         or DocumentRecord()
         for document in search.documents
     }
-    indexes = _indexes(client, search, ledger, names, documents)
+    indexes = _indexes(client, search, ledger, captured.with_key, documents)
     plan, outcome, checked = record.plan, record.outcome, record.checked
-    wanted = {
-        str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
-        for name in names
-        if search.tables is None or str(name) in search.tables
-    }
+    wanted = wanted_in_search(search, captured)
     drops = _drops(wanted, plan, outcome, progress, states, settings.capture)
-    sources = {name: table.source for name, table in wanted.items()}
-    shown = {"sink": "search", "wanted": sources, "indexes": indexes, "drops": drops}
+    expected = expected_tables(settings, "search", captured)
+    shown = {"sink": "search", "expected": expected, "indexes": indexes, "drops": drops}
     status = _status(settings, plan, outcome, checked, **shown)
     return with_documents(status, documents.values())
 

@@ -38,6 +38,13 @@ class SlotStatus(BaseModel):
     failover: bool
 
 
+class SlotConcern(BaseModel):
+    """What is to be said of the WAL that the slot holds back, and what to do."""
+
+    text: str
+    remedy: str
+
+
 class SourceStatus(BaseModel):
     """What the source says: the slot (None: there is none), and whether a daemon has its lock.
 
@@ -46,7 +53,7 @@ class SourceStatus(BaseModel):
 
     slot: SlotStatus | None = None
     is_captured: bool = False
-    concerns: list[str] = []
+    concerns: list[SlotConcern] = []
     rows: dict[str, int | None] = {}
 
 
@@ -62,8 +69,8 @@ def source_status(settings: Settings) -> SourceStatus:
         )
         if state is None:
             return status
-        texts = slot.concerns(state, settings.capture.slot_max_lag_bytes)
-        status.concerns = [concern.text for concern in texts]
+        concerns = slot.concerns(state, settings.capture.slot_max_lag_bytes)
+        status.concerns = [SlotConcern(text=each.text, remedy=each.remedy) for each in concerns]
         lsn = str(state.confirmed_flush_lsn)
         status.slot = SlotStatus.model_validate({**state._asdict(), "confirmed_flush_lsn": lsn})
     return status

@@ -23,6 +23,7 @@ from sinks.delta.evolution import (
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS
 from sinks.run.options import Report
+from sinks.run.owner import foreign_table
 from sinks.run.summary import Rows, TableVersion
 
 ATTEMPTS_MAX: Final = 5
@@ -109,7 +110,7 @@ def commit(
             continue
         after = target.applied()
         if after.run != run:
-            raise _foreign(target, after.run, run)
+            raise foreign_table(target.path, after.run, run)
         if replaces or not base:
             settle(target, shape)
         return rows._replace(version=after.at)
@@ -124,14 +125,5 @@ def _applied(target: DerivedDeltaTable, run: int, base: int) -> TableVersion | N
     if applied is not None and applied.run == run:
         return applied.at
     if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
-        raise _foreign(target, applied.run if applied else None, base)
+        raise foreign_table(target.path, applied.run if applied else None, base)
     return None
-
-
-def _foreign(target: DerivedDeltaTable, run: int | None, expected: int) -> SinkError:
-    state = "isn't there" if run is None else f"has run {run}" if run else "isn't ours"
-    return SinkError(
-        f"the Delta table {state}, but the plan goes on from run {expected}",
-        where=target.path,
-        remedy="if no other run is under way, remove the Delta table: the next run rebuilds it",
-    )

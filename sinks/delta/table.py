@@ -22,6 +22,7 @@ from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
 from sinks.delta.columns import TableColumns
 from sinks.delta.readers import MAPPING
+from sinks.run.owner import application
 from sinks.run.summary import TableVersion
 from sinks.spark.errors import spark_error
 
@@ -58,8 +59,7 @@ class DerivedDeltaTable:
         self.derived = derived
         self.name = derived.name
         self.path = derived.path
-        # Spark replaces ${…} in the value of a setting, which this becomes.
-        self.application = f"millrace/{prefix}/{derived.name}".replace("$", "%24")
+        self.application = application(prefix, derived.name)
         self.columns_application = f"{self.application}/columns"
 
     @property

@@ -17,7 +17,7 @@ from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.records.state import Gap
 from cdc.settings import LakehouseSettings
-from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
+from sinks.changes.derived import Derived, local_path
 from sinks.changes.generations import require_one
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
@@ -31,12 +31,14 @@ from sinks.delta.keyless import replace_copies, write_copies
 from sinks.delta.readers import MAPPING, VECTORS, warning
 from sinks.delta.table import DerivedDeltaTable, register
 from sinks.run.options import RunContext
-from sinks.run.plan import Lack, RunPlan, TablePlan, WantedTable
+from sinks.run.owner import LOG_FOLDER
+from sinks.run.plan import Lack, RunPlan, TablePlan
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.rekeyed import has_other_key
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges
+from sinks.run.wanted import CapturedTables, lakehouse_tables, wanted_in_lakehouse
 from sinks.spark.errors import spark_error
 from sinks.spark.session import tune
 
@@ -76,11 +78,8 @@ class LakehouseTarget(Target):
         for table in self._lakehouse.tables:
             if table.source not in state.tables:
                 self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
-        keyless = {
-            name for name, versions in state.schemas.items() if versions and not versions[-1].key
-        }
-        tables = derived_tables(self._lakehouse, state.tables)
-        self._derived, left_out = without_unfit(tables, self._lakehouse, keyless, begun)
+        captured = CapturedTables.of(state.tables, state.newest_schemas)
+        self._derived, left_out = lakehouse_tables(self._lakehouse, captured, begun)
         accepted = {
             "--accept-gap": self._options.accepted_gaps,
             "--accept-doubt": self._options.accepted_doubts,
@@ -89,16 +88,7 @@ class LakehouseTarget(Target):
             if unknown := sorted(names - self._derived.keys()):
                 raise ConfigError(f"there is no derived table {', '.join(unknown)}", where=option)
         return Wanted(
-            {
-                name: WantedTable(
-                    table.source,
-                    table.kind,
-                    table.keeps_records,
-                    self._lakehouse.drop_rule(table.options),
-                    table.removal,
-                )
-                for name, table in self._derived.items()
-            },
+            wanted_in_lakehouse(self._lakehouse, self._derived),
             [f"without a key there is no {', '.join(left_out)}"] if left_out else [],
         )
 
@@ -106,7 +96,7 @@ class LakehouseTarget(Target):
         """Whether there is a Delta table; elsewhere than here it is asked only if it has news."""
         folder = local_path(self._derived[name].path)
         if folder is not None:
-            return (folder / "_delta_log").is_dir()
+            return (folder / LOG_FOLDER).is_dir()
         versions = state.schemas.get(table.source, ())
         has_columns = not versions or versions[-1].version == table.applied_version
         has_columns &= self._derived[name].removal in {"", table.removed}

@@ -27,6 +27,7 @@ from sinks.run.drops import (
     with_emptied,
 )
 from sinks.run.options import RunContext
+from sinks.run.owner import require_same_writer
 from sinks.run.plan import (
     RunPlan,
     TablePlan,
@@ -98,10 +99,11 @@ class Run:
         self._context.progress(0, 0)
         last = self._plans.last()
         if last is not None:
-            self._require_same_writer(last)
+            prefix, writer = self._settings.capture.topic_prefix, self._topics.written_by
+            require_same_writer(last, self._target.sink, prefix, writer)
         state = self._topics.state(last)
         if last is not None:
-            require_same_log(last, state)
+            require_same_log(last, state.progress.log)
         else:
             self._context.begins()
         begun = [name for name, table in last.all_tables.items() if table.base] if last else []
@@ -144,20 +146,6 @@ class Run:
         return RunEnd.of(
             plan, results + applied, state, standing, wanted, plan.tables, outcome.failed
         )
-
-    def _require_same_writer(self, last: RunPlan) -> None:
-        if last.prefix != self._settings.capture.topic_prefix:
-            raise ConfigError(
-                f"the {self._target.sink} belongs to topic.prefix {last.prefix}",
-                where=f"[{self._target.sink}]",
-                remedy=f"give each topic.prefix a {self._target.sink} of its own",
-            )
-        if last.written_by != self._topics.written_by:
-            raise ConfigError(
-                f"the {self._target.sink} was begun with topics written by {last.written_by}",
-                where=f"[{self._target.sink}] topics_written_by",
-                remedy=f"give those of another writer a {self._target.sink} of their own",
-            )
 
     def _ended(self, plan: RunPlan, state: LogState) -> tuple[RunOutcome, list[TableResult]]:
         """How the last plan ended; one that was interrupted is finished now, with these results."""

@@ -242,9 +242,9 @@ class WantedTable(NamedTuple):
     removes: str = ""
 
 
-def require_same_log(plan: RunPlan, state: LogState) -> None:
+def require_same_log(plan: RunPlan, log: str) -> None:
     """Raise LogForgottenError where the log isn't the one that the plan was made for."""
-    if plan.log != state.progress.log:
+    if plan.log != log:
         raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
 
 

@@ -123,7 +123,7 @@ class TableIndex:
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Generation:
         """Create an empty index, the next generation, set up for a fast load."""
-        self._refuse_strangers()
+        self.refuse_strangers()
         before, serving = self.generations(), self._aliased()
         taken = [_number(name) for name in before]
         number = 1 + max([_number(after.index) if after is not None else 0, *taken])
@@ -203,7 +203,7 @@ class TableIndex:
 
         The ``former`` one goes in the same step where another alias has it: no later run would.
         """
-        self._refuse_strangers()
+        self.refuse_strangers()
         chosen = {name: value for name, value in flat(settings).items() if name in _SERVING_ONLY}
         if "number_of_replicas" in chosen:
             chosen.setdefault("auto_expand_replicas", "false")
@@ -294,8 +294,8 @@ class TableIndex:
 
         return self._ask(ask)
 
-    def _refuse_strangers(self) -> None:
-        """Never take an alias or a name away from somebody else's index."""
+    def refuse_strangers(self) -> None:
+        """Never take an alias or a name away from somebody else's index; raises SinkError."""
         ours = self.generations()
         strangers = [name for name in self._aliased() if name not in ours]
         exists = self._client.indices.exists

@@ -24,10 +24,11 @@ from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
 from sinks.log.topics import versions_of
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, ready
+from sinks.run.plan import RunPlan, TablePlan, ready
 from sinks.run.summary import Rows, TableResult, attempted
 from sinks.run.target import Forgotten, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges, Topics
+from sinks.run.wanted import CapturedTables, wanted_in_search
 from sinks.search.apply import (
     EarlyLoad,
     SearchContext,
@@ -76,38 +77,31 @@ class IndexTarget(Target):
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
         """The tables that [search] names, or all of them, but for those without a key."""
         del begun
-        keyed = {name for name, versions in state.schemas.items() if versions[-1].key}
         search, captured = self._search, state.tables.keys()
+        tables = CapturedTables.of(captured, state.newest_schemas)
+        keyed = wanted_in_search(search, tables)
         wanted = captured if search.tables is None else set(search.tables)
         for name in sorted(wanted - captured):
             self._report(f"[search] tables: {name} isn't captured (yet)")
         for index in search.indexes:
             if index.table not in captured:
                 self._report(f"[[search.indexes]]: {index.table} isn't captured (yet)")
-        names = [table.name for name, table in state.tables.items() if name in keyed & wanted]
-        self._aliases, refused = aliases(search, names)
+        self._aliases, refused = aliases(search, [state.tables[name].name for name in keyed])
         self._refused = refused
-        indexed = keyed & wanted - refused.keys()
-        tables = {name: table for name, table in state.tables.items() if name in indexed}
-        self._state = replace(state, tables=tables)
+        indexed = {name: table for name, table in keyed.items() if name not in refused}
+        self._state = replace(state, tables={name: state.tables[name] for name in indexed})
         self._records = None
         options = self._context.run.options
-        indexes = tables.keys() | {document.name for document in search.documents}
+        indexes = indexed.keys() | {document.name for document in search.documents}
         if strange := sorted((options.rebuilt | options.replayed) - indexes - refused.keys()):
             raise ConfigError(
                 f"there is no index {', '.join(strange)}",
                 where="rebuild",
                 remedy=f"there are: {', '.join(sorted(indexes))}",
             )
-        keyless = sorted(wanted & captured - keyed)
-        return Wanted(
-            {
-                name: WantedTable(name, drop=search.drop_rule(search.index_of(name)))
-                for name in tables
-            },
-            [f"{name}: not indexed, since it has no key" for name in keyless],
-            refused,
-        )
+        keyless = sorted(wanted & captured - keyed.keys())
+        remarks = [f"{name}: not indexed, since it has no key" for name in keyless]
+        return Wanted(indexed, remarks, refused)
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
         """Whether the table has the index that it had, of the source's history of now."""

@@ -8,6 +8,7 @@ import psycopg
 from cdc.errors import ConfigError, MillraceError, SourcePrivilegeError, TablePrivilegeError
 from cdc.lines import Lines
 from cdc.postgres.captured import create_statement, may_not_create, publication_exists
+from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import quote, server_address, sql_names
@@ -139,6 +140,30 @@ def unwritable(
             )
 
 
+def signals_unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
+    """Why no signal comes by the signal table where watermarks aren't its rows: there is none."""
+    signals = settings.signal_data_collection
+    is_read = signals is not None and "source" in settings.signal_enabled_channels
+    if signals is None or not is_read or settings.watermarks_in_table:
+        return
+    name = TableName(*signals.split(".", 1))
+    if not list(query(connection, _WRITABLE, [*name])):
+        yield Risk(
+            "signal table",
+            f"the signal table {sql_names([name])} doesn't exist: no signal comes by it",
+            _create_signals(connection, name, ["SELECT"]),
+        )
+
+
+def _create_signals(connection: psycopg.Connection, name: TableName, rights: list[str]) -> str:
+    """The SQL that makes a signal table as Debezium describes it."""
+    table, role = sql_names([name]), quote(connection.info.user)
+    return (
+        f"run CREATE TABLE {table} (id varchar(64) PRIMARY KEY, type varchar(32) NOT"
+        f" NULL, data varchar(2048)); GRANT {', '.join(rights)} ON {table} TO {role};"
+    )
+
+
 def _unwritable_table(
     connection: psycopg.Connection, settings: CaptureSettings, signals: str, where: str
 ) -> Iterator[MillraceError]:
@@ -152,9 +177,7 @@ def _unwritable_table(
         yield ConfigError(
             f"the signal table {table} doesn't exist, and watermarks are to be its rows",
             where=f"signal.data.collection; {where}",
-            remedy=f"run CREATE TABLE {table} (id varchar(64) PRIMARY KEY, type varchar(32) NOT"
-            f" NULL, data varchar(2048)); GRANT {', '.join(['SELECT', *needed])} ON {table}"
-            f" TO {role};",
+            remedy=_create_signals(connection, TableName(namespace, name), ["SELECT", *needed]),
         )
     for usage, *may in rows:
         lacking = [right for right, has in zip(needed, may, strict=False) if not has]

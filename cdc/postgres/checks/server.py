@@ -14,6 +14,7 @@ SELECT current_setting('wal_level'), pg_is_in_recovery(),
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)
 """
+SENDERS: Final = "max_wal_senders"
 _OWN_SENDERS: Final = "SELECT count(*) FROM pg_stat_replication WHERE pid = %s::int"
 
 
@@ -76,7 +77,7 @@ def requirements(connection: psycopg.Connection, slot: str, where: str) -> Itera
         ),
     )
     yield Requirement(
-        "max_wal_senders",
+        SENDERS,
         f"{senders_used} of {senders_max} in use" + (", the daemon's among them" * own_senders),
         "a free WAL sender, or the daemon's own",
         problem(

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from psycopg.pq.abc import PGconn
 
-from cdc.errors import ExitCode
+from cdc.errors import ExitCode, SourceUnreachableError
+from cdc.postgres.connection import connect_replication
 from cdc.settings import load
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.log import check_log
@@ -112,3 +114,35 @@ def test_a_check_says_ok_where_a_daemon_starts_and_its_codes_where_it_does_not(
     assert shown.stdout.splitlines()[-1].startswith("failures: 0, ")
     daemon = made.catch_up()
     assert made.stop(daemon) == ExitCode.OK
+
+
+def take_senders(source: Conninfo, taken: list[PGconn]) -> None:
+    """Take WAL senders until the server refuses one."""
+    while True:
+        taken.append(connect_replication(source))
+
+
+def test_without_a_wal_sender_for_the_check_replication_is_unknown_beside_a_daemon(
+    pipeline: Callable[..., RunningPipeline], database: Conninfo
+) -> None:
+    """The daemon has one, and needs no other; where none runs, that is what a start lacks."""
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made = pipeline()
+    daemon = made.catch_up()
+    taken = list[PGconn]()
+    try:
+        with pytest.raises(SourceUnreachableError, match="max_wal_senders"):
+            take_senders(made.settings.source, taken)
+        beside = checked(made)
+        by_name = {each.requirement: each for each in beside.findings if each.part == "source"}
+        assert by_name["max_wal_senders"].level is Level.OK
+        assert by_name["replication"].level is Level.UNKNOWN
+        assert "the daemon's among them" in by_name["replication"].found
+        assert failures(beside) == []
+        assert made.stop(daemon) == ExitCode.OK
+        taken.append(connect_replication(made.settings.source))
+        alone = {each.requirement for each in failures(checked(made))}
+        assert alone == {"max_wal_senders", "replication"}
+    finally:
+        for each in taken:
+            each.finish()

@@ -21,9 +21,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.kafka.probe import ClusterProbe
+from cdc.kafka.probe import ClusterProbe, TopicRights
 from cdc.records.schema import TableName
-from cdc.records.topics import data_topic, progress_topic, status_topic
+from cdc.records.topics import data_topic, progress_topic, runs_topic, status_topic
 from deploy.check import runner
 from deploy.check.log import check_log
 from deploy.check.result import CheckReport, CheckResult, Level
@@ -50,7 +50,7 @@ def scenes(tmp_path: Path, database: Conninfo, kafka: Kafka, topic_prefix: str) 
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
 
     def make(**sections: dict[str, Any]) -> Callable[[], Scene]:
-        own = {"slot.name": f"slot_{database['dbname']}"}
+        own = {"slot.name": f"slot_{database['dbname']}", **sections.pop("capture", {})}
         options = kafka.client_options() | sections.pop("kafka", {})
         return scenes_of(tmp_path, database, options, topic_prefix, own, **sections)
 
@@ -222,10 +222,13 @@ def test_rights_are_told_by_the_operations_that_brokers_authorize(
         return AclBinding(kind, what, literal, user, "*", operation, permission)
 
     own = f"millrace-{topic_prefix}-{scene().settings.capture.slot_name}-check"
+    status = status_topic(topic_prefix)
+    make_topic(admin, status, 1, **{"cleanup.policy": "compact"})
     rules = [
-        rule(ResourceType.TOPIC, name, AclOperation.WRITE),
+        *(rule(ResourceType.TOPIC, each, AclOperation.WRITE) for each in (name, status)),
         *(
-            rule(ResourceType.TOPIC, name, operation, AclPermissionType.ALLOW)
+            rule(ResourceType.TOPIC, each, operation, AclPermissionType.ALLOW)
+            for each in (name, status)
             for operation in (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
         ),
         rule(ResourceType.TRANSACTIONAL_ID, own, AclOperation.WRITE),
@@ -233,10 +236,90 @@ def test_rights_are_told_by_the_operations_that_brokers_authorize(
     for future in admin.create_acls(rules).values():
         future.result()
     report = look(scene())
-    by_name = {each.requirement: each for each in report.findings if each.part == "kafka"}
+    of_kafka = [each for each in report.findings if each.part == "kafka"]
+    by_name = {each.requirement: each for each in reversed(of_kafka)}
     assert by_name["rights to topics"].level is Level.FAILURE
+    warned = [each for each in of_kafka if f"lacks WRITE on {status}" in each.found]
+    assert [each.level for each in warned] == [Level.WARNING]
     assert f"lacks WRITE on {name}" in by_name["rights to topics"].found
     assert "--operation Write" in by_name["rights to topics"].remedy
     assert by_name["transactions"].level is Level.UNKNOWN
     assert own in by_name["transactions"].found
     assert by_name["brokers"].found == "1 of 1 answer from here"
+
+
+def test_topics_of_signals_notifications_and_runs_that_are_not_right_are_warnings(
+    scenes: Scenes,
+    kafka_admin: AdminClient,
+    topic_prefix: str,
+    intended_topics: set[str],
+) -> None:
+    own = {
+        "notification.enabled.channels": "sink",
+        "notification.sink.topic.name": f"{topic_prefix}.notices",
+        "signal.enabled.channels": "kafka",
+        "signal.kafka.topic": f"{topic_prefix}.signals",
+    }
+    runs = runs_topic(topic_prefix)
+    wrong = {
+        own["notification.sink.topic.name"]: (3, {"cleanup.policy": "delete"}),
+        own["signal.kafka.topic"]: (1, {"cleanup.policy": "compact"}),
+        runs: (1, {"cleanup.policy": "delete", "retention.ms": "1000"}),
+    }
+    intended_topics.update(wrong)
+    for name, (partitions, config) in wrong.items():
+        make_topic(kafka_admin, name, partitions, **config)
+    scene = scenes(capture=own)
+    while not wrong.keys() <= ClusterProbe(scene().settings.kafka).cluster().topics.keys():
+        time.sleep(0.05)
+    report = look(scene())
+    assert failures(report) == []
+    told = {
+        name: each
+        for each in report.findings
+        for name in wrong
+        if each.level is Level.WARNING and f"topic {name}" in each.found
+    }
+    assert told.keys() == wrong.keys()
+    assert "has 3 partitions" in told[own["notification.sink.topic.name"]].found
+    delete = f"--delete --topic {topic_prefix}.notices, and let the next start make it"
+    assert delete in told[own["notification.sink.topic.name"]].remedy
+    assert "cleanup.policy is compact" in told[own["signal.kafka.topic"]].found
+    assert "retention.ms is 1000, not 604800000" in told[runs].found
+    (command,) = COMMAND.findall(told[runs].remedy)
+    assert command == (runs, "retention.ms", "604800000")
+
+
+def test_rights_that_a_start_only_warns_of_are_warnings(
+    scenes: Scenes,
+    kafka_admin: AdminClient,
+    topic_prefix: str,
+    intended_topics: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whom brokers don't let write reports captures all the same; without progress nobody does."""
+    status, progress = status_topic(topic_prefix), progress_topic(topic_prefix)
+    intended_topics.update({status, progress})
+    for name in (status, progress):
+        make_topic(kafka_admin, name, 1, **{"cleanup.policy": "compact"})
+    real = ClusterProbe.topics
+
+    def topics(probe: ClusterProbe, names: list[str]) -> Any:
+        described = real(probe, names)
+        return {
+            name: each._replace(operations=each.operations - {"WRITE"})
+            for name, each in described.items()
+            if isinstance(each, TopicRights)
+        }
+
+    monkeypatch.setattr(ClusterProbe, "topics", topics)
+    scene = scenes()
+    while not {status, progress} <= ClusterProbe(scene().settings.kafka).cluster().topics.keys():
+        time.sleep(0.05)
+    told = [each for each in look(scene()).findings if each.requirement == "rights to topics"]
+    levels = {each.found: each.level for each in told}
+    assert levels == {
+        f"the user lacks WRITE on {status}": Level.WARNING,
+        f"the user lacks WRITE on {progress}": Level.FAILURE,
+    }
+    assert all("--operation Write" in each.remedy for each in told)

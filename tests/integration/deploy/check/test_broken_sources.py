@@ -117,6 +117,18 @@ CASES: Final = {
         "the signal table public.signals doesn't exist",
         capture=SIGNALS,
     ),
+    "no signal table to read": case(
+        "signal table",
+        "the signal table public.signals doesn't exist: no signal comes by it",
+        level=Level.WARNING,
+        capture={"signal.data.collection": "public.signals"},
+    ),
+    "no signal table for read-only reads": case(
+        "signal table",
+        "the signal table public.signals doesn't exist: no signal comes by it",
+        level=Level.WARNING,
+        capture=SIGNALS | {"incremental.snapshot.watermarking.strategy": "read_only"},
+    ),
     "messages beside a signal table": case(
         "right to write messages",
         "may not EXECUTE pg_logical_emit_message(boolean,text,text",

@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from opensearchpy import OpenSearch as Client
 
+from cdc.records.position import Lsn, Position
 from deploy.check.result import CheckResult, Level
-from deploy.check.scene import Scene
+from deploy.check.scene import CapturedLog, Scene
 from deploy.check.search import check_search
 from deploy.local.opensearch import OpenSearch
+from sinks.run.plan import RunPlan
+from sinks.search.progress import Ledger, RunRecord
 from tests.fixtures.checks import NO_KAFKA, described, scenes_of
+from tests.fixtures.made_states import streaming
 
 SOURCE = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d"}
 Make = Callable[..., Scene]
@@ -26,6 +30,32 @@ def scene(tmp_path: Path, opensearch: OpenSearch, index_prefix: str) -> Make:
     return make
 
 
+def test_an_index_of_somebody_else_and_one_of_another_log_are_failures(
+    scene: Make, opensearch: OpenSearch, index_prefix: str
+) -> None:
+    client, prefix = Client(opensearch.url), f"{index_prefix}."
+    made = scene()
+    ledger = Ledger(client, prefix, made.settings.capture.topic_prefix)
+    ledger.create()
+    position = Position(1, Lsn(9), 0)
+    plan = RunPlan(run=1, prefix="t", log="one", cut=position, cut_ts_us=1, ts_ms=1, tables={})
+    ledger.write(ledger.run_id, RunRecord(plan=plan), {"op_type": "create"})
+    client.indices.create(index=f"{prefix}public.t")
+    client.indices.create(index=f"{prefix}public.u-1", body={"aliases": {f"{prefix}public.u": {}}})
+    made.tables.settle([described(f"public.{name}", "id") for name in "tuv"])
+    for log, level in (("one", Level.OK), ("two", Level.FAILURE)):
+        again = scene()
+        again.tables.settle(made.tables.get())
+        again.log.settle(CapturedLog(streaming(position, log=log), {}))
+        found = list(check_search(again))
+        (applied,) = (each for each in found if each.requirement == "applied so far")
+        assert applied.level is level
+        theirs = [each for each in found if each.requirement == "indexes of others"]
+        assert [each.level for each in theirs] == [Level.FAILURE] * 2
+        for name, each in zip(("public.t", "public.u-1"), theirs, strict=True):
+            assert f"belongs to an index that isn't ours: {prefix}{name}" in each.found
+
+
 def look(scene: Scene) -> dict[str, CheckResult]:
     return {finding.requirement: finding for finding in check_search(scene)}
 
@@ -35,6 +65,7 @@ def test_a_server_in_order_is_ok_and_has_no_new_index(scene: Make, opensearch: O
     before = sorted(client.indices.get(index="*"))
     made = scene()
     made.tables.settle([described("public.t", "id", "note")])
+    made.log.settle(CapturedLog(None, {}))
     found = look(made)
     assert {name: each.level for name, each in found.items()} == dict.fromkeys(found, Level.OK)
     assert {"connection", "version", "rights", "blocks", "health", "fields", "shards"} < {*found}

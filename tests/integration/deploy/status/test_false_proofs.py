@@ -16,6 +16,7 @@ from cdc.records.state import Progress
 from cdc.settings import Settings
 from deploy.status.collect import collect
 from deploy.status.shown import Outlook, Watched
+from sinks.run.summary import SinkName
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import run
 
@@ -40,7 +41,7 @@ def made(pipeline: Any, database: dict[str, str]) -> Iterator[RunningPipeline]:
     running.stop(daemon)
 
 
-def lacking(settings: Settings, sink: str) -> dict[str, Outlook]:
+def lacking(settings: Settings, sink: SinkName) -> dict[str, Outlook]:
     """What doesn't show an instant that the log has."""
     return {str(each): each.outlook for each in Watched(settings, (sink,), 10).lacking(Lsn(1))}
 
@@ -90,6 +91,15 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
 
     reported(settings, keyless, table(progress))
     assert lacking(settings, "lakehouse") == {}
+
+    # A table without a key has no history, so nobody waits for one.
+    both = settings.require_lakehouse().model_copy(update={"kinds": ("current", "history")})
+    histories = settings.model_copy(update={"lakehouse": both})
+    history = table(progress, table=f"{NAME}_history")
+    assert str(lacking(histories, "lakehouse")).count("no run has brought it yet") == 1
+    reported(histories, keyless, table(progress), history)
+    assert lacking(histories, "lakehouse") == {}
+    assert "no run has brought" not in why_unknown(histories)
 
     # A topic that isn't there, or can't be read, isn't one in which nothing is missing.
     reported(settings, keyless, table(progress, offsets={"nowhere": {0: 1}}))

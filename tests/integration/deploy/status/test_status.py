@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
 
@@ -17,13 +18,13 @@ from cdc.faults import VARIABLE, FaultPoint
 from cdc.log.offsets import LogReader
 from cdc.log.reports import ReportWriter
 from cdc.records.reports import RunReport, TableReport
-from cdc.records.topics import data_topic
+from cdc.records.topics import data_topic, status_topic
 from cdc.settings import Settings
 from deploy.local.postgres import Postgres
 from deploy.local.processes import reserve_port
-from deploy.status.asking import PATIENCE_S
 from deploy.status.collect import collect
 from deploy.status.model import Status
+from deploy.status.patience import PATIENCE_S
 from deploy.status.screen import render
 from tests.faults.test_killed_daemon import SMALL
 from tests.fixtures.command_line import CommandLine
@@ -175,7 +176,10 @@ def test_a_stack_that_is_broken_says_how_and_never_that_nothing_is_missing(
 
 
 def test_a_daemon_that_was_killed_leaves_no_lag_that_anybody_knows(
-    made: RunningPipeline, database: dict[str, str], typed: CommandLine
+    made: RunningPipeline,
+    database: dict[str, str],
+    typed: CommandLine,
+    kafka_admin: AdminClient,
 ) -> None:
     daemon, settings = made.catch_up(), made.settings
     merged(made, reaches=True)
@@ -200,6 +204,19 @@ def test_a_daemon_that_was_killed_leaves_no_lag_that_anybody_knows(
     ended = checked(made, typed)
     assert ended.returncode == ExitCode.CHECK_FAILED
     assert ended.stdout.startswith("PROBLEM ")
+
+    topic = status_topic(settings.capture.topic_prefix)
+    assert topic not in problems(answered(settings))
+    for deleted in kafka_admin.delete_topics([topic]).values():
+        deleted.result()
+    deadline = time.monotonic() + 30
+    while topic not in (told := problems(answered(settings))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert f"the log: no run can report: there is no topic {topic}" in told
+    assert "restart the daemon; if its log says that it may not make the topic, run" in told
+    assert "--operation Create" in told
+    no_sinks = settings.model_copy(update={"lakehouse": None})
+    assert topic not in problems(answered(no_sinks))
 
 
 def _sections(settings: Settings) -> dict[str, Any]:

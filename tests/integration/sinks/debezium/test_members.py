@@ -16,6 +16,7 @@ from sinks.changes.derived import table_path
 from sinks.debezium.described import declared_column
 from sinks.run.options import RunOptions
 from sinks.run.plan import goes_on
+from sinks.run.wanted import CapturedTables
 from tests.fixtures.debezium_lake import DebeziumLake, event
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import run
@@ -50,7 +51,7 @@ KINDS = ("current", "history", "changes")
 
 def doubts(made: RunningPipeline) -> dict[str, str]:
     """What `millrace status` says of tables that are doubtful."""
-    found = lakehouse_status(made.settings, None, ())
+    found = lakehouse_status(made.settings, None, (), CapturedTables.of((), {}))
     assert found is not None
     return found.doubts
 

@@ -16,6 +16,7 @@ from deploy.status.sinks import lakehouse_status
 from sinks.changes.derived import table_path
 from sinks.changes.names import END, OP, POSITION
 from sinks.delta import target
+from sinks.run.wanted import CapturedTables
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -69,7 +70,7 @@ def merged_up_to_the_first(lakehouse: Lakehouse, *kinds: str) -> HandLog:
 
 def test_a_gap_is_marked_once_by_the_run_that_reaches_its_end(lakehouse: Lakehouse) -> None:
     merged_up_to_the_first(lakehouse, "history", "changes")
-    status = lakehouse_status(lakehouse.settings, None, [])
+    status = lakehouse_status(lakehouse.settings, None, [], CapturedTables.of((), {}))
     assert status is not None
     assert status.gaps == {name: [FIRST] for name in DERIVED}
     assert "public.t_history: changes may be missing between 0/F and 0/14" in status.gap_texts()[1]
@@ -86,7 +87,7 @@ def test_gaps_stay_marked_whatever_becomes_of_the_tables(lakehouse: Lakehouse) -
     list(compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark))
     assert rows_of(lakehouse) == as_rows(FIRST, SECOND)
     assert [listed(lakehouse, name) for name in DERIVED] == [[FIRST, SECOND]] * 2
-    status = lakehouse_status(lakehouse.settings, None, [])
+    status = lakehouse_status(lakehouse.settings, None, [], CapturedTables.of((), {}))
     assert status is not None
     assert status.gaps == {name: [FIRST, SECOND] for name in DERIVED}
     assert "public.t_history: changes may be missing between 0/19 and 0/1E" in status.gap_texts()[1]

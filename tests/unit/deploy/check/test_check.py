@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from cdc.errors import ExitCode, SinkError
+from cdc.records.position import Lsn, Position
 from deploy.check import command, runner
 from deploy.check.command import lines
 from deploy.check.lakehouse import check_lakehouse
@@ -18,10 +20,13 @@ from deploy.check.machine import check_machine
 from deploy.check.merges import check_merges
 from deploy.check.result import Area, CheckReport, CheckResult, Level
 from deploy.check.runner import run_parts
-from deploy.check.scene import Scene
+from deploy.check.scene import CapturedLog, Scene
 from deploy.check.search import check_search
 from deploy.check.spark import check_spark
+from sinks.run.plan import RunPlan
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.checks import NO_KAFKA, described, scenes_of
+from tests.fixtures.made_states import streaming
 
 SOURCE = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d", "connect_timeout": "1"}
 Make = Callable[..., Scene]
@@ -93,6 +98,42 @@ def test_a_lakehouse_is_tried_with_a_file_that_is_gone_at_once(scene: Make, tmp_
     found = by_name(check_lakehouse(made))
     assert {each.level for each in found.values()} == {Level.OK}
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_lakehouse_of_another_prefix_or_log_is_what_a_run_refuses(
+    scene: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "lake"
+    position = Position(1, Lsn(9), 0)
+    plan = RunPlan(run=1, prefix="t", log="one", cut=position, cut_ts_us=1, ts_ms=1, tables={})
+
+    def applied(of: RunPlan, log: CapturedLog | None) -> CheckResult:
+        runs = path / "_millrace" / "runs"
+        shutil.rmtree(runs, ignore_errors=True)
+        lakehouse_plans(str(path), pytest.fail).start(of)
+        made = scene(lakehouse={"path": str(path)})
+        made.tables.settle([])
+        made.log.settle(log)
+        return by_name(check_lakehouse(made))["applied so far"]
+
+    same = CapturedLog(streaming(position), {})
+    assert applied(plan, same).level is Level.OK
+    assert applied(plan, None).level is Level.UNKNOWN
+    other = applied(plan.model_copy(update={"log": "two"}), same)
+    assert (other.level, other.exit_code) == (Level.FAILURE, ExitCode.LOG_FORGOTTEN)
+    theirs = applied(plan.model_copy(update={"prefix": "q"}), same)
+    assert (theirs.level, theirs.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
+    assert "the lakehouse belongs to topic.prefix q" in theirs.found
+
+
+def test_a_delta_table_of_somebody_else_is_what_a_run_refuses(scene: Make, tmp_path: Path) -> None:
+    made = scene(lakehouse={"path": str(tmp_path / "lake")})
+    made.tables.settle([described("public.t", "id")])
+    assert by_name(check_lakehouse(made))["Delta tables"].level is Level.OK
+    (tmp_path / "lake" / "public" / "t" / "_delta_log").mkdir(parents=True)
+    finding = by_name(check_lakehouse(made))["Delta tables"]
+    assert (finding.level, finding.exit_code) == (Level.FAILURE, ExitCode.SINK)
+    assert "isn't ours" in finding.found
 
 
 def test_a_lakehouse_where_nothing_can_be_made_is_a_failure(scene: Make, tmp_path: Path) -> None:

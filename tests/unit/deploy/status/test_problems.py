@@ -15,6 +15,7 @@ from deploy.status.problems import found_problems
 from deploy.status.shown import Outlook, Watched
 from deploy.status.sinks import DropStatus, IndexStatus, SinkStatus
 from deploy.status.source import SourceStatus
+from sinks.run.wanted import CapturedTables
 from tests.fixtures.made_states import streaming
 
 KNOWN = Lag(seconds=0.0)
@@ -32,7 +33,7 @@ def _settings(**capture: Any) -> Settings:
 def _problems(status: Status, phase: Phase = Phase.STREAMING, **capture: Any) -> str:
     """The problems of a pipeline whose slot isn't there, or of sinks alone."""
     progress = streaming(Position(1, Lsn(9), 0)).model_copy(update={"phase": phase})
-    log = LogAnswer(progress, [], {}, [], Reports(), {})
+    log = LogAnswer(progress, [], {}, CapturedTables.of((), {}), Reports(), {})
     answers = {"source": SourceStatus(), "log": log, "standby": None}
     return "\n".join(map(str, found_problems(_settings(**capture), status, answers)))
 

@@ -1,6 +1,6 @@
-"""What `check` says of topics, without brokers: the commands that give rights to them."""
+"""Topics and operations → the commands of kafka-acls, as few as there can be."""
 
-from deploy.check.topics import grants
+from cdc.kafka.grants import grants
 
 COMMAND = (
     "kafka-acls --bootstrap-server b:9092 --add --allow-principal User:… --operation"

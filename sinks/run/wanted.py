@@ -1,0 +1,101 @@
+"""A sink's section and the log's tables → the derived tables that there are to be.
+
+Whoever makes them, waits for them, or tells which of them are missing, wants the same ones.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Self
+
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.state import TableState
+from cdc.settings import SearchSettings, Settings
+from cdc.settings.lakehouse import LakehouseSettings
+from sinks.changes.derived import Derived, derived_tables, without_unfit
+from sinks.run.plan import WantedTable
+from sinks.run.summary import SinkName
+
+
+class CapturedTables(NamedTuple):
+    """The names of captured tables: all, those with a key, and those without.
+
+    Of some, nobody knows yet whether they have one.
+    """
+
+    names: tuple[str, ...]
+    keyed: frozenset[str]
+    keyless: frozenset[str]
+
+    @classmethod
+    def of(cls, names: Iterable[str], newest: Mapping[str, TableSchema]) -> Self:
+        """By the newest schema of each table that has one."""
+        keyed = frozenset(name for name, schema in newest.items() if schema.key)
+        return cls(tuple(names), keyed, frozenset(newest.keys() - keyed))
+
+    @property
+    def with_key(self) -> list[TableName]:
+        """Those whose rows can be documents."""
+        return [TableName.parse(name) for name in self.names if name in self.keyed]
+
+
+def names_in_log(states: Iterable[TableState]) -> list[str]:
+    """The captured tables that have a topic, as a run sees them."""
+    return [str(state.name) for state in states if state.is_in_log]
+
+
+def newest_schemas(schemas: Iterable[TableSchema]) -> dict[str, TableSchema]:
+    """Of each table the newest version."""
+    return {str(each.name): each for each in sorted(schemas, key=lambda each: each.version)}
+
+
+def lakehouse_tables(
+    lakehouse: LakehouseSettings, captured: CapturedTables, begun: Collection[str] = ()
+) -> tuple[dict[str, Derived], list[str]]:
+    """The lakehouse's tables, by name, and the names of those that can't be made without a key.
+
+    ``begun`` are those that the last plan had. Raises ConfigError where two have one name.
+    """
+    tables = derived_tables(lakehouse, captured.names)
+    return without_unfit(tables, lakehouse, captured.keyless, begun)
+
+
+def wanted_in_lakehouse(
+    lakehouse: LakehouseSettings, derived: Mapping[str, Derived]
+) -> dict[str, WantedTable]:
+    """What a plan is to have of each."""
+    return {
+        name: WantedTable(
+            table.source,
+            table.kind,
+            table.keeps_records,
+            lakehouse.drop_rule(table.options),
+            table.removal,
+        )
+        for name, table in derived.items()
+    }
+
+
+def wanted_in_search(search: SearchSettings, captured: CapturedTables) -> dict[str, WantedTable]:
+    """The tables that get an index: those that [search] names, or all, but for those without key.
+
+    Joined documents aren't among them.
+    """
+    return {
+        name: WantedTable(name, drop=search.drop_rule(search.index_of(name)))
+        for name in captured.names
+        if name in captured.keyed and (search.tables is None or name in search.tables)
+    }
+
+
+def expected_tables(
+    settings: Settings,
+    sink: SinkName,
+    captured: CapturedTables,
+    begun: Collection[str] = (),
+) -> dict[str, frozenset[str]]:
+    """Each derived table of a sink, and each joined document, with the captured tables it is of."""
+    if sink == "lakehouse":
+        derived, _ = lakehouse_tables(settings.require_lakehouse(), captured, begun)
+        return {name: frozenset({table.source}) for name, table in derived.items()}
+    search = settings.require_search()
+    documents = {each.name: frozenset(each.tables()) for each in search.documents}
+    return {name: frozenset({name}) for name in wanted_in_search(search, captured)} | documents
