@@ -32,6 +32,7 @@ from confluent_kafka.cimpl import NewTopic
 from cdc.errors import MillraceError
 from cdc.kafka import options
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, is_passing, log_error, reason, telling
+from cdc.kafka.portions import portions
 
 ATTEMPT_S: Final = 0.5
 METADATA_S: Final = 1.0
@@ -48,8 +49,6 @@ EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _RETRY_S: Final = 0.05
 _AGAIN_S: Final = 0.2
-PARTITIONS_PER_REQUEST_MAX: Final = 2_000
-"""A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
 
 Request = TypeVar("Request", bound=Hashable)
 
@@ -140,14 +139,7 @@ class LogAdmin:
         self, names: list[str], failed: dict[str, MillraceError]
     ) -> dict[str, TopicDescription]:
         """Topics that exist, each by itself: those that brokers don't describe have ``failed``."""
-        if not names:
-            return {}
-
-        def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
-            topics = TopicCollection(names)
-            return self._client.describe_topics(topics, request_timeout=timeout_s)
-
-        topics = self._ask(ask, names, timeout_s=_READ_S)
+        topics = self._described(names)
         configs = self._topic_configs(names)
         details: dict[str, TopicDescription] = {}
         for name in names:
@@ -159,6 +151,23 @@ class LogAdmin:
             else:
                 details[name] = TopicDescription(len(topic.partitions), config, str(topic.topic_id))
         return details
+
+    def ids(self, names: Iterable[str], failed: dict[str, MillraceError]) -> dict[str, str]:
+        """Kafka's ids of topics; those that brokers don't describe have ``failed``."""
+        ids: dict[str, str] = {}
+        for name, topic in self._described(list(names)).items():
+            if isinstance(topic, KafkaError):
+                failed[name] = log_error(topic, "describing a topic", f"topic {name}")
+            else:
+                ids[name] = str(topic.topic_id)
+        return ids
+
+    def _described(self, names: list[str]) -> dict[str, Any]:
+        def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
+            topics = TopicCollection(names)
+            return self._client.describe_topics(topics, request_timeout=timeout_s)
+
+        return self._ask(ask, names, timeout_s=_READ_S)
 
     def cluster_id(self) -> str:
         """The cluster's own name."""
@@ -381,17 +390,3 @@ def _is_too_early(error: KafkaError) -> bool:
 
 def _exists(answer: object) -> bool:
     return isinstance(answer, KafkaError) and answer.name() == "TOPIC_ALREADY_EXISTS"
-
-
-def portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:
-    """New topics in as many requests as a controller wants."""
-    portion: list[NewTopic] = []
-    partitions = 0
-    for topic in topics:
-        partitions += topic.num_partitions
-        if portion and partitions > PARTITIONS_PER_REQUEST_MAX:
-            yield portion
-            portion, partitions = [], topic.num_partitions
-        portion.append(topic)
-    if portion:
-        yield portion

@@ -62,6 +62,7 @@ _READER: Final[Mapping[str, str]] = {
     # A partition that ends with a transaction's marker takes one more fetch, which waits so long;
     # and what is asked next waits for that fetch.
     "fetch.wait.max.ms": "5",
+    "check.crcs": "true",  # as Kafka's own client does: or a damaged disk's record reads as another
 }
 _FOLLOWER: Final[Mapping[str, str]] = {
     "fetch.wait.max.ms": "500",  # librdkafka's own; what comes ends the wait

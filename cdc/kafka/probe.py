@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.kafka import options
-from cdc.kafka.admin import TopicDescription, portions
+from cdc.kafka.admin import TopicDescription
 from cdc.kafka.errors import (
     COMPLAINTS_MAX,
     is_access,
@@ -33,6 +33,7 @@ from cdc.kafka.errors import (
     reason,
     telling,
 )
+from cdc.kafka.portions import portions
 
 REACH_S: Final = 4.0
 """How long a broker may take to answer for the first time ..."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from cdc.errors import LogForgottenError, MillraceError
+from cdc.errors import LogForgottenError, LogFormatError, MillraceError
 from cdc.kafka import options
 from cdc.kafka.errors import is_access, log_error
 from cdc.log.offsets import Offsets
@@ -24,6 +24,7 @@ WAIT_S: Final = 0.2
 _QUEUE: Final = {"queued.max.messages.kbytes": "8192"}
 """Whoever writes to the topics doesn't choose our memory."""
 _FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+_UNREADABLE: Final = frozenset({"_BAD_MSG", "_BAD_COMPRESSION", "_UNDERFLOW", "INVALID_MSG"})
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SESSION_MS: Final = "10000"
 """So long after a member has died without a word, others have its partitions."""
@@ -191,7 +192,7 @@ def record_of(message: Message | None) -> Message | None:
     error = message.error() if message is not None else None
     if message is None or error is None:
         return message
-    if is_access(error) or error.name() in _FORGOTTEN | _MISSING or error.fatal():
+    if is_access(error) or error.name() in _FORGOTTEN | _UNREADABLE | _MISSING or error.fatal():
         raise _ended(message, error)
     if error.name() == _EXCEEDED:
         log.warning(
@@ -208,6 +209,12 @@ def _ended(message: Message, error: KafkaError) -> MillraceError:
             "the log no longer has what comes next for this reader",
             where=where,
             remedy="read by a new group, from the beginning; and read more often than log.keep",
+        )
+    if error.name() in _UNREADABLE:
+        return LogFormatError(
+            f"the log has records that can't be read: {error.str()}",
+            where=f"{where}, offset {message.offset()}",
+            remedy="check the disks of the partition's brokers; read from another replica",
         )
     return log_error(error, "reading the log", where)
 

@@ -32,7 +32,10 @@ class SortedRecords:
 
     def __init__(self, memory_bytes: int, folder: Path | None) -> None:
         with _disk(), tempfile.NamedTemporaryFile(dir=folder, prefix="millrace-") as file:
-            self._database = sqlite3.connect(file.name, isolation_level=None)
+            # Whoever reads may do so in one thread after the other (asyncio.to_thread).
+            self._database = sqlite3.connect(
+                file.name, isolation_level=None, check_same_thread=False
+            )
             for pragma in (
                 "journal_mode = OFF",
                 "synchronous = OFF",

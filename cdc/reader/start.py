@@ -25,6 +25,9 @@ from cdc.settings import Settings
 
 Start: TypeAlias = str | datetime | Lsn
 """``beginning``, ``now``, a time or an LSN; both may be text."""
+_PLACES: Final = (
+    "say beginning, now, an LSN (16/B374D848), or a time with its offset (2026-11-27T10:00:00Z)"
+)
 CLOCKS_MS: Final = 600_000
 """How much earlier than its commit a record's time may be, as clocks differ."""
 NOTHING: Final = Position(0, Lsn(0), 0)
@@ -45,14 +48,17 @@ def parse_start(start: Start) -> ParsedStart:
             raise ConfigError(
                 f"{start} isn't a place to start at",
                 where="start",
-                remedy="say beginning, now, an LSN (16/B374D848), or a time with its offset"
-                " (2026-11-27T10:00:00Z)",
+                remedy=_PLACES,
             ) from None
     if isinstance(start, datetime) and start.tzinfo is None:
         raise ConfigError(
             f"the time {start} has no offset",
             where="start",
             remedy=f"say which one is meant, such as {start.isoformat()}Z",
+        )
+    if not isinstance(start, str | datetime | Lsn):
+        raise ConfigError(
+            f"a {type(start).__name__} isn't a place to start at", where="start", remedy=_PLACES
         )
     return start  # type: ignore[return-value]  # of texts two are left
 

@@ -15,7 +15,7 @@ class Stopping:
     """
 
     def __init__(self, stop: threading.Event | None) -> None:
-        self._takes_signals = stop is None and _is_main_thread()
+        self._takes_signals = stop is None
         self._event = stop or threading.Event()
         self._previous: dict[int, Any] = {}
         self._is_over = False
@@ -35,8 +35,8 @@ class Stopping:
         return self._event
 
     def begin(self) -> None:
-        """Take the signals."""
-        if self._takes_signals and not self._previous:
+        """Take the signals, if it is the main thread that reads: no other one may."""
+        if self._takes_signals and not self._previous and _is_main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def end(self) -> None:
@@ -54,6 +54,15 @@ class Stopping:
             raise KeyboardInterrupt
         else:
             self._event.set()
+            self._end_others(number)
+
+    def _end_others(self, number: int) -> None:
+        """End the readers, too, in whose loops this one runs."""
+        other = getattr(self._previous[number], "__self__", None)
+        while isinstance(other, Stopping):
+            if not other._is_over:  # noqa: SLF001 (its own kind)
+                other._event.set()  # noqa: SLF001
+            other = getattr(other._previous[number], "__self__", None)  # noqa: SLF001
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Let who had a signal before have it: this reader has ended behind somebody's back."""

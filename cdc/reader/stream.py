@@ -17,7 +17,7 @@ from cdc.errors import LogUnreachableError
 from cdc.kafka.errors import log_error, reason
 from cdc.log.offsets import Offsets
 from cdc.log.partitions import is_end
-from cdc.reader.access import LogAccess, ReaderStoppedError
+from cdc.reader.access import LogAccess, ReaderStoppedError, log
 from cdc.reader.consuming import WAIT_S, group_name, leave, make_consumer, record_of, subscribe
 from cdc.reader.envelope import place_of
 from cdc.reader.events import ChangeEvent
@@ -135,7 +135,17 @@ class ChangeStream(LastingReader[ChangeEvent]):
             subscribe(client, names, self._assigned, self._revoked, self._lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Go on where the group is, as its members have kept it by now."""
+        """Go on where the group is; brokers that are away are waited for."""
+        while True:
+            try:
+                return self._go_on(consumer, partitions)
+            except LogUnreachableError as error:
+                self._access.end_when_stopped()
+                log.warning("waiting for the log: %s", error.what)
+                self._access.connect()
+
+    def _go_on(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Read on where members of the group have kept it by now."""
         assert self._group is not None  # noqa: S101 (others subscribe to nothing)
         if not self._is_open:
             consumer.assign([])
@@ -206,12 +216,13 @@ class ChangeStream(LastingReader[ChangeEvent]):
         return event
 
     def _poll(self) -> Message | None:
+        self._complaints.raise_fatal()  # not behind a record, which would be passed
         try:
             message = self._consumer.poll(WAIT_S)
         except KafkaException as exception:
             raise log_error(reason(exception), "reading the log") from None
-        self._complaints.raise_fatal()
         if message is None:
+            self._complaints.raise_fatal()
             self._keep_if_due()
         elif message.error() is None:
             self._complaints.is_alone = False

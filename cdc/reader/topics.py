@@ -83,12 +83,12 @@ class ReadTopics:
         """
         existing = self._admin.partitions()
         names = self._names(existing)
-        if not self.has_cut:
-            for name, topic in self._topics.items():
-                partitions = max(topic.partitions, existing.get(name, 0))
-                self._topics[name] = topic._replace(partitions=partitions)
+        for name, topic in self._topics.items():
+            if topic.table and existing.get(name, 0) > topic.partitions:
+                self._topics[name] = self._grown(topic, existing[name])
         new = [name for name in names if name not in self._topics]
         failed: dict[str, MillraceError] = {}
+        self.require_same(self._admin.ids(self._topics, failed))
         for name, details in self._admin.details(new, failed).items():
             partitions = details.partitions if names[name] else 1  # the others hold contents
             begun_ms = self._begun_ms.get(names[name], 0)
@@ -98,15 +98,26 @@ class ReadTopics:
             raise error
         return dict(self._topics)
 
+    def _grown(self, topic: TableTopic, partitions: int) -> TableTopic:
+        if self.has_cut:
+            raise TopicMismatchError(
+                f"the topic has {partitions} partitions, and {topic.partitions} so far: keys move"
+                " between them, and their changes lose their order",
+                where=f"topic {topic.name}",
+                remedy="start over with a new topic (millrace drop --yes --topics, then millrace"
+                " run)",
+            )
+        return topic._replace(partitions=partitions)
+
     def require_same(self, ids: Mapping[str, str]) -> None:
-        """Raise TopicMismatchError where a topic isn't the one that had an id."""
+        """Raise TopicMismatchError where a topic isn't the one with an id."""
         for name, id_ in ids.items():
             topic = self._topics.get(name)
             if topic is not None and topic.id != id_:
                 raise TopicMismatchError(
-                    "the topic was made again: it isn't the one that the group has read so far",
+                    "the topic was made again: it isn't the one that was read so far",
                     where=f"topic {name}",
-                    remedy="read by a new group",
+                    remedy="start again; a group can't go on in another topic: name a new one",
                 )
 
     def schema(self, table: str, version: int) -> TableSchema | None:

@@ -75,10 +75,22 @@ class SourceTransaction(Iterator[ChangeEvent]):
         self.xid = None if group.is_snapshot else first.source.xid
         self._first: ChangeEvent | None = first
         self._rest = rest
+        self._failure: BaseException | None = None
 
     def __next__(self) -> ChangeEvent:
         first, self._first = self._first, None
-        return next(self._rest) if first is None else first
+        try:
+            return next(self._rest) if first is None else first
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def raise_failure(self) -> None:
+        """Raise again what ended the changes too early: the caller may have caught it."""
+        if self._failure is not None:
+            raise self._failure
 
 
 class TransactionStream(LastingReader[SourceTransaction]):
@@ -114,7 +126,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._cut = Position(0, Lsn(0), 0)
         self._round_cut = self._cut
         self._turn = 0
-        self._given: tuple[_TransactionKey, datetime] | None = None
+        self._given: tuple[_TransactionKey, SourceTransaction] | None = None
         self._is_kept = True
         self._records: SortedRecords | None = None
         self._groups: Iterator[tuple[_TransactionKey, Iterator[ChangeEvent]]] = iter(())
@@ -149,8 +161,8 @@ class TransactionStream(LastingReader[SourceTransaction]):
             self._begin()
         for group, events in self._groups:
             if (first := next(events, None)) is not None:
-                self._given = group, first.commit_time
-                return SourceTransaction(group, first, events)
+                self._given = group, SourceTransaction(group, first, events)
+                return self._given[1]
         if self._records is not None:
             self._finish_round()
         try:
@@ -264,9 +276,10 @@ class TransactionStream(LastingReader[SourceTransaction]):
     def _settle(self) -> None:
         """Take what was given last for processed: the caller asks for more."""
         if self._given is not None:
-            group, commit_time = self._given
+            group, transaction = self._given
+            transaction.raise_failure()
             self._cut = group.end
-            self._process(self._cut, commit_time)
+            self._process(self._cut, transaction.commit_time)
             self._given, self._is_kept = None, False
             if time.monotonic() - self._kept_at >= KEEP_S:
                 self._keep()

@@ -4,14 +4,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Message
 from psycopg.conninfo import make_conninfo
 
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, LogFormatError
+from cdc.reader.access import ReaderStoppedError
+from cdc.reader.envelope import Envelopes
 from cdc.reader.events import ChangeEvent
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
@@ -136,6 +140,43 @@ def test_the_next_member_begins_behind_what_was_processed(
     other.join(60)
     assert processed + others == list(range(ROUND))
     assert len(processed) >= 3
+
+
+def test_what_a_body_catches_passes_no_transaction(
+    pipeline: Made, source: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source.commit()
+    made = pipeline()
+    daemon = made.catch_up()
+    for number in (1, 3, 5):
+        source.execute("INSERT INTO t VALUES (%s), (%s)", [number, number + 1])
+        source.commit()
+    made.wait_until_logged(made.wal_end(), daemon)
+    event, failed = Envelopes.event, list[ChangeEvent]()
+
+    def fail(self: Envelopes, message: Message, table: str) -> ChangeEvent | None:
+        made_event = event(self, message, table)
+        if made_event is not None and made_event.row == {"id": 4} and len(failed) < 2:
+            failed.append(made_event)
+            raise [LogFormatError("it can't be read"), ReaderStoppedError()][len(failed) - 1]
+        return made_event
+
+    monkeypatch.setattr(Envelopes, "event", fail)
+
+    def pass_all() -> list[int]:
+        passed = list[int]()
+        with changes(made.settings, group="g", transactions=True, stop=threading.Event()) as stream:
+            for transaction in stream:
+                with suppress(Exception):
+                    passed.extend(change.row["id"] for change in transaction)
+        return passed
+
+    with pytest.raises(LogFormatError):
+        pass_all()
+    assert pass_all() == [1, 2]  # it is told to end while it looks behind them
+    rest = read(made, 3, group="g")
+    assert [[change.row["id"] for change in each] for _, each in rest] == [[1, 2], [3, 4], [5, 6]]
 
 
 @pytest.mark.proof

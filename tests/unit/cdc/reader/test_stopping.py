@@ -124,3 +124,21 @@ def test_a_reader_that_another_thread_closes_passes_signals_on(handlers: dict[in
     closing.join()
     signal.raise_signal(signal.SIGTERM)
     assert caught == [signal.SIGTERM]
+
+
+def test_a_signal_ends_a_reader_and_those_around_it() -> None:
+    around, between, inner = Reader(), Reader(), Reader()
+    assert [next(each) for each in (around, between, inner)] == [1, 1, 1]
+    between.close()
+    signal.raise_signal(signal.SIGTERM)
+    assert [list(inner), list(around)] == [[], []]
+
+
+def test_another_thread_may_read(handlers: dict[int, Any]) -> None:
+    reader, numbers = Reader(), list[int]()
+    reading = threading.Thread(target=lambda: numbers.append(next(reader)))
+    reading.start()
+    reading.join()
+    assert numbers == [1]
+    assert handled() == handlers
+    reader.close()

@@ -1,12 +1,20 @@
 """What a consumer brings as a stream ends → the offsets that it keeps, of processed records."""
 
+import threading
 from collections.abc import Iterator
+from datetime import date
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
+from cdc.errors import ConfigError, LogAccessError
 from cdc.reader import stream
+from cdc.reader.consuming import Complaints
+from cdc.reader.sorting import SortedRecords
+from cdc.reader.start import parse_start
 from cdc.reader.stream import ChangeStream
 from cdc.reader.transactions import _once
 from cdc.records.position import Lsn, Position
@@ -66,6 +74,21 @@ def test_behind_a_record_that_failed_nothing_is_kept(monkeypatch: pytest.MonkeyP
     assert _ended(monkeypatch, done, queue, ("t", 1)) == {("t", 0): 5, ("t", 1): 10}
 
 
+def test_a_complaint_passes_no_record() -> None:
+    reader: Any = ChangeStream.__new__(ChangeStream)
+    reader._complaints = Complaints()
+    record = Message(0, 10)
+
+    def poll(_seconds: float) -> Message:
+        reader._complaints.add(KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED))
+        return record
+
+    reader._consumer = SimpleNamespace(poll=poll)
+    assert reader._poll() is record
+    with pytest.raises(LogAccessError):
+        reader._poll()
+
+
 def test_what_ends_rows_comes_once_for_each_table_and_bounds() -> None:
     def change(operation: str, ended: Any = None, table: str = "public.t") -> Any:
         return SimpleNamespace(table=table, operation=operation, ended=ended)
@@ -79,3 +102,27 @@ def test_what_ends_rows_comes_once_for_each_table_and_bounds() -> None:
 def test_nothing_is_before_the_first_position() -> None:
     first = Position(1, Lsn(0), 0)
     assert Position.parse(str(first.just_before())) == first
+
+
+def test_sorted_records_may_be_read_in_another_thread() -> None:
+    records, offsets = SortedRecords(0, None), list[Any]()
+    for offset, position in enumerate(("b", "a")):
+        message: Any = confluent_kafka.Message(
+            topic="t", partition=0, offset=offset, timestamp=(1, 5_000), headers=[("h", b"1")]
+        )
+        records.add(position, message)
+
+    def read() -> None:
+        offsets.extend(message.offset() for message in records)
+        records.close()
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    reading.join()
+    assert offsets == [1, 0]
+
+
+@pytest.mark.parametrize("start", [None, 5, date(2026, 11, 27)])
+def test_what_is_no_place_to_start_at_is_refused(start: Any) -> None:
+    with pytest.raises(ConfigError, match="isn't a place to start at"):
+        parse_start(start)
