@@ -1,7 +1,7 @@
 """Topics that change under a reader: made again, with more partitions, damaged on a disk."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -25,6 +25,16 @@ RETAINED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes":
 _LENGTH = slice(8, 12)
 _HEAD = 61
 """Bytes of a batch before its records."""
+
+
+@pytest.fixture
+def stop() -> Iterator[threading.Event]:
+    """Set where a test takes too long."""
+    event = threading.Event()
+    timer = threading.Timer(30, event.set)
+    timer.start()
+    yield event
+    timer.cancel()
 
 
 @pytest.fixture
@@ -60,9 +70,9 @@ def topic(debezium: Settings) -> str:
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_reader_does_not_go_on_in_a_topic_that_was_made_again(
-    debezium: Settings, topic: str, group: str | None
+    debezium: Settings, topic: str, group: str | None, stop: threading.Event
 ) -> None:
-    with changes(debezium, group=group, stop=threading.Event()) as stream:
+    with changes(debezium, group=group, stop=stop) as stream:
         assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
         admin = LogAdmin(debezium.kafka)
         assert admin.delete([topic]) == {}
@@ -73,7 +83,9 @@ def test_a_reader_does_not_go_on_in_a_topic_that_was_made_again(
 
 
 @pytest.mark.native("it reaches into the broker's files")
-def test_a_damaged_batch_is_an_error(debezium: Settings, topic: str, servers_folder: Path) -> None:
+def test_a_damaged_batch_is_an_error(
+    debezium: Settings, topic: str, servers_folder: Path, stop: threading.Event
+) -> None:
     put(debezium, topic, 3)
     (path,) = servers_folder.rglob(f"{topic}-0/00000000000000000000.log")
     batches = path.read_bytes()
@@ -81,7 +93,7 @@ def test_a_damaged_batch_is_an_error(debezium: Settings, topic: str, servers_fol
     with path.open("r+b") as file:
         file.seek(second + _HEAD + 40)
         file.write(bytes([batches[second + _HEAD + 40] ^ 1]))
-    with changes(debezium, stop=threading.Event()) as stream:
+    with changes(debezium, stop=stop) as stream:
         assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
         with pytest.raises(LogFormatError, match="records that can't be read"):
             next(stream)
@@ -92,6 +104,7 @@ def test_partitions_that_are_added_to_a_log_end_its_readers(
     pipeline: Callable[..., RunningPipeline],
     database: dict[str, str],
     kafka_admin: AdminClient,
+    stop: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cdc.reader.stream.REFRESH_S", 0.1)
@@ -99,7 +112,7 @@ def test_partitions_that_are_added_to_a_log_end_its_readers(
     run(database, "INSERT INTO t VALUES (1)")
     made = pipeline()
     made.catch_up()
-    with changes(made.settings, stop=threading.Event()) as stream:
+    with changes(made.settings, stop=stop) as stream:
         name = next(stream).topic
         kafka_admin.create_partitions([NewPartitions(name, 7)])[name].result(30)
         with pytest.raises(TopicMismatchError, match="the topic has 7 partitions"):
