@@ -128,8 +128,18 @@ class ReaderGroup:
         self._write([record])
         self.read()
 
-    def require_tables(self, topics: Mapping[str, TableTopic]) -> None:
-        """Raise ConfigError for a table that is older than the group, which hasn't read it."""
+    def require_tables(self, topics: Mapping[str, TableTopic], left_out: Mapping[str, str]) -> None:
+        """Raise ConfigError for other tables than the group's.
+
+        One that is older than the group, which hasn't read it; or one that it has read, and is now
+        left out: the group's cut would pass its changes.
+        """
+        for name in self.ids().keys() & left_out.keys():
+            raise ConfigError(
+                f"the group {self.name} has read transactions with {left_out[name]} so far",
+                where="tables",
+                remedy="name another group for other tables",
+            )
         begun_ms = min((place.begun_ms for place in self._places.values()), default=0)
         for topic in self.unknown(topics).values():
             if topic.table and topic.begun_ms < begun_ms:

@@ -56,6 +56,8 @@ class ReadTopics:
         self.connect()
         self._topics: dict[str, TableTopic] = {}
         self._begun_ms: dict[str, int] = {}
+        self.left_out: dict[str, str] = {}
+        """Topics of tables in the log that aren't wanted, and the tables."""
         self._schemas: dict[tuple[str, int], TableSchema] = {}
 
     def connect(self) -> None:
@@ -143,10 +145,9 @@ class ReadTopics:
                     remedy="start Debezium first, or correct topic.prefix, table.include.list or"
                     " bootstrap.servers",
                 )
-        names = {
-            topic: table
-            for table, topic in tables.items()
-            if (self._wanted is None or table in self._wanted) and topic in existing
-        }
+        in_log = {topic: table for table, topic in tables.items() if topic in existing}
+        wanted = frozenset(tables) if self._wanted is None else self._wanted
+        self.left_out = {topic: table for topic, table in in_log.items() if table not in wanted}
+        names = {topic: table for topic, table in in_log.items() if table in wanted}
         letters = dead_letter_topic(self._prefix)
         return names | ({letters: ""} if letters in existing and self.has_cut else {})

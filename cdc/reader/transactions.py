@@ -208,7 +208,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
             self._group.require_kind(transactions=True)
             access.topics.require_same(self._group.ids())
             self._group.require_kept(access.finder, topics)
-            self._group.require_tables(topics)
+            self._group.require_tables(topics, access.topics.left_out)
             assert self._group.cut is not None  # noqa: S101 (its kind is that)
             self._cut = self._group.cut
             offsets = {

@@ -56,5 +56,9 @@ def test_a_group_stands_where_its_members_and_its_first_start_say(
     again.require_kind(transactions=True)
     assert again.cut == Position(1, Lsn(9), 0)
     assert [again.offset(TOPIC, number) for number in range(2)] == [2, 3]
+    old = TOPIC._replace(table="public.old", name="old", begun_ms=1)
     with pytest.raises(ConfigError, match=r"without public\.old so far"):
-        again.require_tables({"old": TOPIC._replace(table="public.old", name="old", begun_ms=1)})
+        again.require_tables({"old": old}, {})
+    again.require_tables(TOPICS, {"new": "public.new"})
+    with pytest.raises(ConfigError, match=r"with public\.t so far"):
+        again.require_tables({}, {TOPIC.name: TOPIC.table})
