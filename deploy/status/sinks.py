@@ -129,8 +129,11 @@ class SinkStatus(BaseModel):
     running: RunReport | None = None
     last_run: RunReport | None = None
     tables: int = 0
-    expected: dict[str, frozenset[str]] = {}
-    """The derived tables that there are to be, each with the captured tables that it is made of."""
+    expected: dict[str, frozenset[str]] | None = {}
+    """The derived tables that there are to be, each with the captured tables that it is made of.
+
+    None: the log, which says that, hasn't answered before the sink was asked.
+    """
     failed: dict[str, str] = {}
     finished: bool = True
     keep_left_s: float | None = None

@@ -14,7 +14,8 @@ from cdc.records.position import Lsn, Position
 from cdc.records.reports import RunReport, TableReport
 from cdc.records.state import Progress
 from cdc.settings import Settings
-from deploy.status.collect import collect
+from deploy.status import collect as collecting
+from deploy.status.collect import LogAnswer, collect
 from deploy.status.shown import Outlook, Watched
 from sinks.run.summary import SinkName
 from tests.fixtures.pipeline import RunningPipeline
@@ -119,6 +120,35 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     with ReportWriter(settings, pytest.fail) as reports:
         reports.put(RunReport(sink="lakehouse", started_ms=time.time_ns() // 1_000_000), [])
     assert "no run has brought it yet" in str(lacking(settings, "lakehouse"))
+
+
+def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
+    made: RunningPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lakehouse is asked without the log's word of which tables there are to be."""
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    reported(settings, table(progress), log=progress.log)
+    real = collecting._log
+
+    def late(settings: Settings) -> LogAnswer:
+        answer = real(settings)
+        time.sleep(1.1)
+        return answer
+
+    assert "no run has brought public.keyless yet" in why_unknown(settings)
+    monkeypatch.setattr(collecting, "_SINKS_WAIT_S", 0.1)
+    monkeypatch.setattr(collecting, "_log", late)
+    monkeypatch.setattr(collecting, "PATIENCE_S", 10)
+    assert why_unknown(settings) == "the log has answered too late"
+
+
+def test_joined_documents_that_fail_are_a_problem(made: RunningPipeline) -> None:
+    """No plan has them, so that the run's report alone tells."""
+    failed = {"customer_orders": "it is full\n    → free some space"}
+    reported(made.settings, failed=failed, exit_code=31)
+    shown = "\n".join(map(str, collect(made.settings).problems))
+    assert "lakehouse, customer_orders: it is full\n  → free some space" in shown
 
 
 def test_a_run_that_was_announced_and_does_not_come_is_a_problem(made: RunningPipeline) -> None:
