@@ -1,5 +1,6 @@
 """Configuration → how far the lakehouse and the search indexes are."""
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -169,7 +170,7 @@ class SinkStatus(BaseModel):
             else:
                 text += f"go with the first merge after {time_text(drop.due_ms)} UTC"
                 if drop.needs_word:
-                    text += f" that you give --accept-drop {drop.table}: {drop.held}"
+                    text += f" that you give --accept-drop {shlex.quote(drop.table)}: {drop.held}"
                 elif drop.held:
                     text += f", but stay as long as this holds: {drop.held}"
             yield text
