@@ -106,9 +106,10 @@ class _TopicsCheck:
         return Level.WARNING if name in self.spared else Level.FAILURE
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
-        own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
+        made = WantedTopic(made_topic(self.prefix), 1, "compact", content="state")
+        own = [*state_topics(self.prefix), made]
         yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
-        status = WantedTopic(status_topic(self.prefix), 1, "compact")
+        status = WantedTopic(status_topic(self.prefix), 1, "compact", content="reports")
         yield _RequestedTopic(status, STATUS_CONFIG, 0)
         for name, operations in self._channels():
             topic = WantedTopic(name, 1, "delete")
