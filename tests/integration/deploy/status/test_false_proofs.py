@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from cdc.log.reports import ReportWriter
+from cdc.kafka.topics import LogTopics
+from cdc.log.reports import ReportReader, ReportWriter
 from cdc.records.position import Lsn, Position
 from cdc.records.reports import RunReport, TableReport
 from cdc.records.state import Progress
+from cdc.records.topics import status_topic
 from cdc.settings import Settings
 from deploy.status import collect as collecting
 from deploy.status.collect import LogAnswer, collect
@@ -141,6 +144,37 @@ def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
     monkeypatch.setattr(collecting, "_log", late)
     monkeypatch.setattr(collecting, "PATIENCE_S", 10)
     assert why_unknown(settings) == "the log has answered too late"
+
+
+def test_a_topic_of_reports_that_is_made_again_gets_tables_that_have_not_moved(
+    made: RunningPipeline, kafka_admin: AdminClient
+) -> None:
+    """While a merge follows the log: it knows what it has reported to the one before."""
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    topic = status_topic(settings.capture.topic_prefix)
+    ended = RunReport(sink="lakehouse", started_ms=1, ended_ms=2, exit_code=0, log=progress.log)
+    reader = ReportReader(settings.kafka, settings.capture.topic_prefix)
+
+    def tables() -> list[TableReport]:
+        deadline = time.monotonic() + 20
+        while not (reports := reader.read()).ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return reports.of_sink("lakehouse")
+
+    with ReportWriter(settings, pytest.fail) as reports:
+        reports.put(ended, [table(progress)])
+        assert len(tables()) == 1
+        for future in kafka_admin.delete_topics([topic]).values():
+            future.result()
+        while reader.has_topic():
+            time.sleep(0.05)
+        LogTopics(settings).ensure_report_topics()
+        while not reader.has_topic():
+            time.sleep(0.05)
+        assert reader.read().ended == {}
+        reports.put(ended, [table(progress)])
+        assert len(tables()) == 1
 
 
 def test_joined_documents_that_fail_are_a_problem(made: RunningPipeline) -> None:
