@@ -151,6 +151,30 @@ def test_a_topic_of_reports_that_is_wrong_or_new_meanwhile_is_no_failure(
     assert not [each for each in found if each.level is Level.FAILURE]
 
 
+def test_a_topic_that_the_user_may_not_see_is_not_one_that_is_to_be_made(
+    scenes: Scenes,
+    kafka_admin: AdminClient,
+    topic_prefix: str,
+    intended_topics: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without Describe, brokers list as if it weren't there."""
+    name = progress_topic(topic_prefix)
+    intended_topics.add(name)
+    make_topic(kafka_admin, name, 1, **{"cleanup.policy": "compact"})
+    real = ClusterProbe.cluster
+
+    def hiding(probe: ClusterProbe) -> Any:
+        cluster = real(probe)
+        cluster.topics.pop(name, None)
+        return cluster
+
+    monkeypatch.setattr(ClusterProbe, "cluster", hiding)
+    (finding,) = failures(look(scenes()()))
+    assert finding.found == f"topic {name} exists, and the user may not see it"
+    assert "--operation Describe " in finding.remedy
+
+
 def test_copies_that_no_broker_could_be_lost_of_are_refused(scenes: Scenes) -> None:
     (finding,) = failures(look(scenes(log={"topic.min.insync.replicas": 2})()))
     assert finding.requirement == "copies of new topics"
