@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from cdc.errors import LogAccessError, LogMissingError, MillraceError
+from cdc.errors import LogAccessError, LogFormatError, LogMissingError, MillraceError
 from cdc.kafka.grants import grants
 from cdc.lines import Lines
 from cdc.log.offsets import log_missing
@@ -122,6 +122,8 @@ def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, Millrac
     except LogAccessError as error:
         allow = grants(servers, prefix, [name], _READING)
         return Reports(), LogAccessError(error.what, where=error.where, remedy=allow)
+    except LogFormatError as error:  # a newer Millrace reports by now
+        return Reports(), error
     missing = LogMissingError(
         f"no run can report: there is no topic {name}, which the daemon makes when it starts",
         where=f"bootstrap.servers {servers}",

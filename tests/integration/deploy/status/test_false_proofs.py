@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from cdc.kafka.sending import send
 from cdc.kafka.topics import LogTopics
 from cdc.log.reports import ReportReader, ReportWriter
 from cdc.records.position import Lsn, Position
@@ -175,6 +176,21 @@ def test_a_topic_of_reports_that_is_made_again_gets_tables_that_have_not_moved(
         assert reader.read().ended == {}
         reports.put(ended, [table(progress)])
         assert len(tables()) == 1
+
+
+def test_reports_of_a_newer_millrace_hide_nothing_but_the_lags_of_sinks(
+    made: RunningPipeline,
+) -> None:
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    reported(settings, table(progress))
+    newer = table(progress).model_copy(update={"format": 2})
+    value = newer.model_dump_json(warnings=False).encode()
+    send(settings.kafka, status_topic(settings.capture.topic_prefix), [(newer.key, value)])
+    assert "no run has reported" in why_unknown(settings)
+    shown = collect(settings)
+    assert "has format 2, a newer one than 1" in "\n".join(map(str, shown.problems))
+    assert {each.table for each in shown.tables} == {"public.keyless", NAME}
 
 
 def test_joined_documents_that_fail_are_a_problem(made: RunningPipeline) -> None:
