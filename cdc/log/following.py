@@ -13,7 +13,7 @@ from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.log.state import StateReader
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 
-_Identity = tuple[int, tuple[int, int], bytes | None]
+_MessageMark = tuple[int, tuple[int, int], bytes | None]
 """A message's offset, time and key."""
 
 
@@ -24,7 +24,7 @@ class NewMessages:
         self._client = client
         self._topic = topic
         self._end = 0
-        self._last: _Identity | None = None
+        self._last: _MessageMark | None = None
         """The last message that was read: another topic of that name has another one there."""
 
     def read(self, begin_again: Callable[[], None]) -> Iterator[Message]:
@@ -37,7 +37,7 @@ class NewMessages:
         if last is not None:
             start = max(low, last[0])
         with closing(reader.read(start, stop)) as messages:
-            if stop > self._end and (last is None or _identity(next(messages, None)) == last):
+            if stop > self._end and (last is None or _mark(next(messages, None)) == last):
                 yield from self._noted(messages, stop)
                 return
         begin_again()
@@ -48,12 +48,12 @@ class NewMessages:
         """The messages; once all of them were taken, the next ones are those behind them."""
         last = self._last
         for message in messages:
-            last = _identity(message)
+            last = _mark(message)
             yield message
         self._end, self._last = stop, last
 
 
-def _identity(message: Message | None) -> _Identity | None:
+def _mark(message: Message | None) -> _MessageMark | None:
     if message is None:
         return None
     return message.offset() or 0, message.timestamp(), message.key()

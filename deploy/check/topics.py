@@ -216,12 +216,12 @@ class _TopicsCheck:
         refusals = {name: refusals[name] for name in refusals.keys() - {*existing}}
         hidden = self._hidden(existing)
         for name in hidden:
-            error = LogAccessError(
+            unseen = LogAccessError(
                 f"topic {name} exists, and the user may not see it",
                 where=self.probe.servers,
                 remedy=grants(self.probe.servers, self.prefix, [name], _TOPIC_OPERATIONS),
             )
-            yield part.of_error("rights to topics", error, self._level(name))
+            yield part.of_error("rights to topics", unseen, self._level(name))
         by_reason: dict[tuple[str, Level], tuple[KafkaError, list[str]]] = {}
         for name, refusal in refusals.items():
             reason = refusal.str(), self._level(name)
