@@ -51,7 +51,6 @@ def test_a_signal_ends_readers_soon_where_no_broker_is_there(
             group.end()
 
 
-@pytest.mark.proof
 def test_a_body_may_take_too_long_and_nothing_is_lost(
     pipeline: Made, database: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import run
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.proof]
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 ROWS = 400
 SMALL = {"snapshot.chunk.bytes": 65_536, "max.batch.size": 50}
 

@@ -138,7 +138,6 @@ def test_the_next_member_begins_behind_what_was_processed(
     assert len(processed) >= 3
 
 
-@pytest.mark.proof
 def test_a_member_that_is_killed_tears_no_transaction(
     pipeline: Made, source: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
