@@ -1,7 +1,7 @@
 """A topic's kind and log.keep → the settings that keep the promise, and those that break it."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from cdc.records.schema import Column, TableName
 from cdc.records.topics import Cleanup
@@ -34,13 +34,20 @@ class TopicTable(Protocol):
         """The columns, those of the key marked."""
 
 
+TopicContent = Literal["changes", "state", "reports"]
+
+
 class WantedTopic(NamedTuple):
-    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist."""
+    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist.
+
+    Topics of ``changes`` alone have as many partitions as the settings say.
+    """
 
     name: str
     partitions: int
     cleanup: Cleanup
     recorded: bool = False
+    content: TopicContent = "changes"
 
 
 def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:

@@ -120,7 +120,7 @@ class LogTopics:
 
     def ensure_report_topics(self) -> None:
         """The same for what sinks and the daemon say of themselves; the newest state is kept."""
-        status = WantedTopic(status_topic(self._prefix), 1, "compact")
+        status = WantedTopic(status_topic(self._prefix), 1, "compact", content="reports")
         self._ensure([status], STATUS_CONFIG, keep_ms=0)
         self._ensure_channel(runs_topic(self._prefix), self._keep_ms)
 
@@ -304,7 +304,7 @@ class LogTopics:
 
     def _write_down(self, names: Iterable[str], *, made: bool = True) -> None:
         """Write to the log which topics are made by us; what has that is one of them."""
-        own = WantedTopic(made_topic(self._prefix), 1, "compact")
+        own = WantedTopic(made_topic(self._prefix), 1, "compact", content="state")
         if own.name not in self._admin.describe([own.name]):
             for name, error in self._make([own], STATE_CONFIG, 0).items():
                 raise log_error(error, "creating a topic", f"topic {name}")

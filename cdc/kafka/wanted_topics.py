@@ -32,7 +32,7 @@ START_OVER: Final = "start over: millrace drop --yes --topics, then millrace run
 def state_topics(prefix: str) -> list[WantedTopic]:
     """Those of progress, schemas and tables."""
     names = [named(prefix) for named in (progress_topic, schema_topic, table_topic)]
-    return [WantedTopic(name, 1, "compact") for name in names]
+    return [WantedTopic(name, 1, "compact", content="state") for name in names]
 
 
 def topics_beside(settings: CaptureSettings) -> list[WantedTopic]:
@@ -41,7 +41,7 @@ def topics_beside(settings: CaptureSettings) -> list[WantedTopic]:
     has_dead_letters = settings.errors_dead_letter_include_list or oversized == "dead_letter"
     names = [dead_letter_topic(prefix)] if has_dead_letters else []
     names += [claim_topic(prefix)] if oversized == "claim_check" else []
-    return [WantedTopic(name, 2, "compact") for name in names]
+    return [WantedTopic(name, 2, "compact", content="state") for name in names]
 
 
 def data_config(kafka: LibraryOptions) -> dict[str, str]:
@@ -127,8 +127,19 @@ def topic_mismatches(
     if existing.partitions != wanted.partitions:
         yield (
             f"topic {wanted.name} has {existing.partitions} partitions, not {wanted.partitions}",
+            _repartition(wanted, existing, servers),
+        )
+
+
+def _repartition(wanted: WantedTopic, existing: TopicDescription, servers: str) -> str:
+    """What mends a number of partitions: Kafka makes it larger only, and then keys have moved."""
+    if wanted.recorded:
+        return (
             "keys have moved between partitions: start over with a new topic "
             "(millrace drop --yes --topics, then millrace run)"
-            if wanted.recorded
-            else f"delete the topic, or set topic.partitions = {existing.partitions} under [log]",
         )
+    if wanted.content == "changes":
+        return f"delete the topic, or set topic.partitions = {existing.partitions} under [log]"
+    delete = f"kafka-topics --bootstrap-server {servers} --delete --topic {wanted.name}"
+    anew = f"run {delete}, and let the next start make it"
+    return anew if wanted.content == "reports" else f"where no daemon ran yet, {anew}; {START_OVER}"

@@ -4,6 +4,7 @@ As elsewhere, only committed records are seen, up to the last stable offset of t
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Generic
 
 from confluent_kafka import Message
@@ -11,6 +12,9 @@ from confluent_kafka import Message
 from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.log.state import StateReader
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
+
+_MessageMark = tuple[int, tuple[int, int], bytes | None]
+"""A message's offset, time and key."""
 
 
 class NewMessages:
@@ -20,16 +24,39 @@ class NewMessages:
         self._client = client
         self._topic = topic
         self._end = 0
+        self._last: _MessageMark | None = None
+        """The last message that was read: another topic of that name has another one there."""
 
     def read(self, begin_again: Callable[[], None]) -> Iterator[Message]:
         """The messages; ``begin_again`` is called first where it is another topic of that name."""
         reader = PartitionReader(self._client, self._topic)
         low, stop = reader.bounds()
-        if stop < self._end:
-            self._end = 0
-            begin_again()
-        yield from reader.read(max(low, self._end), stop)
-        self._end = stop
+        if stop == self._end:
+            return
+        last, start = self._last, max(low, self._end)
+        if last is not None:
+            start = max(low, last[0])
+        with closing(reader.read(start, stop)) as messages:
+            if stop > self._end and (last is None or _mark(next(messages, None)) == last):
+                yield from self._noted(messages, stop)
+                return
+        begin_again()
+        self._end, self._last = 0, None
+        yield from self._noted(reader.read(low, stop), stop)
+
+    def _noted(self, messages: Iterator[Message], stop: int) -> Iterator[Message]:
+        """The messages; once all of them were taken, the next ones are those behind them."""
+        last = self._last
+        for message in messages:
+            last = _mark(message)
+            yield message
+        self._end, self._last = stop, last
+
+
+def _mark(message: Message | None) -> _MessageMark | None:
+    if message is None:
+        return None
+    return message.offset() or 0, message.timestamp(), message.key()
 
 
 class NewestRecords(Generic[StateRecord]):

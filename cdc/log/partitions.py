@@ -9,7 +9,7 @@ end is reached by a record, or an end, at or behind it.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -114,7 +114,7 @@ class PartitionReader:
             return 0
         return max(0, first.offset)
 
-    def read(self, start: int, stop: int) -> Iterator[Message]:
+    def read(self, start: int, stop: int) -> Generator[Message]:
         """Committed records from ``start`` until before ``stop``."""
         if start >= stop:
             return

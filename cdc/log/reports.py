@@ -307,12 +307,11 @@ class _ReportTopics:
         ignored: dict[str, Any] = {"error_cb": lambda _error: None}
         config = {**options.producer_options({**kafka, **_PRODUCER}, None), **ignored}
         self._producer = options.client(Producer, config, kafka)  # it connects meanwhile
-        reader = ReportReader(kafka, prefix, while_waiting)
-        if not reader.has_topic():
+        self._reader = ReportReader(kafka, prefix, while_waiting)
+        if not self._reader.has_topic():
             if settings.captures_itself:  # the daemon makes them, if this is the log's name
                 raise LogMissingError(f"there is no topic {self._status}")
             LogTopics(settings, while_waiting).ensure_report_topics()
-        self._written = reader.read()
 
     def write(self, key: bytes, report: StateReport | None) -> None:
         """Write a state, or that there is none any more."""
@@ -326,13 +325,12 @@ class _ReportTopics:
         if tables is None:
             return
         reports = {report.key: report for report in tables}
+        written = self._reader.read()  # the topic may have been made again since the last run
         for report in reports.values():
-            if not self._written.has(report):
-                self._written.take(report)
+            if not written.has(report):
                 self.write(report.key, report)
-        for before in self._written.of_sink(sink):
+        for before in written.of_sink(sink):
             if before.key not in reports:
-                self._written.drop(before.key)
                 self.write(before.key, None)
 
     def add_run(self, report: StateReport) -> None:

@@ -156,6 +156,6 @@ def _committed_us(message: Message, before: LastRecord | None) -> int:
     try:
         envelope = json.loads(value)
         source = envelope.get("payload", envelope)["source"]
-        return int(source.get("ts_us") or source["ts_ms"] * 1_000)
+        return int(source.get("ts_us") or source["ts_ms"] * 1_000) or written_us
     except (ValueError, KeyError, TypeError, AttributeError):
         return written_us  # it isn't JSON, or was transformed

@@ -6,6 +6,7 @@ partitions stay, and are counted.
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -233,5 +234,5 @@ def _warn(table: TableName, reason: str, partitions: int) -> None:
         table=str(table),
         partitions=partitions,
         reason=reason,
-        remedy=f"millrace snapshot --reset {table}",
+        remedy=f"millrace snapshot --reset {shlex.quote(str(table))}",
     )

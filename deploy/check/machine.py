@@ -1,6 +1,7 @@
 """This machine → room for what is spilled, who may read secrets, and what crosses the network."""
 
 import errno
+import shlex
 import shutil
 import socket
 import stat
@@ -77,7 +78,7 @@ def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult
             yield part.warning(
                 "modes of files",
                 f"everybody on this machine may read {file}, which may have secrets",
-                f"chmod o-rwx {file}",
+                f"chmod o-rwx {shlex.quote(str(file))}",
             )
     if not open_files:
         yield part.ok("modes of files", f"{len(files)} files, none of which everybody may read")

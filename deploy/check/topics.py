@@ -106,9 +106,10 @@ class _TopicsCheck:
         return Level.WARNING if name in self.spared else Level.FAILURE
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
-        own = [*state_topics(self.prefix), WantedTopic(made_topic(self.prefix), 1, "compact")]
+        made = WantedTopic(made_topic(self.prefix), 1, "compact", content="state")
+        own = [*state_topics(self.prefix), made]
         yield from (_RequestedTopic(topic, STATE_CONFIG, 0) for topic in own)
-        status = WantedTopic(status_topic(self.prefix), 1, "compact")
+        status = WantedTopic(status_topic(self.prefix), 1, "compact", content="reports")
         yield _RequestedTopic(status, STATUS_CONFIG, 0)
         for name, operations in self._channels():
             topic = WantedTopic(name, 1, "delete")
@@ -206,11 +207,21 @@ class _TopicsCheck:
         except ConfigError:
             return  # told above
         asked = [new_topic(topic, copies, config, keep) for topic, config, keep, *_ in new]
-        refusals = {
-            name: refusal
-            for name, refusal in self.probe.refusals(asked).items()
-            if refusal.code() != KafkaError.TOPIC_ALREADY_EXISTS  # made since they were listed
-        }
+        refusals = self.probe.refusals(asked)
+        existing = [
+            name
+            for name, refusal in refusals.items()
+            if refusal.code() == KafkaError.TOPIC_ALREADY_EXISTS
+        ]
+        refusals = {name: refusals[name] for name in refusals.keys() - {*existing}}
+        hidden = self._hidden(existing)
+        for name in hidden:
+            unseen = LogAccessError(
+                f"topic {name} exists, and the user may not see it",
+                where=self.probe.servers,
+                remedy=grants(self.probe.servers, self.prefix, [name], _TOPIC_OPERATIONS),
+            )
+            yield part.of_error("rights to topics", unseen, self._level(name))
         by_reason: dict[tuple[str, Level], tuple[KafkaError, list[str]]] = {}
         for name, refusal in refusals.items():
             reason = refusal.str(), self._level(name)
@@ -220,7 +231,7 @@ class _TopicsCheck:
             error = log_error(refusal, "creating topics (validated only)", where)
             level = Level.UNKNOWN if is_passing(refusal) else at_worst
             yield part.of_error("creating topics", error, level)
-        if not refusals:
+        if not refusals and not hidden:
             yield part.ok(
                 "creating topics", f"{len(asked)} would be made" if asked else "none is new"
             )
@@ -229,6 +240,11 @@ class _TopicsCheck:
             why = f"because {len(asked)} topics don't exist yet: rights to them can't be asked for"
             remedy = "run `millrace check` again behind the first start"
             yield part.unknown("rights to new topics", why, remedy)
+
+    def _hidden(self, existing: list[str]) -> list[str]:
+        """Those of the topics that brokers don't list; others were made since they were listed."""
+        listed = self.probe.cluster().topics if existing else {}
+        return [name for name in existing if name not in listed]
 
 
 def _names(names: list[str]) -> str:

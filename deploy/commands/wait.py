@@ -14,6 +14,7 @@ from cdc.errors import (
     SourceUnreachableError,
 )
 from cdc.lines import Lines
+from cdc.postgres.captured import captured_tables
 from cdc.postgres.checks.soon import connect_soon
 from cdc.postgres.connection import bounded, query
 from cdc.records.position import Lsn
@@ -48,6 +49,7 @@ class SourceEnd(NamedTuple):
     """Where the source's WAL ends, up to where it is durable, and which cluster's it is.
 
     On a standby they are what it has replayed, and what it has received; its timeline isn't known.
+    ``captured`` are the tables that the daemon takes, once it has seen them.
     """
 
     written: Lsn
@@ -55,6 +57,7 @@ class SourceEnd(NamedTuple):
     system_identifier: str
     is_standby: bool
     timeline: int | None = None
+    captured: frozenset[str] = frozenset()
 
 
 def wait(
@@ -80,8 +83,7 @@ def wait(
     watched = Watched(settings, sinks, max(1.0, seconds(timeout)))
     instant, end = _instant(settings, lsn, now=now)
     _require_this_history(settings, watched.progress(), end)
-    timeline = end.timeline if end is not None else None
-    while lacking := _lacking(watched, instant, timeline, deadline):
+    while lacking := _lacking(watched, instant, end, deadline):
         lasting = [each for each in lacking if each.outlook is not Outlook.LATER]
         if lasting or time.monotonic() > deadline:
             raise _not_shown(settings, instant, lasting or lacking, timeout)
@@ -90,11 +92,12 @@ def wait(
 
 
 def _lacking(
-    watched: Watched, instant: Lsn, timeline: int | None, deadline: float
+    watched: Watched, instant: Lsn, end: SourceEnd | None, deadline: float
 ) -> list[Lacking]:
     """What doesn't show the instant; brokers that are silent to the end are lacking, too."""
+    timeline, captured = (end.timeline, end.captured) if end is not None else (None, frozenset())
     try:
-        return watched.lacking(instant, timeline)
+        return watched.lacking(instant, timeline, captured)
     except LogUnreachableError as error:
         if time.monotonic() < deadline:
             raise
@@ -148,9 +151,14 @@ def _source_end(settings: Settings) -> SourceEnd:
         bounded(connection, PATIENCE_S),  # the server may stop after it has let us in
     ):
         ((written, flushed, identifier, is_standby, timeline),) = query(connection, _SOURCE)
+        # Without lossless, a table is new to the log with its first change.
+        capture = settings.capture
+        tables = captured_tables(connection, capture) if capture.lossless else []
     # A standby that restores WAL from an archive has received none.
     ends = Lsn.parse(written), Lsn.parse(flushed or written)
-    return SourceEnd(*ends, identifier, is_standby, int(timeline, 16) if timeline else None)
+    captured = frozenset(str(table.name) for table in tables)
+    on = int(timeline, 16) if timeline else None
+    return SourceEnd(*ends, identifier, is_standby, on, captured)
 
 
 def _require_this_history(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from cdc.errors import LogAccessError, LogMissingError, MillraceError
+from cdc.errors import LogAccessError, LogFormatError, LogMissingError, MillraceError
 from cdc.kafka.grants import grants
 from cdc.lines import Lines
 from cdc.log.offsets import log_missing
@@ -41,8 +41,7 @@ from sinks.run.wanted import CapturedTables, names_in_log, newest_schemas
 
 _SINKS_WAIT_S: Final = 1.0
 """How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
-
-
+_ASK_AGAIN: Final = "ask again; if it stays so, find out what delays the brokers: millrace check"
 _READING: Final = ("DESCRIBE", "READ")
 _MAKING: Final = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
@@ -123,6 +122,8 @@ def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, Millrac
     except LogAccessError as error:
         allow = grants(servers, prefix, [name], _READING)
         return Reports(), LogAccessError(error.what, where=error.where, remedy=allow)
+    except LogFormatError as error:  # a newer Millrace reports by now
+        return Reports(), error
     missing = LogMissingError(
         f"no run can report: there is no topic {name}, which the daemon makes when it starts",
         where=f"bootstrap.servers {servers}",
@@ -137,14 +138,19 @@ def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, Millrac
 def _sink(asked: Questions[Any], settings: Settings, name: str) -> SinkStatus | None:
     """A sink's own state, once the log has answered; without its answer some is missing."""
     log = only_answer(asked, "log", _SINKS_WAIT_S)
-    progress, states, captured = None, list[TableState](), CapturedTables.of((), {})
     if isinstance(log, LogAnswer):
-        progress, states, captured = log.progress, log.states, log.captured
+        return _sink_beside(settings, name, log)
+    nothing = LogAnswer(None, [], {}, CapturedTables.of((), {}), Reports(), {})
+    sink = _sink_beside(settings, name, nothing)
+    return None if sink is None else sink.model_copy(update={"expected": None})
+
+
+def _sink_beside(settings: Settings, name: str, log: LogAnswer) -> SinkStatus | None:
+    """A sink's own state, beside the log's."""
     if name == "search":
-        return search_status(settings, progress, states, captured)
-    reports = log.reports.of_sink(name) if isinstance(log, LogAnswer) else []
-    reported = [each.table for each in reports]
-    return lakehouse_status(settings, progress, states, captured, reported)
+        return search_status(settings, log.progress, log.states, log.captured)
+    reported = [each.table for each in log.reports.of_sink(name)]
+    return lakehouse_status(settings, log.progress, log.states, log.captured, reported)
 
 
 def _status(settings: Settings, answers: dict[str, Any]) -> Status:
@@ -194,7 +200,12 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     last = reports.ended.get((sink.sink, "merge"))
     sink_lag = sink.sink_lag
     if last is not None:
-        sink_lag = worst(_with_missing(tables, sink.expected, log.states))
+        late = Lag(unknown="the log has answered too late", remedy=_ASK_AGAIN)
+        missing = sink.expected
+        sink_lag = late if missing is None else worst(_with_missing(tables, missing, log.states))
+    if sink.is_read and last is not None and last.run == sink.run:
+        # Of joined documents, and of indexes that are being loaded, the run alone knows.
+        sink = sink.model_copy(update={"failed": {**last.failed, **sink.failed}})
     if not sink.is_read and last is not None:
         told = {"run": last.run, "tables": last.tables, "failed": last.failed}
         cut = str(last.cut.commit_lsn) if last.cut is not None else None

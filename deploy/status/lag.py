@@ -149,18 +149,25 @@ class SinkLags:
             lacks_us = None if source is None else self.newest_missing_us(source)
             if source is None or lacks_us is None:
                 return None
-            is_newer = source.cut is not None and (table.cut is None or source.cut > table.cut)
+            is_newer = _is_newer(source, table)
+            if is_newer and not source.cut_ts_us:
+                return None
             newest_us = max(newest_us, lacks_us, source.cut_ts_us if is_newer else 0)
         return newest_us
 
     def _newest_us(self, table: TableReport) -> int:
         missing = (last.ts_us for _, offset, last in self._last_of(table) if last.offset >= offset)
-        return max(missing, default=0)
+        return max((max(ts_us, 1) for ts_us in missing), default=0)
 
     def _unknown(self, table: TableReport) -> str:
         """Why nobody knows what it lacks; empty where that is known."""
         sources = [self._reports.tables.get(("lakehouse", name)) for name in table.made_of]
         reasons = [self._unknown(source) for source in sources if source is not None]
+        reasons += [
+            f"nobody has reported when the cut of {source.table} was committed"
+            for source in sources
+            if source is not None and _is_newer(source, table) and not source.cut_ts_us
+        ]
         reasons += [
             f"topic {topic}: {why}"
             for topic, offset, last in self._last_of(table)
@@ -178,6 +185,11 @@ class SinkLags:
     def _reached_us(self, table: TableReport) -> int:
         run = self._reports.ended.get((table.sink, "merge"))
         return run.cut_ts_us if run is not None and has_reached(run, table) else 0
+
+
+def _is_newer(source: TableReport, table: TableReport) -> bool:
+    """Whether a derived table is at a cut that what is made of it doesn't have."""
+    return source.cut is not None and (table.cut is None or source.cut > table.cut)
 
 
 def has_reached(run: RunReport, table: TableReport) -> bool:

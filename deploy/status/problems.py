@@ -1,5 +1,6 @@
 """What the parts say → what somebody has to do something about, each with its remedy."""
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -95,7 +96,7 @@ def _of_capture(
 
 def _of_table(table: TableStatus) -> Iterator[Problem]:
     part = f"table {table.table}"
-    again = f"millrace snapshot --reset {table.table}"
+    again = f"millrace snapshot --reset {shlex.quote(table.table)}"
     if table.doubt:
         word = "set aside" if table.set_aside else "doubtful"
         # The daemon looks for itself whether it can go on, but not whether rows can be written.
@@ -126,7 +127,7 @@ def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
     for drop in sink.drops:
         if drop.needs_word:
             what = f"{drop.table} is gone at the source, and its rows stay: {drop.held}"
-            remedy = f"millrace merge {sink.sink} --accept-drop {drop.table}"
+            remedy = f"millrace merge {sink.sink} --accept-drop {shlex.quote(drop.table)}"
             yield Problem(part=f"{sink.sink}, {drop.name}", what=what, remedy=remedy)
 
 

@@ -72,10 +72,13 @@ class Watched:
         """How far the log is."""
         return self._progress.read()
 
-    def lacking(self, instant: Lsn, timeline: int | None = None) -> list[Lacking]:
+    def lacking(
+        self, instant: Lsn, timeline: int | None = None, captured: Collection[str] = ()
+    ) -> list[Lacking]:
         """What doesn't show the instant; nothing once all of it does.
 
         An instant of a ``timeline`` that the log isn't on yet doesn't compare with its positions.
+        Of tables that are ``captured`` and new, the log may have nothing yet.
         """
         progress = self.progress()
         if progress is None:
@@ -89,15 +92,18 @@ class Watched:
         reports = self._reports.read().of_log(progress.log)
         states = [each for each in self._states.read().values() if not each.gone_ms]
         newest = newest_schemas(self._schemas.read().values())
-        captured = CapturedTables.of(names_in_log(states), newest)
-        wanted = {sink: self._expected(sink, captured, reports).keys() for sink in self._sinks}
+        in_log = CapturedTables.of(names_in_log(states), newest)
+        wanted = {sink: self._expected(sink, in_log, reports).keys() for sink in self._sinks}
         # Of a table that was never captured nobody knows the key; a sink wants it all the same.
-        names = tuple(str(state.name) for state in states)
-        all_of_them = CapturedTables(names, frozenset(names) - captured.keyless, captured.keyless)
+        unseen = {*captured} - {str(state.name) for state in states}
+        names = (*(str(state.name) for state in states), *unseen)
+        all_of_them = CapturedTables(names, frozenset(names) - in_log.keyless, in_log.keyless)
         sources = {report.source for sink in self._sinks for report in reports.of_sink(sink)}
         for sink in self._sinks:
             sources.update(*self._expected(sink, all_of_them, reports).values())
         lacking = list(_unready(states, sources))
+        unseen_why = "it is new, and the daemon hasn't seen it yet"
+        lacking += [Lacking(f"table {name}", unseen_why) for name in sorted(unseen & sources)]
         is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
         if not is_logged:
             lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))

@@ -1,5 +1,6 @@
 """Configuration → how far the lakehouse and the search indexes are."""
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -129,8 +130,11 @@ class SinkStatus(BaseModel):
     running: RunReport | None = None
     last_run: RunReport | None = None
     tables: int = 0
-    expected: dict[str, frozenset[str]] = {}
-    """The derived tables that there are to be, each with the captured tables that it is made of."""
+    expected: dict[str, frozenset[str]] | None = {}
+    """The derived tables that there are to be, each with the captured tables that it is made of.
+
+    None: the log, which says that, hasn't answered before the sink was asked.
+    """
     failed: dict[str, str] = {}
     finished: bool = True
     keep_left_s: float | None = None
@@ -166,7 +170,7 @@ class SinkStatus(BaseModel):
             else:
                 text += f"go with the first merge after {time_text(drop.due_ms)} UTC"
                 if drop.needs_word:
-                    text += f" that you give --accept-drop {drop.table}: {drop.held}"
+                    text += f" that you give --accept-drop {shlex.quote(drop.table)}: {drop.held}"
                 elif drop.held:
                     text += f", but stay as long as this holds: {drop.held}"
             yield text

@@ -3,6 +3,7 @@
 For people and for metrics: ``millrace status`` and the health endpoints.
 """
 
+import shlex
 from datetime import UTC, datetime
 
 from pydantic import BaseModel
@@ -165,7 +166,7 @@ def _doubt_text(table: TableStatus) -> str:
         text += f"\n{what} at the source, seen {time_text(table.gone_since_ms)}"
     if table.gone_partitions:
         text += f"\nhas rows of {table.gone_partitions} dropped partitions"
-        text += f": millrace snapshot --reset {table.table} lets go of them"
+        text += f": {_again(table)} lets go of them"
     if table.ended_partitions:
         text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted, "
         text += table.ended_waits
@@ -173,8 +174,12 @@ def _doubt_text(table: TableStatus) -> str:
         word = "SET ASIDE" if table.set_aside else "DOUBTFUL"
         text += f"\n{word} since {time_text(table.doubtful_since_ms)}: {table.doubt}"
     if table.not_reread:
-        text += f"\nnot read again, {table.not_reread}: millrace snapshot --reset {table.table}"
+        text += f"\nnot read again, {table.not_reread}: {_again(table)}"
     return text
+
+
+def _again(table: TableStatus) -> str:
+    return f"millrace snapshot --reset {shlex.quote(table.table)}"
 
 
 def time_text(ms: int) -> str:

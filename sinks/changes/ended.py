@@ -6,6 +6,7 @@ columns of its key. What it has otherwise than in their order can't be told, and
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -124,8 +125,8 @@ def _column(name: str, bound: Bound, end: RowsEnd, shape: TableShape) -> BoundCo
     raise SinkError(
         f"rows of a partition go by {name}, which isn't in the key",
         where=f"table {shape.table}",
-        remedy=f"millrace snapshot --reset {shape.table}; then remove the derived table, so that "
-        "the next run rebuilds it",
+        remedy=f"millrace snapshot --reset {shlex.quote(str(shape.table))}; then remove the"
+        " derived table, so that the next run rebuilds it",
     )
 
 

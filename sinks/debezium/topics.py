@@ -6,6 +6,7 @@ plan. The plan keeps them, so that a run that was begun is finished or repeated 
 records, read the same way. docs/decisions/0012-debezium-topics.md.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -325,5 +326,6 @@ def _forgotten(name: str, table: TablePlan, where: str) -> LogForgottenError:
         where=where,
         remedy=f"{'remove its Delta table, ' if table.base else ''}have Debezium take a snapshot "
         "of the table once more (a signal), then "
-        f"`millrace merge lakehouse --accept-gap {name}` begins with what the topic has",
+        f"`millrace merge lakehouse --accept-gap {shlex.quote(name)}` begins with what the topic"
+        " has",
     )

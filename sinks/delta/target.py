@@ -1,6 +1,7 @@
 """The lakehouse, as a target of runs: its derived tables, each of which is a Delta table."""
 
 import json
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -171,7 +172,8 @@ class LakehouseTarget(Target):
         if name in self._options.accepted_gaps:
             return (again if table.base else table).model_copy(update={"lacks": lacks})
         if forgotten.can_mark:
-            forgotten.error.remedy = f"`millrace merge lakehouse --accept-gap {name}` {remedy}"
+            command = f"millrace merge lakehouse --accept-gap {shlex.quote(name)}"
+            forgotten.error.remedy = f"`{command}` {remedy}"
         return None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:

@@ -1,6 +1,7 @@
 """A topic that a real Debezium wrote → what a plan keeps of it, which no state record tells."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Self
@@ -47,13 +48,14 @@ class MemberDoubt(BaseModel):
 
     def remedy(self, name: str, source: str, signals: str | None) -> str:
         """What to do; ``signals`` is the connector's table of them (signal.data.collection)."""
-        collections = json.dumps({"data-collections": [source], "type": "incremental"})
-        row = f"('reread-{self.since}', 'execute-snapshot', '{collections}')"
+        data = json.dumps({"data-collections": [source], "type": "incremental"})
+        text = data.replace("'", "''")
+        row = f"('reread-{self.since}', 'execute-snapshot', '{text}')"
         signal = f"INSERT INTO {signals or SIGNAL_TABLE} VALUES {row}"  # noqa: S608 (for people)
         return (
             f"have Debezium read the table once more: {signal}; the merge that has all of that ends"
             " the doubt. Where the rows are right, such as for a column that was added without a"
-            f" default: millrace merge lakehouse --accept-doubt {name}"
+            f" default: millrace merge lakehouse --accept-doubt {shlex.quote(name)}"
         )
 
     def and_then(self, later: "MemberDoubt") -> "MemberDoubt":

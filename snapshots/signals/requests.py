@@ -7,6 +7,7 @@ start would come by it again.
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -167,7 +168,8 @@ class Requests:
                 signal=signal,
                 table=str(name),
                 reason=state.doubt.reason,
-                remedy=f"once it can be captured: millrace snapshot --reset {name}"
+                remedy="once it can be captured:"
+                f" millrace snapshot --reset {shlex.quote(str(name))}"
                 if state.is_in_log
                 else "it is read by itself once it can be captured",
             )

@@ -34,6 +34,7 @@ SELECT oid::regprocedure::text, has_function_privilege(oid, 'EXECUTE') FROM pg_p
 WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace
   AND proargtypes[2] = 'text'::regtype
 """
+_USAGE: Final = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s"
 _WRITABLE: Final = """
 SELECT has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'INSERT'),
        has_table_privilege(c.oid, 'DELETE')
@@ -157,9 +158,12 @@ def signals_unseen(connection: psycopg.Connection, settings: CaptureSettings) ->
 
 def _create_signals(connection: psycopg.Connection, name: TableName, rights: list[str]) -> str:
     """The SQL that makes a signal table as Debezium describes it."""
-    table, role = sql_names([name]), quote(connection.info.user)
+    table, role, schema = sql_names([name]), quote(connection.info.user), quote(name.namespace)
+    usage = query(connection, _USAGE, [name.namespace])
+    make = "" if usage else f"CREATE SCHEMA {schema}; "
+    use = "" if usage == [(True,)] else f"GRANT USAGE ON SCHEMA {schema} TO {role}; "
     return (
-        f"run CREATE TABLE {table} (id varchar(64) PRIMARY KEY, type varchar(32) NOT"
+        f"run {make}{use}CREATE TABLE {table} (id varchar(64) PRIMARY KEY, type varchar(32) NOT"
         f" NULL, data varchar(2048)); GRANT {', '.join(rights)} ON {table} TO {role};"
     )
 

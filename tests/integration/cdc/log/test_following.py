@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from cdc.kafka.admin import do_nothing
 from cdc.log.following import LastProgress, NewestRecords
@@ -70,7 +71,34 @@ def test_only_what_is_new_of_a_state_topic_is_read_again(
     writer.write([table_record(topic_prefix, state("c")), Record(topic, gone, None, [], 0)])
     writer.commit()
     wait_for(lambda: names() == ["b", "c"])
-    assert [start for start, _ in reads] == [0, first[1]]
+    assert [start for start, _ in reads] == [0, 1]  # from the last record on
+
+
+def test_another_topic_of_that_name_is_read_from_its_beginning(
+    kafka: Kafka, kafka_admin: AdminClient, topic_prefix: str
+) -> None:
+    """Also where it has more records by then than the one before."""
+    options, topic = kafka.client_options(), table_topic(topic_prefix)
+    tables = NewestRecords(StateConsumer(options, do_nothing), topic, TableState)
+
+    def names() -> str:
+        return "".join(sorted(each.table for each in tables.read().values()))
+
+    def made(of: str) -> None:
+        make_topic(kafka, topic, cleanup_policy="compact")
+        writer = opened(kafka, topic_prefix)
+        writer.write(table_record(topic_prefix, state(name)) for name in of)
+        writer.commit()
+
+    made("ab")
+    wait_for(lambda: names() == "ab")
+    for future in kafka_admin.delete_topics([topic]).values():
+        future.result()
+    reader = PartitionReader(StateConsumer(options, do_nothing), topic)
+    wait_for(lambda: not reader.exists())
+    made("cdefg")
+    wait_for(lambda: reader.bounds() == (0, 6))
+    assert names() == "cdefg"
 
 
 def test_progress_goes_on_from_where_it_was_read(

@@ -109,6 +109,26 @@ def test_a_topic_with_other_partitions_is_named_with_both_ways_out(
     assert failures(look(scenes(log={"topic.partitions": 5})())) == []
 
 
+def test_a_topic_of_state_whose_partitions_no_setting_decides_is_to_be_made_again(
+    scenes: Scenes, kafka_admin: AdminClient, topic_prefix: str, intended_topics: set[str]
+) -> None:
+    """As brokers make it that make a topic for whoever names it."""
+    wrong = {progress_topic(topic_prefix), status_topic(topic_prefix)}
+    intended_topics.update(wrong)
+    for name in wrong:
+        make_topic(kafka_admin, name, 3, **{"cleanup.policy": "compact"})
+    scene = scenes()
+    while not wrong <= ClusterProbe(scene().settings.kafka).cluster().topics.keys():
+        time.sleep(0.05)
+    told = [each for each in look(scene()).findings if "has 3 partitions, not 1" in each.found]
+    assert {each.level for each in told} == {Level.FAILURE, Level.WARNING}
+    for finding in told:
+        assert "topic.partitions" not in finding.remedy
+        assert re.search(r"kafka-topics --bootstrap-server \S+ --delete --topic ", finding.remedy)
+        is_failure = finding.level is Level.FAILURE
+        assert ("start over: millrace drop --yes --topics" in finding.remedy) == is_failure
+
+
 def test_a_topic_of_reports_that_is_wrong_or_new_meanwhile_is_no_failure(
     scenes: Scenes, kafka_admin: AdminClient, topic_prefix: str, intended_topics: set[str]
 ) -> None:
@@ -129,6 +149,30 @@ def test_a_topic_of_reports_that_is_wrong_or_new_meanwhile_is_no_failure(
     wrong = [each for each in found if f"topic {status}" in each.found]
     assert {each.level for each in wrong} == {Level.WARNING}
     assert not [each for each in found if each.level is Level.FAILURE]
+
+
+def test_a_topic_that_the_user_may_not_see_is_not_one_that_is_to_be_made(
+    scenes: Scenes,
+    kafka_admin: AdminClient,
+    topic_prefix: str,
+    intended_topics: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without Describe, brokers list as if it weren't there."""
+    name = progress_topic(topic_prefix)
+    intended_topics.add(name)
+    make_topic(kafka_admin, name, 1, **{"cleanup.policy": "compact"})
+    real = ClusterProbe.cluster
+
+    def hiding(probe: ClusterProbe) -> Any:
+        cluster = real(probe)
+        cluster.topics.pop(name, None)
+        return cluster
+
+    monkeypatch.setattr(ClusterProbe, "cluster", hiding)
+    (finding,) = failures(look(scenes()()))
+    assert finding.found == f"topic {name} exists, and the user may not see it"
+    assert "--operation Describe " in finding.remedy
 
 
 def test_copies_that_no_broker_could_be_lost_of_are_refused(scenes: Scenes) -> None:

@@ -123,6 +123,18 @@ CASES: Final = {
         level=Level.WARNING,
         capture={"signal.data.collection": "public.signals"},
     ),
+    "no schema of a signal table": case(
+        "signal table",
+        'the signal table "Ops"."my signals" doesn\'t exist',
+        level=Level.WARNING,
+        capture={"signal.data.collection": "Ops.my signals"},
+    ),
+    "no signal table in a schema without rights": case(
+        "right to write messages",
+        "the signal table ops.signals doesn't exist",
+        "CREATE SCHEMA ops",
+        capture=SIGNALS | {"signal.data.collection": "ops.signals"},
+    ),
     "no signal table for read-only reads": case(
         "signal table",
         "the signal table public.signals doesn't exist: no signal comes by it",

@@ -8,13 +8,18 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from cdc.log.reports import ReportWriter
+from cdc.kafka.sending import send
+from cdc.kafka.topics import LogTopics
+from cdc.log.reports import ReportReader, ReportWriter
 from cdc.records.position import Lsn, Position
 from cdc.records.reports import RunReport, TableReport
 from cdc.records.state import Progress
+from cdc.records.topics import status_topic
 from cdc.settings import Settings
-from deploy.status.collect import collect
+from deploy.status import collect as collecting
+from deploy.status.collect import LogAnswer, collect
 from deploy.status.shown import Outlook, Watched
 from sinks.run.summary import SinkName
 from tests.fixtures.pipeline import RunningPipeline
@@ -119,6 +124,81 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     with ReportWriter(settings, pytest.fail) as reports:
         reports.put(RunReport(sink="lakehouse", started_ms=time.time_ns() // 1_000_000), [])
     assert "no run has brought it yet" in str(lacking(settings, "lakehouse"))
+
+
+def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
+    made: RunningPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lakehouse is asked without the log's word of which tables there are to be."""
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    reported(settings, table(progress), log=progress.log)
+    real = collecting._log
+
+    def late(settings: Settings) -> LogAnswer:
+        answer = real(settings)
+        time.sleep(1.1)
+        return answer
+
+    assert "no run has brought public.keyless yet" in why_unknown(settings)
+    monkeypatch.setattr(collecting, "_SINKS_WAIT_S", 0.1)
+    monkeypatch.setattr(collecting, "_log", late)
+    monkeypatch.setattr(collecting, "PATIENCE_S", 10)
+    assert why_unknown(settings) == "the log has answered too late"
+
+
+def test_a_topic_of_reports_that_is_made_again_gets_tables_that_have_not_moved(
+    made: RunningPipeline, kafka_admin: AdminClient
+) -> None:
+    """While a merge follows the log: it knows what it has reported to the one before."""
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    topic = status_topic(settings.capture.topic_prefix)
+    ended = RunReport(sink="lakehouse", started_ms=1, ended_ms=2, exit_code=0, log=progress.log)
+    reader = ReportReader(settings.kafka, settings.capture.topic_prefix)
+
+    def tables() -> list[TableReport]:
+        deadline = time.monotonic() + 20
+        while not (reports := reader.read()).ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return reports.of_sink("lakehouse")
+
+    with ReportWriter(settings, pytest.fail) as reports:
+        reports.put(ended, [table(progress)])
+        assert len(tables()) == 1
+        for future in kafka_admin.delete_topics([topic]).values():
+            future.result()
+        while reader.has_topic():
+            time.sleep(0.05)
+        LogTopics(settings).ensure_report_topics()
+        while not reader.has_topic():
+            time.sleep(0.05)
+        assert reader.read().ended == {}
+        reports.put(ended, [table(progress)])
+        assert len(tables()) == 1
+
+
+def test_reports_of_a_newer_millrace_hide_nothing_but_the_lags_of_sinks(
+    made: RunningPipeline,
+) -> None:
+    settings, progress = made.settings, made.progress()
+    assert progress is not None
+    reported(settings, table(progress))
+    newer = table(progress).model_copy(update={"format": 2})
+    value = newer.model_dump_json(warnings=False).encode()
+    send(settings.kafka, status_topic(settings.capture.topic_prefix), [(newer.key, value)])
+    assert "no run has reported" in why_unknown(settings)
+    shown = collect(settings)
+    assert "has format 2, a newer one than 1" in "\n".join(map(str, shown.problems))
+    assert {each.table for each in shown.tables} == {"public.keyless", NAME}
+
+
+def test_joined_documents_that_fail_are_a_problem(made: RunningPipeline) -> None:
+    """No plan has them, so that the run's report alone tells."""
+    failed = {"customer_orders": "it is full\n    → free some space"}
+    reported(made.settings, failed=failed, exit_code=31)
+    shown = "\n".join(map(str, collect(made.settings).problems))
+    assert "lakehouse, customer_orders: it is full\n  → free some space" in shown
 
 
 def test_a_run_that_was_announced_and_does_not_come_is_a_problem(made: RunningPipeline) -> None:

@@ -133,6 +133,24 @@ def test_an_idle_source_shows_what_was_merged_long_ago(made: RunningPipeline) ->
         time.sleep(0.3)
 
 
+def test_a_table_that_the_daemon_has_not_seen_yet_is_not_shown(
+    pipeline: Any, database: dict[str, str]
+) -> None:
+    """It looks for new tables every few seconds, and the log is ahead of that."""
+    run(database, "CREATE TABLE orders (id int PRIMARY KEY)")
+    running: RunningPipeline = pipeline(**{"heartbeat.source.interval.ms": 500})
+    daemon = running.catch_up()
+    with ReportWriter(running.settings, pytest.fail) as reports:
+        SmallSink(running).merge(reports)
+    wait(running.config, now=True, timeout="30s")
+    run(database, "CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
+    with pytest.raises(NotShownError, match=r"table public\.fresh: |lakehouse, public\.fresh: "):
+        wait(running.config, now=True, timeout="1s")
+    run(database, "DROP TABLE fresh")
+    wait(running.config, now=True, timeout="30s")
+    running.stop(daemon)
+
+
 def test_a_wait_that_cannot_end_well_says_why_at_once(
     made: RunningPipeline, database: dict[str, str]
 ) -> None:

@@ -114,6 +114,17 @@ def test_joined_documents_lack_what_the_lakehouse_has_since_their_cut_or_lacks_i
     assert SinkLags(_reports(), {}).of(made_of).seconds is None
 
 
+def test_joined_documents_behind_a_cut_of_which_nobody_knows_the_time_lack_something() -> None:
+    """A report that is made again after it was lost doesn't have the time."""
+    made_of = _table("doc", sink="search").model_copy(update={"offsets": {}, "made_of": ("t",)})
+    untimed = _table(cut=8).model_copy(update={"cut_ts_us": 0})
+    lags = SinkLags(_reports(untimed), {})
+    assert lags.newest_missing_us(made_of) is None
+    assert lags.of(made_of).unknown == "nobody has reported when the cut of t was committed"
+    at_eight = made_of.model_copy(update={"cut": _at(8)})
+    assert lags.newest_missing_us(at_eight) == 0
+
+
 def test_what_a_topic_does_not_have_or_does_not_say_is_no_proof_that_nothing_is_missing() -> None:
     at_five = _table(offset=10)
     for last, why in (
@@ -132,8 +143,9 @@ def test_what_a_topic_does_not_have_or_does_not_say_is_no_proof_that_nothing_is_
 
 
 def test_a_change_that_is_missing_is_never_no_lag_however_old_it_says_it_is() -> None:
-    late = {(TOPIC, 0): LastRecord(10, 2 * S)}  # a dead letter that was sent again
-    assert (SinkLags(_reports(_table(cut=5)), late).of(_table(cut=5)).seconds or 0) > 0
+    for ts_us in (2 * S, 0, -1_000):  # a dead letter that was sent again; no time at all
+        late = {(TOPIC, 0): LastRecord(10, ts_us)}
+        assert (SinkLags(_reports(_table(cut=5)), late).of(_table(cut=5)).seconds or 0) > 0
 
 
 def test_a_source_whose_clock_is_ahead_proves_nothing() -> None:

@@ -1,6 +1,7 @@
 """Everything that can be wrong → a problem that says by which command, or SQL, it is mended."""
 
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -24,7 +25,7 @@ from deploy.status.model import Problem, Status
 from deploy.status.problems import found_problems, unanswered
 from deploy.status.sinks import DropStatus, IndexStatus, SinkStatus
 from deploy.status.source import SlotConcern, SourceStatus
-from deploy.status.tables import RequestStatus, TableStatus
+from deploy.status.tables import RequestStatus, TableStatus, state_text
 from sinks.run.wanted import CapturedTables
 from tests.fixtures.made_states import streaming
 
@@ -154,6 +155,16 @@ def test_a_problem_says_what_mends_it(kind: str) -> None:
     assert KINDS[kind]
     for problem in KINDS[kind]:
         assert REMEDY.search(problem.remedy), problem
+
+
+def test_a_name_that_a_shell_reads_otherwise_is_pasted_as_it_is() -> None:
+    name = 'public.it\'s $HOME; "x"'
+    drop = DropStatus(name=name, table=name, policy="delete", due_ms=1, held="", needs_word=True)
+    doubtful = _table(table=name, doubt="why", not_reread="it is too large", gone_partitions=1)
+    dropped = _of_sink(drops=[drop])[-1]
+    again = _told(Status(capture_lag=Lag(seconds=0.0), tables=[doubtful]))[-1]
+    assert shlex.split(dropped.remedy)[-1] == shlex.split(again.remedy)[-1] == name
+    assert state_text(doubtful).count(f"--reset {shlex.quote(name)}") == 2
 
 
 def test_no_kind_of_problem_is_left_out_of_these() -> None:
