@@ -1,9 +1,14 @@
 """Topics and operations on them → the commands that allow these."""
 
 from collections.abc import Iterable
+from typing import Final
 
+from cdc.errors import LogAccessError
 from cdc.lines import Lines
 from cdc.records.topics import OWN_TOPICS
+
+TOPIC_OPERATIONS: Final = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
+"""What Millrace does with a topic of its own, once it is there."""
 
 
 def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable[str]) -> Lines:
@@ -18,6 +23,15 @@ def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable
     command = f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:… {needed}"
     commands = (f"{command} --resource-pattern-type {pattern}" for pattern in patterns)
     return Lines("run" + "".join(f"\n      {each}" for each in commands))
+
+
+def hidden_topic(name: str, servers: str, prefix: str) -> LogAccessError:
+    """Say that a topic is there, and that the user isn't told of it."""
+    return LogAccessError(
+        f"topic {name} exists, and the user may not see it",
+        where=servers,
+        remedy=grants(servers, prefix, [name], TOPIC_OPERATIONS),
+    )
 
 
 def _acl(operation: str) -> str:

@@ -17,6 +17,7 @@ from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
+from cdc.kafka.grants import hidden_topic
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
 from cdc.kafka.sending import send
@@ -45,6 +46,9 @@ from cdc.settings import Settings
 log = structlog.get_logger()
 
 SHOWN_MAX: Final = 20
+_SIGHT_S: Final = 5.0
+"""How long brokers may take to know of a topic that another client has made."""
+_SIGHT_RETRY_S: Final = 0.2
 
 
 class TopicLimits(NamedTuple):
@@ -277,10 +281,20 @@ class LogTopics:
             if error.name() != "TOPIC_ALREADY_EXISTS":
                 raise log_error(error, "creating a topic", f"topic {name}")
         if raced:  # somebody else was faster: it has to be what we would have made
+            self._await_sight([topic.name for topic in raced])
             self._ensure(raced, config, keep_ms)
         for topic in topics:
             if topic.name in unclear:
                 self._claim(topic, config, keep_ms)
+
+    def _await_sight(self, names: list[str]) -> None:
+        """Wait until brokers know of topics that exist; LogAccessError where they never show them."""
+        deadline = time.monotonic() + _SIGHT_S
+        while hidden := set(names) - self._admin.describe(names).keys():
+            if time.monotonic() > deadline:
+                raise hidden_topic(min(hidden), self._admin.servers, self._prefix)
+            self.while_waiting()
+            time.sleep(_SIGHT_RETRY_S)
 
     def _claim(self, topic: WantedTopic, config: Mapping[str, str], keep_ms: int) -> None:
         """Verify a topic that we have made, or somebody else before we were answered."""

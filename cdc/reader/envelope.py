@@ -83,7 +83,7 @@ class Envelopes:
             return _deleted_long_ago(common, table, ts_ms)  # compaction has taken the event
         is_lost = False
         if (claim := headers.get(CLAIM_HEADER)) is not None:
-            whole = self._references.value(Claim.model_validate_json(claim), ts_ms)
+            whole = self._references.value(_claim(claim, where), ts_ms)
             is_lost, value = whole is None, value if whole is None else whole
         envelope = decode_or_refuse(self._decoder, value, "value", where)
         if not isinstance(envelope, dict) or "op" not in envelope or "source" not in envelope:
@@ -221,11 +221,22 @@ def _position(header: bytes | None, where: str) -> RecordPosition | None:
     try:
         return parse_header(header)
     except ValueError:
-        raise LogFormatError(
-            f"a record's header {HEADER} can't be read",
-            where=where,
-            remedy="upgrade this Millrace, if a newer one writes to the log",
-        ) from None
+        raise _bad_header(HEADER, where) from None
+
+
+def _claim(header: bytes, where: str) -> Claim:
+    try:
+        return Claim.model_validate_json(header)
+    except ValidationError:
+        raise _bad_header(CLAIM_HEADER, where) from None
+
+
+def _bad_header(name: str, where: str) -> LogFormatError:
+    return LogFormatError(
+        f"a record's header {name} can't be read",
+        where=where,
+        remedy="upgrade this Millrace, if a newer one writes to the log",
+    )
 
 
 def _commit_time(envelope: Mapping[str, Any]) -> datetime:

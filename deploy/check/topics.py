@@ -10,7 +10,7 @@ from confluent_kafka.admin import ClusterMetadata  # type: ignore[attr-defined]
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.copies import copies_of, too_few
 from cdc.kafka.errors import is_passing, log_error
-from cdc.kafka.grants import grants
+from cdc.kafka.grants import TOPIC_OPERATIONS, grants, hidden_topic
 from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.kafka.probe import ClusterProbe, TopicRights
 from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, WantedTopic
@@ -29,7 +29,6 @@ from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
 
 _SHOWN: Final = 5
-_TOPIC_OPERATIONS: Final = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
 _ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE"})
 """Who may all of that is the brokers' own, or nobody is asked for rights."""
 
@@ -44,7 +43,7 @@ class _RequestedTopic(NamedTuple):
     config: Mapping[str, str]
     keep_ms: int
     is_channel: bool = False
-    operations: frozenset[str] = _TOPIC_OPERATIONS
+    operations: frozenset[str] = TOPIC_OPERATIONS
 
 
 def check_topics(scene: Scene, probe: ClusterProbe, cluster: ClusterMetadata) -> CheckResults:
@@ -120,12 +119,12 @@ class _TopicsCheck:
     def _channels(self) -> Iterator[tuple[str, frozenset[str]]]:
         """Topics of signals, notifications and runs, and what the user has to be allowed there."""
         capture = self.settings.capture
-        yield runs_topic(self.prefix), _TOPIC_OPERATIONS
+        yield runs_topic(self.prefix), TOPIC_OPERATIONS
         # Who sends signals by a topic of the user's own isn't the daemon.
         is_own = capture.signal_topic.startswith(OWN_TOPICS)
-        yield capture.signal_topic, _TOPIC_OPERATIONS - (frozenset() if is_own else {"WRITE"})
+        yield capture.signal_topic, TOPIC_OPERATIONS - (frozenset() if is_own else {"WRITE"})
         if capture.notification_topic is not None:
-            yield capture.notification_topic, _TOPIC_OPERATIONS - {"READ"}
+            yield capture.notification_topic, TOPIC_OPERATIONS - {"READ"}
 
     def _mismatches(
         self,
@@ -216,11 +215,7 @@ class _TopicsCheck:
         refusals = {name: refusals[name] for name in refusals.keys() - {*existing}}
         hidden = self._hidden(existing)
         for name in hidden:
-            unseen = LogAccessError(
-                f"topic {name} exists, and the user may not see it",
-                where=self.probe.servers,
-                remedy=grants(self.probe.servers, self.prefix, [name], _TOPIC_OPERATIONS),
-            )
+            unseen = hidden_topic(name, self.probe.servers, self.prefix)
             yield part.of_error("rights to topics", unseen, self._level(name))
         by_reason: dict[tuple[str, Level], tuple[KafkaError, list[str]]] = {}
         for name, refusal in refusals.items():

@@ -1,6 +1,7 @@
 """Captured tables → topics on a real broker: made as promised, or refused with the remedy."""
 
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, LogUnreachableError, TopicMismatchError
-from cdc.kafka.admin import LogAdmin
+from cdc.kafka.admin import LogAdmin, TopicDescription
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_all
@@ -169,6 +170,27 @@ def test_a_topic_that_exists_when_it_is_asked_for_again_is_verified(
             topics.ensure_data_topics([], [captured("a")])
     made_topics = read_all(chosen.kafka, made_topic(topic_prefix), MadeTopic)
     assert (name in {topic.topic for topic in made_topics}) is is_ours
+
+
+def test_a_topic_that_exists_and_that_nobody_shows_is_named_with_the_command(
+    kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where ACLs let the user create it, and not describe it."""
+    topics = LogTopics(settings(kafka.client_options(), topic_prefix))
+    topics.ensure_state_topics()
+    name = data_topic(topic_prefix, TableName("public", "a"))
+    make_topic(kafka, name)
+    real = LogAdmin.describe
+
+    def describe(admin: LogAdmin, names: Iterable[str]) -> dict[str, TopicDescription]:
+        return {each: topic for each, topic in real(admin, names).items() if each != name}
+
+    monkeypatch.setattr(LogAdmin, "describe", describe)
+    monkeypatch.setattr("cdc.kafka.topics._SIGHT_S", 0.5)
+    with pytest.raises(LogAccessError, match="exists, and the user may not see it") as caught:
+        topics.ensure_data_topics([], [captured("a")])
+    assert name in caught.value.what
+    assert f"--topic {topic_prefix}." in str(caught.value)
 
 
 def test_recorded_partition_count_is_held_against_the_broker(

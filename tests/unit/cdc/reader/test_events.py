@@ -177,6 +177,13 @@ def test_a_record_whose_schema_the_log_lacks_is_refused() -> None:
     assert event.row == {"id": 1}
 
 
+@pytest.mark.parametrize("name", [HEADER, CLAIM_HEADER])
+def test_a_header_of_ours_that_says_nothing_is_refused(name: str) -> None:
+    headers = {HEADER: header(POSITION, 3), name: b"{"}
+    with pytest.raises(LogFormatError, match=f"header {name} can't be read"):
+        read([own("c", {"id": 1})], settings(), headers=headers, columns=("id",))
+
+
 def test_an_operation_is_read_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = MadeRegistry()
     monkeypatch.setattr("cdc.convert.converters.schema_reader", lambda _options: registry.text_of)
