@@ -288,7 +288,7 @@ class LogTopics:
                 self._claim(topic, config, keep_ms)
 
     def _await_sight(self, names: list[str]) -> None:
-        """Wait until brokers know of topics that exist; LogAccessError where they never show them."""
+        """Wait until brokers know of topics that exist; LogAccessError where they never do."""
         deadline = time.monotonic() + _SIGHT_S
         while hidden := set(names) - self._admin.describe(names).keys():
             if time.monotonic() > deadline:
