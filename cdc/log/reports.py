@@ -230,6 +230,8 @@ class ReportWriter:
         self._queue.put(_Queued(None))
 
     def _run(self) -> None:
+        with suppress(Exception):  # so far nothing is lost, and the first report says why
+            self._topics = _ReportTopics(self._settings, self._give_up)  # while the run goes on
         while True:
             messages = self._taken()
             is_last = messages[-1:] == [None]
@@ -312,6 +314,8 @@ class _ReportTopics:
             if settings.captures_itself:  # the daemon makes them, if this is the log's name
                 raise LogMissingError(f"there is no topic {self._status}")
             LogTopics(settings, while_waiting).ensure_report_topics()
+        self._written = self._reader.read()
+        self._is_behind = False
 
     def write(self, key: bytes, report: StateReport | None) -> None:
         """Write a state, or that there is none any more."""
@@ -325,13 +329,15 @@ class _ReportTopics:
         if tables is None:
             return
         reports = {report.key: report for report in tables}
-        written = self._reader.read()  # the topic may have been made again since the last run
+        if self._is_behind:  # the topic may have been made again since the run before
+            self._written = self._reader.read()
         for report in reports.values():
-            if not written.has(report):
+            if not self._written.has(report):
                 self.write(report.key, report)
-        for before in written.of_sink(sink):
+        for before in self._written.of_sink(sink):
             if before.key not in reports:
                 self.write(before.key, None)
+        self._is_behind = True
 
     def add_run(self, report: StateReport) -> None:
         """Add a run to the list."""
