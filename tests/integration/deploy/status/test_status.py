@@ -28,7 +28,7 @@ from deploy.status.patience import PATIENCE_S
 from deploy.status.screen import render
 from tests.faults.test_killed_daemon import SMALL
 from tests.fixtures.command_line import CommandLine
-from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.pipeline import RunningPipeline, is_delayed
 from tests.fixtures.source import run
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -59,7 +59,7 @@ def answered(settings: Settings, **sections: Mapping[str, Any]) -> Status:
     """The status once no part is unknown for the reason that the machine is busy."""
     shown = asked(settings, **sections)
     deadline = time.monotonic() + 30
-    while "no answer within" in problems(shown) and time.monotonic() < deadline:
+    while is_delayed(problems(shown)) and time.monotonic() < deadline:
         shown = asked(settings, **sections)
     return shown
 
@@ -67,7 +67,7 @@ def answered(settings: Settings, **sections: Mapping[str, Any]) -> Status:
 def checked(made: RunningPipeline, typed: CommandLine) -> CompletedProcess[str]:
     """What ``status --check`` says and ends with, once no part is delayed by a busy machine."""
     deadline = time.monotonic() + 30
-    while "no answer within" in (ended := typed(made.config, "status", "--check")).stdout:
+    while is_delayed((ended := typed(made.config, "status", "--check")).stdout):
         assert time.monotonic() < deadline, ended.stdout
     return ended
 
