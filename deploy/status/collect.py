@@ -6,11 +6,12 @@ reason; the rest still shows. What somebody has to do something about comes as a
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import LogAccessError, LogFormatError, LogMissingError, MillraceError
+from cdc.kafka.admin import LogAdmin
 from cdc.kafka.grants import grants
 from cdc.lines import Lines
 from cdc.log.offsets import log_missing
@@ -27,6 +28,7 @@ from cdc.records.topics import (
     schema_topic,
     status_topic,
     table_topic,
+    tables_of,
 )
 from cdc.settings import Settings
 from deploy.asking import Questions
@@ -95,8 +97,6 @@ def _log(settings: Settings) -> LogAnswer:
     if progress is None and settings.captures_itself:
         raise log_missing(prefix, slot, kafka.get("bootstrap.servers", ""))
     states = reader.read_all(table_topic(prefix), TableState)
-    has_sinks = settings.lakehouse is not None or settings.search is not None
-    schemas = reader.read_all(schema_topic(prefix), TableSchema) if has_sinks else []
     dead_letters = read_dead_letters(kafka, dead_letter_topic(prefix), wait)
     reports, unreported = _reports(settings, ReportReader(kafka, prefix, wait))
     if progress is not None:
@@ -105,11 +105,33 @@ def _log(settings: Settings) -> LogAnswer:
         progress,
         states,
         Counter(each.table for each in dead_letters.values() if each.outcome is None),
-        CapturedTables.of(names_in_log(states), newest_schemas(schemas)),
+        _captured(settings, reader, states, wait),
         reports,
         last_records(kafka, missing_from(reports), wait),
         unreported,
     )
+
+
+def _captured(
+    settings: Settings,
+    reader: StateReader,
+    states: Iterable[TableState],
+    wait: Callable[[], None],
+) -> CapturedTables:
+    """The tables of which a sink may make something: a real Debezium's are its topics' names."""
+    prefix = settings.capture.topic_prefix
+    if settings.lakehouse is None and settings.search is None:
+        return CapturedTables.of((), {})
+    if settings.captures_itself:
+        newest = newest_schemas(reader.read_all(schema_topic(prefix), TableSchema))
+        return CapturedTables.of(names_in_log(states), newest)
+    admin = LogAdmin(settings.kafka, wait)
+    partitions = admin.partitions()
+    tables = tables_of(partitions, prefix, settings.capture.captures)
+    offsets = admin.offsets({topic: partitions[topic] for topic in tables.values()})
+    # A topic that never had a record gives no table.
+    written = [name for name, topic in tables.items() if any(end for _, end in offsets[topic])]
+    return CapturedTables.of(map(str, written), {})
 
 
 def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, MillraceError | None]:

@@ -5,11 +5,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from cdc.kafka.admin import LogAdmin
 from cdc.kafka.sending import send
 from cdc.kafka.topics import LogTopics
 from cdc.log.reports import ReportReader, ReportWriter
@@ -18,6 +21,7 @@ from cdc.records.reports import RunReport, TableReport
 from cdc.records.state import Progress
 from cdc.records.topics import status_topic
 from cdc.settings import Settings
+from deploy.local.kafka import Kafka
 from deploy.status import collect as collecting
 from deploy.status.collect import LogAnswer, collect
 from deploy.status.model import Status
@@ -267,3 +271,28 @@ def test_parts_that_accept_and_never_answer_are_unknown_in_time(made: RunningPip
             assert any("unknown, because" in text for text in texts)
             assert shown.sinks[0].lag.seconds is None
             assert took_s < TIME_S
+
+
+def test_a_real_debeziums_topic_that_no_run_has_brought_is_missing(
+    kafka: Kafka, topic_prefix: str, tmp_path: Path
+) -> None:
+    """One that never had a record isn't: no table is made of it."""
+    settings = Settings.model_validate({
+        "preset": "debezium",
+        "source": {},
+        "capture": {"topic.prefix": topic_prefix, "table.exclude.list": "public.left_out"},
+        "kafka": kafka.client_options(),
+        "lakehouse": {"path": str(tmp_path), "topics_written_by": "debezium"},
+    })  # fmt: skip
+    LogTopics(settings).ensure_report_topics()
+    topics = [f"{topic_prefix}.public.{name}" for name in ("orders", "empty", "left_out", "later")]
+    LogAdmin(settings.kafka).create([NewTopic(name, 1, 1) for name in topics])
+    for topic in (topics[0], topics[2]):
+        send(settings.kafka, topic, [(b"{}", b"{}")])
+    brought = TableReport(
+        sink="lakehouse", table=NAME, source=NAME, run=0, offsets={topics[0]: {0: 1}}
+    )
+    reported(settings, brought)
+    assert why_unknown(settings) == ""
+    send(settings.kafka, topics[3], [(b"{}", b"{}")])
+    assert why_unknown(settings) == "no run has brought public.later yet"
