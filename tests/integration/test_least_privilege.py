@@ -128,17 +128,15 @@ def test_a_daemon_has_all_rights_that_it_needs(
         "INSERT INTO app.orders VALUES (3, 'later', 8)",
     )
     made.wait_until_logged(made.wal_end(), daemon)
+    expected = {'{"id":2}': ("streamed", 7), '{"id":3}': ("later", 8)}
+    daemon.wait_until(lambda: orders_of(made) == expected)  # once the table was read again
     again = made.millrace("snapshot", "app.items")
     assert again.returncode == ExitCode.OK, again.stderr
     shown = made.millrace("status")
     assert shown.returncode == ExitCode.OK, shown.stderr
     assert made.stop(daemon) == ExitCode.OK
     assert "the role" not in log_of(made), "it warns of rights that the page gives"
-    rows = state_of([record for record in made.log() if record.topic.endswith("orders")])
-    assert {key: (row["name"], row.get("more")) for key, row in rows.items()} == {
-        '{"id":2}': ("streamed", 7),
-        '{"id":3}': ("later", 8),
-    }
+    assert orders_of(made) == expected
     items = state_of([record for record in made.log() if record.topic.endswith("items")])
     assert items == {'{"id":2}': {"id": 2, "note": "x" * 10_000}}
     assert not any(record.topic.endswith("salaries") for record in made.log())
@@ -248,6 +246,12 @@ def test_a_right_that_is_lost_while_running_shows_with_what_gives_it_back(
     assert "DOUBTFUL" not in status_of(made)
     assert "can't be read" not in status_of(made)
     assert made.stop(daemon) == ExitCode.OK
+
+
+def orders_of(made: RunningPipeline) -> dict[str, tuple[str, int | None]]:
+    """The rows of orders in the log, by their keys."""
+    rows = state_of([record for record in made.log() if record.topic.endswith("orders")])
+    return {key: (row["name"], row.get("more")) for key, row in rows.items()}
 
 
 def status_of(made: RunningPipeline) -> str:
