@@ -53,16 +53,15 @@ class Stopping:
         elif self._event.is_set():
             raise KeyboardInterrupt
         else:
-            self._event.set()
-            self._end_others(number)
+            self.tell(number)
 
-    def _end_others(self, number: int) -> None:
-        """End the readers, too, in whose loops this one runs."""
-        other = getattr(self._previous[number], "__self__", None)
-        while isinstance(other, Stopping):
-            if not other._is_over:  # noqa: SLF001 (its own kind)
-                other._event.set()  # noqa: SLF001
-            other = getattr(other._previous[number], "__self__", None)  # noqa: SLF001
+    def tell(self, number: int) -> None:
+        """End this reader, and those in whose loops it runs: they had the signal before."""
+        if not self._is_over:
+            self._event.set()
+        outer = getattr(self._previous[number], "__self__", None)
+        if isinstance(outer, Stopping):
+            outer.tell(number)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Let who had a signal before have it: this reader has ended behind somebody's back."""
