@@ -21,6 +21,7 @@ from cdc.capture.daemon import Daemon
 from cdc.errors import (
     ConfigError,
     ExitCode,
+    SlotInUseError,
     SourceError,
     SourceUnreachableError,
     TableRefusedError,
@@ -59,6 +60,37 @@ def snapshot(
 ) -> None:
     """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
     names, settings = tables or [], prepare_to_capture("snapshot", config, json=json_log)
+    require_fitting(names, where, resume=resume, reset=reset)
+    beside = is_captured(settings)
+    if beside:
+        require_askable(names, parallel)
+    described = describe(settings, names) if names or beside or dry_run else []
+    if where is not None:
+        check_condition(settings, described, where)
+    if dry_run:
+        print_rich(render_plan(settings, names, described, beside=beside))
+        return
+    if not beside:
+        use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
+        try:
+            if use_daemon(settings, use, *arguments, threads=parallel):
+                raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
+        except SlotInUseError:
+            if not is_captured(settings):
+                raise
+            require_askable(names, parallel)  # a daemon has started in the meantime
+            described = describe(settings, names)
+        else:
+            return
+    with stop_on_signals() as stop:
+        if ask(settings, names, described, stop, where=where, resume=resume, reset=reset):
+            return
+    print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
+    raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def require_fitting(names: Sequence[str], where: str | None, *, resume: bool, reset: bool) -> None:
+    """Raise ConfigError for options that exclude each other."""
     if (where is not None or reset) and (not names or resume):
         raise ConfigError(
             "--where and --reset are for tables that are named, and not for --resume",
@@ -69,32 +101,20 @@ def snapshot(
             "--where and --reset exclude each other: behind a reset all rows have to be read",
             remedy="name tables with one of them",
         )
-    beside = is_captured(settings)
-    if beside and len(names) > NAMES_MAX:
+
+
+def require_askable(names: Sequence[str], parallel: int | None) -> None:
+    """Raise ConfigError for what a daemon can't be asked to do."""
+    if len(names) > NAMES_MAX:
         raise ConfigError(
             f"a daemon runs, and takes {NAMES_MAX:,} tables at once, not {len(names):,}",
             remedy="name fewer of them, and the others in a further call",
         )
-    if beside and parallel is not None:
+    if parallel is not None:
         raise ConfigError(
             "a daemon runs, and reads by as many threads as its configuration says",
             remedy="leave --parallel out; or change snapshot.max.threads, and start it anew",
         )
-    described = describe(settings, names) if names or beside or dry_run else []
-    if where is not None:
-        check_condition(settings, described, where)
-    if dry_run:
-        print_rich(render_plan(settings, names, described, beside=beside))
-        return
-    if beside:
-        with stop_on_signals() as stop:
-            if ask(settings, names, described, stop, where=where, resume=resume, reset=reset):
-                return
-        print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
-    if use_daemon(settings, use, *arguments, threads=parallel):
-        raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 
 def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]:

@@ -21,6 +21,7 @@ from cdc.kafka.admin import LATEST, LogAdmin
 from cdc.kafka.signal_topic import Followed, Follower
 from cdc.kafka.topics import LogTopics
 from deploy.commands.app import app
+from deploy.commands.snapshot_watch import is_captured
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Command
 from tests.fixtures.pipeline import RunningPipeline, read_log
@@ -277,6 +278,23 @@ def test_the_command_asks_the_daemon_that_runs(pipeline: MakePipeline, source: C
     assert command(made, "snapshot", "--resume").exit_code == ExitCode.OK
     assert made.stop(daemon) == 0
     assert [len(of(made, table)) for table in ("item", "pair")] == [1010, 300]
+
+
+@pytest.mark.usefixtures("here", "source")
+def test_the_command_asks_a_daemon_that_starts_at_the_same_time(
+    pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pipeline(**{**SIGNALS, "slot.max.retries": 1})
+    daemon = begin(made)
+    looks = [False]
+    monkeypatch.setattr(
+        "deploy.commands.snapshot.is_captured",
+        lambda settings: looks.pop() if looks else is_captured(settings),
+    )
+    assert command(made, "snapshot", "public.item").exit_code == ExitCode.OK
+    assert not looks
+    assert made.stop(daemon) == 0
+    assert len(of(made, "item")) == 1000
 
 
 @pytest.mark.proof

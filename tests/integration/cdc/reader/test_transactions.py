@@ -1,5 +1,6 @@
 """``changes(transactions=True)``: whole transactions, whatever partitions they are in."""
 
+import itertools
 import signal
 import threading
 import time
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 Made = Callable[..., RunningPipeline]
 Read = list[tuple[int | None, list[ChangeEvent]]]
 ROUND = 60
+LAST = 1_000_000
 
 
 @pytest.fixture
@@ -114,9 +116,14 @@ def test_the_next_member_begins_behind_what_was_processed(
     source.commit()
     made = pipeline(sections={"kafka": {"heartbeat.interval.ms": "100"}})
     daemon = made.catch_up()
-    for number in range(ROUND):
-        source.execute("INSERT INTO t VALUES (%s)", [number])
+    written = itertools.count()
+
+    def write() -> None:
+        source.execute("INSERT INTO t VALUES (%s)", [next(written)])
         source.commit()
+
+    for _ in range(ROUND):
+        write()
     made.wait_until_logged(made.wal_end(), daemon)
     is_over, processed, others = threading.Event(), list[int](), list[int]()
 
@@ -126,7 +133,7 @@ def test_the_next_member_begins_behind_what_was_processed(
             for transaction in stream:
                 is_over.set()
                 others.extend(change.row["id"] for change in transaction)
-                if others[-1] == ROUND - 1:
+                if others[-1] == LAST:
                     return
 
     other = threading.Thread(target=go_on)
@@ -137,8 +144,11 @@ def test_the_next_member_begins_behind_what_was_processed(
                 other.start()
             if len(processed) >= 3:
                 time.sleep(0.2)
+                write()  # there is more for the other, however late its turn comes
+    source.execute("INSERT INTO t VALUES (%s)", [LAST])
+    source.commit()
     other.join(60)
-    assert processed + others == list(range(ROUND))
+    assert processed + others == [*range(next(written)), LAST]
     assert len(processed) >= 3
 
 

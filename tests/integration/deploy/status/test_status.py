@@ -126,6 +126,7 @@ def test_a_stack_that_is_broken_says_how_and_never_that_nothing_is_missing(
     made: RunningPipeline, typed: CommandLine
 ) -> None:
     daemon, settings = made.catch_up(), made.settings
+    daemon.wait_until(lambda: answered(settings).capture_lag.seconds is not None)
     nowhere = f"127.0.0.1:{reserve_port()}"
 
     unmerged = answered(settings)
@@ -249,7 +250,9 @@ def test_a_first_snapshot_is_no_daemon_that_has_ended(
         "CREATE TABLE orders (id int PRIMARY KEY, t text)",
         "INSERT INTO orders SELECT i, repeat('x', 500) FROM generate_series(1, 20000) i",
     )
-    made: RunningPipeline = pipeline(**{"snapshot.rows.per.second.max": 2_000})
+    made: RunningPipeline = pipeline(
+        **{"snapshot.rows.per.second.max": 1_000, "snapshot.chunk.bytes": 1 << 20}
+    )
     made.start()
     deadline = time.monotonic() + 60
     shown = answered(made.settings)
