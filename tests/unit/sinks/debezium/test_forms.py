@@ -7,7 +7,6 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.records.connect import DECIMAL, Schema, Type
-from cdc.settings.modes import ValueModes
 from cdc.values import codec
 from sinks.changes.types import spark_type
 from sinks.debezium.described import declared_column
@@ -48,15 +47,16 @@ def shape(schema: Schema | None) -> object:
     return schema.type, schema.name, parameters, shape(schema.items)
 
 
-@pytest.mark.parametrize(("text", "modes"), list(product(TYPES, MODES)))
-def test_a_type_is_read_as_it_is_written(text: str, modes: ValueModes) -> None:
+@pytest.mark.parametrize("text", TYPES)
+def test_a_type_is_read_as_it_is_written(text: str) -> None:
     column = declared_column("c", text)
-    found = codec(column, modes)
-    ours = form_of(column, modes)
-    theirs = shape(found.schema if found else None)
-    if column.type in {"vector", "halfvec"} and ours is not None:
-        ours = replace(ours, items=found.schema.items if found else None)
-    assert shape(ours) == theirs
+    for modes in MODES:
+        found = codec(column, modes)
+        ours = form_of(column, modes)
+        theirs = shape(found.schema if found else None)
+        if column.type in {"vector", "halfvec"} and ours is not None:
+            ours = replace(ours, items=found.schema.items if found else None)
+        assert shape(ours) == theirs, modes
 
 
 def test_a_type_that_a_run_remembers_is_read_as_the_one_that_was_told() -> None:
