@@ -46,9 +46,8 @@ from deploy.check.result import Area, CheckResult, Level, Unanswered
 from deploy.check.runner import DEADLINE_S
 from deploy.check.scene import Scene, SlotBefore
 from deploy.check.tables import check_tables
+from deploy.status.lag import SKEW_S_MAX
 
-SKEW_S_MAX: Final = 2.0
-"""Clocks that differ by more make every lag wrong."""
 _SESSION: Final = {
     "default_transaction_read_only": "on",
     "statement_timeout": "5s",
