@@ -1,5 +1,6 @@
 """[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
 
+import json
 import os
 import secrets
 import shutil
@@ -123,7 +124,8 @@ def _names(
             "names",
             f"derived table {table.name} has other columns of these names, whatever their case:"
             f" {names} get __2 behind",
-            f'give them names: [[lakehouse.tables]] source = "{table.source}", rename = {{ … }}',
+            f"give them names: [[lakehouse.tables]] source = {json.dumps(table.source)},"
+            " rename = { … }",
         )
     if not taken:
         yield part.ok("names", f"{len(derived)} derived tables, each with names of its own")

@@ -39,7 +39,8 @@ from cdc.postgres.connection import (
     query,
 )
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import quote, server_address
+from cdc.postgres.failures import server_address
+from cdc.records.sql_names import quote
 from cdc.records.state import Phase
 from cdc.settings import LibraryOptions
 from deploy.check.result import Area, CheckResult, Level, Unanswered
