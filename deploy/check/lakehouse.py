@@ -37,9 +37,9 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
             yield part.unknown(requirement, why, remedy)
     else:
         yield from check_standing(part, scene, lakehouse)
-    tables = scene.tables.get()
     if not settings.captures_itself:
         return  # their names are in the topics alone
+    tables = scene.tables.get()
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
