@@ -1,7 +1,7 @@
 """Topics that a real Debezium wrote, as the last run has read them → what a check says of them."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def scene(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> Callable[[], Scene
 
 
 @pytest.fixture
-def topic(kafka: Kafka, topic_prefix: str) -> Iterator[str]:
+def topic(kafka: Kafka, topic_prefix: str) -> str:
     """A topic of a table, with a record."""
     name = f"{topic_prefix}.{NAME}"
     made(kafka, name)
