@@ -9,47 +9,18 @@ from typing import Any
 import pytest
 
 from cdc.errors import ExitCode
-from cdc.records.schema import TableName
-from cdc.records.state import Doubt
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.result import CheckResult, Level
 from deploy.check.scene import CapturedLog
 from sinks.run.owner import application
-from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunOutcome
-from tests.fixtures.checks import NO_KAFKA, described, scenes_of
-from tests.fixtures.made_states import streaming, table_state
-from tests.fixtures.spark import at, column, table_schema
+from tests.fixtures.checks import NO_KAFKA, described, left_plan, scenes_of, stuck_log
+from tests.fixtures.made_states import streaming
+from tests.fixtures.spark import at
 
 NAME = "public.t"
-V1 = table_schema("p", "t", column("id", "int4", 1, number=1), column("n", "int8", number=2))
-V2 = table_schema(
-    "p", "t", column("id", "int4", number=1), column("n", "int8", 1, number=2), version=2
-).model_copy(update={"since": str(at(30))})
-STUCK = Doubt(reason="the key has other columns", since_ms=1, replaces=True, refused="too large")
 Check = Callable[..., CheckResult]
-
-
-def plan(**more: Any) -> RunPlan:
-    """The plan of a run that has made the table."""
-    table = TablePlan(
-        source=NAME,
-        topic=f"t.{NAME}",
-        start={0: 5},
-        end={0: 5},
-        next={0: 5},
-        after=at(20),
-        base=0,
-        first_version=1,
-        schema_version=1,
-        applied_version=1,
-        events=0,
-        fresh_ms=1,
-    ).model_copy(update=more)
-    return RunPlan(
-        run=3, prefix="t", log="one", cut=at(20), cut_ts_us=1, ts_ms=1, tables={NAME: table}
-    )
 
 
 def commit(lake: Path, run: int = 3) -> Path:
@@ -68,7 +39,7 @@ def lake(tmp_path: Path) -> Path:
     """A lakehouse that one run has written."""
     path = tmp_path / "lake"
     plans = lakehouse_plans(str(path), pytest.fail)
-    plans.start(plan())
+    plans.start(left_plan())
     plans.finish(RunOutcome(run=3, ts_ms=1, failed={}))
     commit(path)
     return path
@@ -130,8 +101,7 @@ def test_a_history_of_a_table_without_a_key_is_what_a_run_refuses(found: Check) 
 
 
 def test_another_key_whose_rows_nobody_reads_again_is_what_a_run_refuses(found: Check) -> None:
-    state = table_state(TableName.parse(NAME), doubt=STUCK)
-    log = CapturedLog(streaming(at(35)), {NAME: state}, {NAME: (V1, V2)})
+    log = stuck_log()
     line = found("derived tables", log)
     assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.SINK)
     assert line.found.startswith("the key of public.t has changed")
