@@ -11,6 +11,7 @@ A doubt that the stream has raised waits for the next check, which comes at once
 settles all that is known.
 """
 
+import shlex
 import time
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -176,10 +177,8 @@ class CatalogCheck:
         for finding in inspection.findings:
             name, state = finding.watched.state.name, finding.watched.state
             before = self._tables.states.get(name)
-            is_as_it_was = before and (before.oid, before.fingerprint) == (
-                state.oid,
-                state.fingerprint,
-            )
+            was = state.oid, state.fingerprint
+            is_as_it_was = before and (before.oid, before.fingerprint) == was
             # It began to be read meanwhile, or the stream has told of later DDL.
             begin = Position(reached.epoch, inspection.wal_begin, INDEX_MAX)
             is_outdated = self._tables.schemas.is_outdated(finding.described, begin)
@@ -334,7 +333,7 @@ class CatalogCheck:
                     "a doubtful table isn't read again",
                     table=str(name),
                     reason=obstacle,
-                    remedy=f"millrace snapshot --reset {name}",
+                    remedy=f"millrace snapshot --reset {shlex.quote(str(name))}",
                 )
             records += refused
         return records

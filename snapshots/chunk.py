@@ -6,6 +6,7 @@ from whoever may send signals: what is sent is written anew (cdc/postgres/checks
 https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
+import shlex
 from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Final, NamedTuple, Self
@@ -175,12 +176,13 @@ def describe(
             for leaf in table.leaves
         }
     if not table.is_chunked:
+        again = f"millrace snapshot {shlex.quote(str(table.name))}"
         blocking = "ask for a snapshot of type blocking; or " if table.identifying_columns else ""
         raise TableRefusedError(
             "it can't be read while it is streamed, which takes a key (or a replica identity by an"
             " index), a heap, and a publication that has UPDATE and DELETE",
             where=f"table {table.name}",
-            remedy=f"{blocking}stop the daemon, and run millrace snapshot {table.name}",
+            remedy=f"{blocking}stop the daemon, and run {again}",
         )
     return DescribedTable(table, versions)
 

@@ -5,11 +5,11 @@ from typing import Final
 
 import structlog
 
-from cdc.postgres.failures import quote
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import is_readable_name
+from cdc.records.sql_names import quote
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.tables import Joined, Tables

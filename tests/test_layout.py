@@ -59,7 +59,7 @@ ALLOWED: Final = {
     "deploy": SETTINGS | {"cdc.convert", "sinks"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
-    "deploy.check": {"cdc", "deploy.asking", "deploy.commands", "sinks"},
+    "deploy.check": {"cdc", "deploy.asking", "deploy.commands", "deploy.status", "sinks"},
     "deploy.status": CONTRACT | {"cdc.kafka", "cdc.postgres", "deploy.asking", "sinks"},
     "deploy.commands": {"cdc", "compaction", "deploy.status", "sinks", "snapshots"},
     "deploy.reading": RECORDS | {"cdc.reader", "cdc.settings", "deploy.commands"},

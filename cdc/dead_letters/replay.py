@@ -6,6 +6,7 @@ later follows in the stream), or as deleted if it is gone: so nothing newer is u
 nor in what is derived from it. One without a key is an event of its own, and is sent as it was.
 """
 
+import shlex
 import time
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -253,7 +254,7 @@ def _as_it_was(
 
 
 def _read_again(dead_letter: DeadLetter) -> str:
-    return f"read the table again: millrace snapshot {dead_letter.table}"
+    return f"read the table again: millrace snapshot {shlex.quote(dead_letter.table)}"
 
 
 def _ignored(reason: str) -> list[Record]:

@@ -1,5 +1,6 @@
 """A row message in its transaction → Change: the reference form of what happened to one row."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from cdc.errors import TableRefusedError
 from cdc.records.bounds import EndedRows
 from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.schema import TableSchema
+from cdc.records.sql_names import sql_names
 from cdc.wal.messages import ABSENT, Relation, Row, Value
 
 __all__ = [
@@ -97,9 +99,10 @@ def filled(new: Row, old: Row, *, old_is_key: bool) -> Row:
 
 def no_key(schema: TableSchema) -> TableRefusedError:
     """The error for a replica identity that doesn't cover the record's key."""
+    again = f"millrace snapshot {shlex.quote(str(schema.name))}"
     return TableRefusedError(
         "an old row came without its key: the replica identity doesn't cover it",
         where=f"table {schema.name}",
-        remedy=f"ALTER TABLE {schema.name} REPLICA IDENTITY DEFAULT (or FULL); then read it again,"
-        f" since what the WAL has by now stays without: millrace snapshot {schema.name}",
+        remedy=f"ALTER TABLE {sql_names([schema.name])} REPLICA IDENTITY DEFAULT (or FULL); then"
+        f" read it again, since what the WAL has by now stays without: {again}",
     )

@@ -12,6 +12,7 @@ from typing import Final
 from cdc.errors import TableRefusedError
 from cdc.events.changes import Operation
 from cdc.records.schema import Column, TableName
+from cdc.records.sql_names import sql_names
 from cdc.records.topics import Adjustment
 from cdc.settings.modes import ColumnModes, EventModes, Patterns, ValueModes
 from cdc.wal.messages import ReplicaIdentity
@@ -87,7 +88,7 @@ def rekeyed(
         raise TableRefusedError(
             "message.key.columns names columns that old rows come without",
             where=f"table {table}",
-            remedy=f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+            remedy=f"ALTER TABLE {sql_names([table])} REPLICA IDENTITY FULL",
         )
     return tuple(
         column.model_copy(

@@ -63,6 +63,14 @@ def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
     )
 
 
+def versions_by_table(schemas: Iterable[TableSchema]) -> dict[str, tuple[TableSchema, ...]]:
+    """The versions of each table, ascending."""
+    versions: dict[str, tuple[TableSchema, ...]] = {}
+    for schema in sorted(schemas, key=lambda schema: schema.version):
+        versions[str(schema.name)] = (*versions.get(str(schema.name), ()), schema)
+    return versions
+
+
 class LogReader:
     """The log's state and offsets, read again at each call; for one run, as its LogAdmin is.
 
@@ -90,10 +98,7 @@ class LogReader:
         states = reader.read_all(table_topic(prefix), TableState)
         states = [state for state in states if state.is_in_log]
         tables = {str(table.name): table for table in states}
-        versions = reader.read_all(schema_topic(prefix), TableSchema)
-        schemas: dict[str, tuple[TableSchema, ...]] = {}
-        for schema in sorted(versions, key=lambda schema: schema.version):
-            schemas[str(schema.name)] = (*schemas.get(str(schema.name), ()), schema)
+        schemas = versions_by_table(reader.read_all(schema_topic(prefix), TableSchema))
         partitions = [
             (table.topic, number) for table in states for number in range(table.partitions)
         ]

@@ -5,6 +5,7 @@ publication made later is missing for every change written before it.
 https://www.postgresql.org/docs/current/sql-createpublication.html
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -23,10 +24,11 @@ from cdc.lines import Lines, on_one_line
 from cdc.postgres import catalog
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import quote, server_address
+from cdc.postgres.failures import server_address
 from cdc.postgres.fingerprints import fingerprints
 from cdc.postgres.ownership import comment_statement
 from cdc.records.schema import Column, TableName, is_readable_name
+from cdc.records.sql_names import quote
 from cdc.settings import CaptureSettings
 
 log = structlog.get_logger()
@@ -354,7 +356,9 @@ def _remedy(
     else:
         if wanted - published:
             lines.append(add_statement(name, wanted - published))
-            names = " ".join(on_one_line(str(name)) for name in sorted(wanted - published))
+            names = " ".join(
+                shlex.quote(on_one_line(str(name))) for name in sorted(wanted - published)
+            )
             lines.append(f"-- if captured before: millrace snapshot {names}")
         if published - wanted:
             lines.append(_alter(name, "DROP", published - wanted))

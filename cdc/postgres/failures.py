@@ -28,6 +28,7 @@ from cdc.errors import (
 )
 from cdc.lines import Lines
 from cdc.records.schema import TableName
+from cdc.records.sql_names import quote, sql_names
 
 _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
     (
@@ -157,24 +158,6 @@ _TEXT_FIELDS: Final = (
 )
 
 
-_RESERVED: Final = """
-all analyse analyze and any array as asc asymmetric authorization binary both case cast check
-collate collation column concurrently constraint create cross current_catalog current_date
-current_role current_schema current_time current_timestamp current_user default deferrable desc
-distinct do else end except false fetch for foreign freeze from full grant group having ilike in
-initially inner intersect into is isnull join lateral leading left like limit localtime
-localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
-references returning right select session_user similar some symmetric system_user table
-tablesample then to trailing true union unique user using variadic verbose when where window
-with
-"""
-RESERVED_WORDS: Final = frozenset(_RESERVED.split())
-"""Those of PostgreSQL 14 to 18 that are names in quotes alone.
-
-https://www.postgresql.org/docs/current/sql-keywords-appendix.html
-"""
-
-
 class RefusedError(Exception):
     """The server refuses something; without an SQLSTATE the connection broke."""
 
@@ -278,21 +261,6 @@ def blaming(key: str | None) -> Iterator[None]:
         what = f"PostgreSQL refuses {key}: {error.what}"
         remedy = f"correct {key} in [capture], or grant what it needs to the role in [source]"
         raise ConfigError(what, where=error.where, remedy=remedy) from error
-
-
-def quote(name: str) -> str:
-    """A name as SQL wants it, also in a line that the user can paste."""
-    if re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in RESERVED_WORDS:
-        return name
-    if not name.isprintable():  # a line break would end the line
-        units = (c if c.isprintable() and c != "\\" else f"\\+{ord(c):06X}" for c in name)
-        return 'U&"' + "".join(units).replace('"', '""') + '"'
-    return '"' + name.replace('"', '""') + '"'
-
-
-def sql_names(names: Iterable[TableName]) -> str:
-    """Tables' names as SQL wants them in such a line."""
-    return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)
 
 
 def alter_identity(names: Iterable[TableName], identity: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 
 from cdc.postgres.connection import query
-from cdc.postgres.failures import quote
+from cdc.records.sql_names import quote
 from cdc.settings import CaptureSettings
 
 _COMMENT: Final = """

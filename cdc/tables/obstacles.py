@@ -7,6 +7,7 @@ whose rows no record can be made is read again by the next start of the process,
 nothing else tells that the row, or the configuration, is another by now.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
@@ -288,8 +289,8 @@ def _warn(table: TableName, error: MillraceError) -> None:
     if not isinstance(error, TableRefusedError):
         again = (
             f"mend the row, or name the table in {_DEAD_LETTERS}; then run: millrace snapshot"
-            f" --reset {table}; or start again, where doubt.policy, doubt.reread.bytes.max and"
-            " settings of snapshots let the table be read by itself"
+            f" --reset {shlex.quote(str(table))}; or start again, where doubt.policy,"
+            " doubt.reread.bytes.max and settings of snapshots let the table be read by itself"
         )
         remedy = f"{remedy}; or {again}" if remedy else again
     log.warning(

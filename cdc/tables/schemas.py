@@ -5,6 +5,7 @@ and neither is in the stream: what the log has of these rows is to be read again
 https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 """
 
+import shlex
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -315,7 +316,7 @@ class SchemaVersions:
                 " one's own gives",
                 table=name,
                 columns=altered,
-                remedy=f"stop the daemon, and run millrace snapshot {name}",
+                remedy=f"stop the daemon, and run millrace snapshot {shlex.quote(name)}",
             )
             return []
         in_key = {column.name for version in (before, schema) for column in version.key}

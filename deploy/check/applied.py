@@ -1,22 +1,51 @@
-"""A sink's last plan, and the log → whether the next run goes on from there, by its own check."""
+"""A sink's last plan, and the log → whether the next run goes on from there, by its own checks."""
 
-from cdc.errors import LogForgottenError
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from cdc.errors import LogForgottenError, MillraceError
+from cdc.log.offsets import LogState
 from deploy.check.result import Area
 from deploy.check.runner import CheckResults
-from deploy.check.scene import Scene
-from sinks.run.plan import RunPlan, require_same_log
+from deploy.check.scene import CapturedLog, Scene
+from sinks.run.drops import not_read_again
+from sinks.run.owner import changed_kinds
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, require_same_log
+
+APPLIED: Final = "applied so far"
+DERIVED: Final = "derived tables"
 
 
 def applied_of_log(part: Area, scene: Scene, last: RunPlan) -> CheckResults:
     """Whether what stands in a sink is of the log that there is."""
-    requirement, log = "applied so far", scene.log.get()
+    log = scene.log.get()
     if log is None:
         why = "because nobody can tell which log there is"
-        yield part.unknown(requirement, why, "run `millrace check` where Kafka answers")
+        yield part.unknown(APPLIED, why, "run `millrace check` where Kafka answers")
         return
     try:
         require_same_log(last, log.progress.log if log.progress is not None else "")
     except LogForgottenError as error:
-        yield part.of_error(requirement, error)
+        yield part.of_error(APPLIED, error)
     else:
-        yield part.ok(requirement, f"run {last.run}, up to {last.where}")
+        yield part.ok(APPLIED, f"run {last.run}, up to {last.where}")
+
+
+def goes_on_with_tables(
+    part: Area, scene: Scene, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
+) -> CheckResults:
+    """Whether the next run takes each derived table from where the last one has left it."""
+    log = scene.log.get() if wanted else CapturedLog(None, {})
+    if log is None:
+        yield part.unknown(DERIVED, "because nobody can tell what the log has of them")
+        return
+
+    def refused() -> Iterator[MillraceError]:
+        yield from changed_kinds(before, wanted).values()
+        if log.progress is not None:
+            in_log = {name: state for name, state in log.states.items() if state.is_in_log}
+            state = LogState(log.progress, in_log, {**log.schemas}, {}, {})
+            yield from not_read_again(before, state, wanted).values()
+
+    found = f"the next run goes on with each of {len(wanted)}"
+    yield from part.of_errors(DERIVED, refused(), found)

@@ -1,26 +1,27 @@
 """[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
-from cdc.errors import ConfigError, MillraceError, SinkError
+from cdc.errors import ConfigError, SinkError
 from cdc.postgres.described import TableDescription
 from cdc.settings.lakehouse import LakehouseSettings
-from deploy.check.applied import applied_of_log
+from deploy.check.applied import APPLIED, DERIVED
 from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene, captured_of
+from deploy.check.standing import DELTA, check_standing
 from sinks.changes.derived import Derived, local_path
-from sinks.run.owner import foreign_tables, require_same_writer
-from sinks.run.plans import LocalFiles, lakehouse_plans, require_lock, require_owner
+from sinks.run.plans import LocalFiles, require_lock, require_owner
 from sinks.run.wanted import lakehouse_tables
 
-_APPLIED: Final = "applied so far"
 _PROBE: Final = ".millrace-check-"
+_ONLY_SPARK: Final = "run `millrace merge lakehouse` once, which tries it"
 
 
 def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
@@ -31,12 +32,14 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
         return
     yield part.tried("writing", partial(_writes, lakehouse))
     if local_path(lakehouse.path) is None:
-        yield part.unknown(_APPLIED, "because only Spark reaches it")
+        why, remedy = f"because only Spark reaches {lakehouse.path}", _ONLY_SPARK
+        for requirement in (APPLIED, DELTA, DERIVED):
+            yield part.unknown(requirement, why, remedy)
     else:
-        yield from _applied(part, scene, lakehouse)
-    tables = scene.tables.get()
+        yield from check_standing(part, scene, lakehouse)
     if not settings.captures_itself:
         return  # their names are in the topics alone
+    tables = scene.tables.get()
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
@@ -50,7 +53,7 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     if folder is None:
         return Unanswered(
             f"because only Spark reaches {location}, and this starts none",
-            "see that the first `millrace merge lakehouse` succeeds",
+            _ONLY_SPARK,
         )
     require_owner(location)
     require_lock(location)
@@ -76,36 +79,6 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
 
 
-def _applied(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> CheckResults:
-    """Whether runs of this log may go on from what stands there, as they look at it."""
-    prefix, is_own = scene.settings.capture.topic_prefix, scene.settings.captures_itself
-    try:
-        last = lakehouse_plans(lakehouse.path, _no_session).last()
-        if last is not None:
-            require_same_writer(last, "lakehouse", prefix, lakehouse.topics_written_by)
-    except MillraceError as error:
-        yield part.of_error(_APPLIED, error)
-        return
-    if last is not None and is_own:
-        yield from applied_of_log(part, scene, last)
-    else:
-        yield part.ok(_APPLIED, "nothing yet" if last is None else f"run {last.run}")
-    tables = scene.tables.get()
-    if tables is None or not is_own:
-        return
-    begun = [name for name, table in last.all_tables.items() if table.base] if last else []
-    try:
-        derived, _ = lakehouse_tables(lakehouse, captured_of(tables), begun)
-    except ConfigError:
-        return  # which is told of their names
-    found = "no table of somebody else's is in the way"
-    yield from part.of_errors("Delta tables", foreign_tables(derived, last, prefix), found)
-
-
-def _no_session() -> NoReturn:
-    raise AssertionError("a lakehouse on this machine is looked at without Spark")
-
-
 def _names(
     part: Area, lakehouse: LakehouseSettings, tables: list[TableDescription]
 ) -> CheckResults:
@@ -123,7 +96,8 @@ def _names(
             "names",
             f"derived table {table.name} has other columns of these names, whatever their case:"
             f" {names} get __2 behind",
-            f'give them names: [[lakehouse.tables]] source = "{table.source}", rename = {{ … }}',
+            f"give them names: [[lakehouse.tables]] source = {json.dumps(table.source)},"
+            " rename = { … }",
         )
     if not taken:
         yield part.ok("names", f"{len(derived)} derived tables, each with names of its own")

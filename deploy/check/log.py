@@ -17,9 +17,11 @@ from cdc.kafka.copies import copies_of
 from cdc.kafka.errors import is_access, is_passing, log_error
 from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.kafka.probe import RELEASE_MIN, SUFFIX, ClusterProbe
+from cdc.log.offsets import versions_by_table
 from cdc.log.state import last_progress, read_all
+from cdc.records.schema import TableSchema
 from cdc.records.state import TableState
-from cdc.records.topics import progress_topic, table_topic
+from cdc.records.topics import progress_topic, schema_topic, table_topic
 from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import CapturedLog, Scene
 from deploy.check.topics import check_topics
@@ -95,7 +97,8 @@ class _Log:
         progress = last_progress(self.kafka, progress_topic(self.prefix), capture.slot_name)
         states = read_all(self.kafka, table_topic(self.prefix), TableState)
         by_table = {str(state.name): state for state in states}
-        self.scene.log.settle(CapturedLog(progress, by_table, is_behind_slot))
+        schemas = versions_by_table(read_all(self.kafka, schema_topic(self.prefix), TableSchema))
+        self.scene.log.settle(CapturedLog(progress, by_table, schemas, is_behind_slot))
         if progress is None:
             return f"nothing under topic.prefix {self.prefix} yet"
         in_log = sum(state.is_in_log for state in states)

@@ -1,10 +1,13 @@
 """What the parts of a check share: the settings, and what one of them finds out for the others."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import SlotState
+from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
 from cdc.settings import Settings
 from deploy.check.runner import Awaited
@@ -22,6 +25,8 @@ class CapturedLog(NamedTuple):
 
     progress: Progress | None
     states: dict[str, TableState]
+    schemas: Mapping[str, tuple[TableSchema, ...]] = MappingProxyType({})
+    """Of each table all versions, ascending."""
     is_behind_slot: bool = True
     """Whether it was read behind the slot; otherwise nobody can compare the two."""
 

@@ -10,9 +10,11 @@ from opensearchpy import OpenSearch, OpenSearchException, TransportError
 from cdc.errors import MillraceError, SinkError
 from cdc.postgres.described import TableDescription
 from cdc.settings import SearchSettings
-from deploy.check.applied import applied_of_log
+from deploy.check.applied import APPLIED, applied_of_log, goes_on_with_tables
 from deploy.check.result import Area, CheckResult, Unanswered
 from deploy.check.scene import Scene, captured_of
+from deploy.status.sinks import left_tables
+from sinks.run.wanted import CapturedTables, wanted_in_search
 from sinks.search.client import blocked, check, connect, explain, server
 from sinks.search.documents import Aliases, aliases, fields_of
 from sinks.search.indexes import TableIndex, flat
@@ -76,23 +78,25 @@ class _Search:
             yield part.of_error("names of indexes", error)
         if not named.refused:
             yield part.ok("names of indexes", f"{len(named.by_name)} indexes, each with its own")
-        yield from self._applied(named)
+        yield from self._applied(named, captured)
         yield from self._fields(keyed)
         yield part.tried("shards", partial(self._shards, health, named))
 
-    def _applied(self, named: Aliases) -> Iterator[CheckResult]:
+    def _applied(self, named: Aliases, captured: CapturedTables) -> Iterator[CheckResult]:
         """Whether runs of this log may go on from what stands there, as they look at it."""
-        settings, requirement = self.scene.settings, "applied so far"
-        prefix = settings.capture.topic_prefix
+        prefix = self.scene.settings.capture.topic_prefix
         try:
-            last = Ledger(self.client, self.settings.index_prefix, prefix).run().plan
+            record = Ledger(self.client, self.settings.index_prefix, prefix).run()
         except MillraceError as error:
-            yield self.part.of_error(requirement, error)
+            yield self.part.of_error(APPLIED, error)
         else:
-            if last is None:
-                yield self.part.ok(requirement, "nothing yet")
+            if record.plan is None:
+                yield self.part.ok(APPLIED, "nothing yet")
             else:
-                yield from applied_of_log(self.part, self.scene, last)
+                yield from applied_of_log(self.part, self.scene, record.plan)
+            before = left_tables(record.plan, record.outcome)
+            wanted = wanted_in_search(self.settings, captured)
+            yield from goes_on_with_tables(self.part, self.scene, before, wanted)
         found = "no index of somebody else's is in the way"
         yield from self.part.of_errors("indexes of others", self._strangers(named, prefix), found)
 

@@ -39,16 +39,16 @@ from cdc.postgres.connection import (
     query,
 )
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import quote, server_address
+from cdc.postgres.failures import server_address
+from cdc.records.sql_names import quote
 from cdc.records.state import Phase
 from cdc.settings import LibraryOptions
 from deploy.check.result import Area, CheckResult, Level, Unanswered
 from deploy.check.runner import DEADLINE_S
 from deploy.check.scene import Scene, SlotBefore
 from deploy.check.tables import check_tables
+from deploy.status.lag import SKEW_S_MAX
 
-SKEW_S_MAX: Final = 2.0
-"""Clocks that differ by more make every lag wrong."""
 _SESSION: Final = {
     "default_transaction_read_only": "on",
     "statement_timeout": "5s",

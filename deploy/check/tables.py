@@ -13,8 +13,9 @@ from cdc.lines import Lines
 from cdc.postgres.checks.preflight import refused_tables
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
-from cdc.postgres.failures import alter_identity, server_address, sql_names
+from cdc.postgres.failures import alter_identity, server_address
 from cdc.records.schema import TableName
+from cdc.records.sql_names import sql_names
 from cdc.settings import CaptureSettings
 from cdc.tables.planned import check_events
 from cdc.values.types import is_listed

@@ -31,10 +31,11 @@ from cdc.log.state import last_progress, read_all
 from cdc.postgres import slot
 from cdc.postgres.captured import drop_publication, may_drop_publication, publication_exists
 from cdc.postgres.connection import System, connect, connect_replication, identify, query
-from cdc.postgres.failures import quote, server_address
+from cdc.postgres.failures import server_address
 from cdc.postgres.ownership import is_own
 from cdc.records.made_topics import MadeTopic
 from cdc.records.schema import TableName
+from cdc.records.sql_names import quote
 from cdc.records.topics import (
     claim_topic,
     dead_letter_topic,
@@ -286,6 +287,7 @@ def _topics(settings: Settings) -> list[Item]:
 def _lakehouse(settings: Settings) -> list[Item]:
     lakehouse = settings.require_lakehouse()
     from sinks.changes.derived import derived_tables, local_path, table_path
+    from sinks.changes.names import quoted_path
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
 
@@ -313,7 +315,10 @@ def _lakehouse(settings: Settings) -> list[Item]:
             for path in [*tables, plans]
             if path.exists() or path.is_symlink()
         ),
-        *(Item(f"{name} in Spark's catalog", why=f"DROP TABLE {name};") for name in names),
+        *(
+            Item(f"{name} in Spark's catalog", why=f"DROP TABLE {quoted_path(name)};")
+            for name in names
+        ),
     ]
 
 

@@ -21,6 +21,8 @@ from deploy.status.tables import seconds_text
 
 PROOF_S: Final = 15.0
 """A proof is too old after so long, or after two heartbeats, whichever is longer."""
+SKEW_S_MAX: Final = 2.0
+"""Clocks that differ by more make every lag wrong."""
 _HEARTBEATS: Final = "set heartbeat.source.interval.ms = 10000 in [capture], and restart the daemon"
 _SILENT: Final = (
     "let millrace run go on; if it does, its log and millrace check say what keeps it from the"
@@ -93,11 +95,11 @@ def capture_lag(
 def _proof_age(ts_us: int, age_max_s: float) -> Lag:
     """The age of the newest proof, unless it is too old to be one, or from the future."""
     age_s = time.time() - ts_us / 1e6 if ts_us else math.inf
-    if age_s < -PROOF_S:
+    if age_s < -SKEW_S_MAX:
         ahead = f"the source's clock is {seconds_text(-age_s)} ahead of this machine's"
         return Lag(unknown=ahead, remedy="let both machines take their time from one source (NTP)")
     if age_s <= age_max_s:
-        return Lag(seconds=max(0.0, age_s))
+        return Lag(seconds=max(_LEAST_S, age_s))
     since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
     return Lag(unknown=f"nothing has come from the source {since}", remedy=_SILENT)
 

@@ -220,7 +220,7 @@ def lakehouse_status(
     last = plans.last()
     outcome = plans.outcome(last) if last else None
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
-    tables = _tables(last, outcome)
+    tables = left_tables(last, outcome)
     begun = [name for name, table in tables.items() if table.base]
     derived, _ = lakehouse_tables(lakehouse, captured, begun)
     wanted = wanted_in_lakehouse(lakehouse, derived)
@@ -267,7 +267,7 @@ def _drops(
     ]
 
 
-def _tables(plan: RunPlan | None, outcome: RunOutcome | None) -> dict[str, TablePlan]:
+def left_tables(plan: RunPlan | None, outcome: RunOutcome | None) -> dict[str, TablePlan]:
     """The derived tables as the last plan has left them, or is about to."""
     if plan is None:
         return {}

@@ -158,6 +158,16 @@ def without_unfit(
     return kept, out
 
 
+def require_keyless_kind(derived: Derived) -> None:
+    """Raise ConfigError where a table without a key is one whose rows are followed by it."""
+    if derived.kind == "history" or derived.marks_deletes:
+        raise ConfigError(
+            f"{derived.source} has no key, by which a row could be followed",
+            where="[[lakehouse.tables]]",
+            remedy='leave out kind = "history" and deletes = "mark" for it',
+        )
+
+
 def _require_different(tables: Iterable[Derived]) -> None:
     """Refuse tables with one path, or that would have one name in the catalog."""
     by_path: dict[str, str] = {}

@@ -54,3 +54,8 @@ def quoted(name: str) -> str:
     """A column's name as part of an SQL expression."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def quoted_path(name: str) -> str:
+    """A table's name in Spark's catalog, below its schemas, as SQL wants it."""
+    return ".".join(map(quoted, name.split(".")))

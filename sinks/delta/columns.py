@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField
 
 from cdc.errors import SinkError
 from cdc.settings.drops import COLUMN_POLICY
-from sinks.changes.names import COLUMN_ID
+from sinks.changes.names import COLUMN_ID, quoted
 from sinks.changes.shape import DerivedField
 from sinks.changes.types import widens
 
@@ -201,7 +201,7 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
                 raise SinkError(
                     f"constraint {constraint} of the table speaks of column {step.name}, which "
                     "the source has renamed or dropped",
-                    remedy=f"ALTER TABLE … DROP CONSTRAINT {constraint}",
+                    remedy=f"ALTER TABLE … DROP CONSTRAINT {quoted(constraint)}",
                 )
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from cdc.errors import SinkError
 from sinks.changes.derived import Derived
-from sinks.changes.names import quoted
+from sinks.changes.names import quoted, quoted_path
 from sinks.delta.columns import TableColumns
 from sinks.delta.readers import MAPPING
 from sinks.run.owner import application
@@ -231,7 +231,7 @@ def register(target: DerivedDeltaTable) -> None:
     """Give the table its name in the catalog; raises SinkError if another one has it."""
     if target.derived.catalog is None:
         return
-    name = ".".join(map(quoted, target.derived.catalog.split(".")))
+    name = quoted_path(target.derived.catalog)
     location = str(target.log().dataPath().toString())
     escaped = location.replace("\\", "\\\\").replace("'", "\\'")
     try:

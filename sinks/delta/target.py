@@ -18,7 +18,7 @@ from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.records.state import Gap
 from cdc.settings import LakehouseSettings
-from sinks.changes.derived import Derived, local_path
+from sinks.changes.derived import Derived, local_path, require_keyless_kind
 from sinks.changes.generations import require_one
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
@@ -213,7 +213,7 @@ class LakehouseTarget(Target):
             archived = read_archive(spark, self._configured(table.replay).path, table.topic)
         with read(archived) as changes:
             if not changes.versions[-1].key:
-                _require_no_key(target.derived)
+                require_keyless_kind(target.derived)
             shape = self._shape(name, table, changes.versions)
             is_other = has_other_key(changes.versions, table.applied_version)
             replaces = bool(table.base and table.kind == "current" and is_other)
@@ -311,13 +311,3 @@ def _mark_gaps(target: DerivedDeltaTable, gaps: Sequence[Gap]) -> None:
             where=target.name,
             remedy="its rows are up to date; the next run tries again",
         ) from None
-
-
-def _require_no_key(derived: Derived) -> None:
-    """Raise ConfigError where a table without a key is one whose rows are followed by it."""
-    if derived.kind == "history" or derived.marks_deletes:
-        raise ConfigError(
-            f"{derived.source} has no key, by which a row could be followed",
-            where="[[lakehouse.tables]]",
-            remedy='leave out kind = "history" and deletes = "mark" for it',
-        )

@@ -8,7 +8,8 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from cdc.records.schema import Column, TableSchema
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.sql_names import sql_names
 
 MEMBERS_MAX: Final = 20
 """How many differences a doubt names."""
@@ -51,7 +52,8 @@ class MemberDoubt(BaseModel):
         data = json.dumps({"data-collections": [source], "type": "incremental"})
         text = data.replace("'", "''")
         row = f"('reread-{self.since}', 'execute-snapshot', '{text}')"
-        signal = f"INSERT INTO {signals or SIGNAL_TABLE} VALUES {row}"  # noqa: S608 (for people)
+        into = SIGNAL_TABLE if signals is None else sql_names([TableName.parse(signals)])
+        signal = f"INSERT INTO {into} VALUES {row}"  # noqa: S608 (for people)
         return (
             f"have Debezium read the table once more: {signal}; the merge that has all of that ends"
             " the doubt. Where the rows are right, such as for a column that was added without a"

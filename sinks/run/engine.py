@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.errors import LogForgottenError, MillraceError
 from cdc.lines import Lines
 from cdc.log.offsets import LogState
 from sinks.run.doubts import accepted, new_doubt
@@ -27,7 +27,7 @@ from sinks.run.drops import (
     with_emptied,
 )
 from sinks.run.options import RunContext
-from sinks.run.owner import require_same_writer
+from sinks.run.owner import changed_kinds, require_same_writer
 from sinks.run.plan import (
     RunPlan,
     TablePlan,
@@ -60,25 +60,6 @@ _ATTEMPTS_MAX: Final = 3
 def _has_work(tables: Mapping[str, TablePlan]) -> bool:
     """Whether any table has something to read, or isn't there yet."""
     return any(table.pending or table.commits for table in tables.values())
-
-
-def _changed(
-    before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
-) -> dict[str, ConfigError]:
-    """Tables that are wanted as something else than they are, and why that isn't possible."""
-    return {
-        name: ConfigError(
-            f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
-            f"{request.source}, kind {request.kind}",
-            where="[[lakehouse.tables]]",
-            remedy="give the other one another name, or remove this one's Delta table and run once "
-            "without it",
-        )
-        for name, request in wanted.items()
-        if (table := before.get(name)) is not None
-        and table.base
-        and (table.source, table.kind) != (request.source, request.kind)
-    }
 
 
 class Run:
@@ -192,7 +173,7 @@ class Run:
                 standing[name] = table.begun_again(starts)
         refused = {
             **self._topics.refused(standing, wanted, state),
-            **_changed(standing, wanted),
+            **changed_kinds(standing, wanted),
             **not_read_again(standing, state, wanted),
             **{name: why for name, why in self._options.paused.items() if name in wanted},
         }

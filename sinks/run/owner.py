@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cdc.errors import ConfigError, SinkError
+from cdc.errors import ConfigError, MillraceError, SinkError
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived, local_path
-from sinks.run.plan import RunPlan
+from sinks.run.plan import RunPlan, TablePlan, WantedTable
+from sinks.run.plans import reachable
 
 LOG_FOLDER = "_delta_log"
 
@@ -31,6 +32,25 @@ def require_same_writer(plan: RunPlan, sink: str, prefix: str, written_by: Topic
         )
 
 
+def changed_kinds(
+    before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
+) -> dict[str, ConfigError]:
+    """Tables that are wanted as something else than they are, and why that isn't possible."""
+    return {
+        name: ConfigError(
+            f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
+            f"{request.source}, kind {request.kind}",
+            where="[[lakehouse.tables]]",
+            remedy="give the other one another name, or remove this one's Delta table and run once "
+            "without it",
+        )
+        for name, request in wanted.items()
+        if (table := before.get(name)) is not None
+        and table.base
+        and (table.source, table.kind) != (request.source, request.kind)
+    }
+
+
 def application(prefix: str, derived: str) -> str:
     """The id by which the commits of a derived table have the numbers of their runs."""
     # Spark replaces ${…} in the value of a setting, which this becomes.
@@ -47,33 +67,60 @@ def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
     )
 
 
+def log_folder(derived: Derived) -> Path | None:
+    """The log of a Delta table that is there, on this machine; else None."""
+    folder = local_path(derived.path)
+    return folder / LOG_FOLDER if folder is not None and (folder / LOG_FOLDER).is_dir() else None
+
+
 def foreign_tables(
     tables: Mapping[str, Derived], plan: RunPlan | None, prefix: str
-) -> Iterator[SinkError]:
-    """The Delta tables on this machine that the next run would refuse to write for the first time.
+) -> Iterator[MillraceError]:
+    """Why the next run would refuse to write Delta tables on this machine: they aren't as it left.
 
-    ``plan`` is the last one: a table that it begins may have been committed.
+    ``plan`` is the last one: its own commit to a table may be there.
     """
     begun = plan.all_tables if plan is not None else {}
     for name, derived in sorted(tables.items()):
-        folder = local_path(derived.path)
-        if folder is None or (name in begun and begun[name].base):
+        if (log := log_folder(derived)) is None:
             continue
-        if (folder / LOG_FOLDER).is_dir():
-            run = _run_of(folder / LOG_FOLDER, application(prefix, name))
-            if plan is None or name not in begun or run not in {None, plan.run}:
-                yield foreign_table(derived.path, run or 0, 0)
+        base = begun[name].base if name in begun else 0
+        expected = {base, plan.run} if plan is not None and name in begun else set()
+        try:
+            run = _run_of(log, application(prefix, name))
+        except MillraceError as error:
+            yield error
+            continue
+        if run is None and expected:
+            continue
+        if run not in expected or (run == 0 == base):
+            yield foreign_table(derived.path, run or 0, base)
 
 
 def _run_of(log: Path, of: str) -> int | None:
     """The last run that the newest commits of a Delta table name; 0: none, None: not known.
 
-    Of older commits, what is left is in a checkpoint, which takes Spark.
+    Of older commits, what is left is in a checkpoint, which takes Spark. Raises SinkError where a
+    commit can't be read.
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
     """
-    for commit in sorted(log.glob("*.json"), reverse=True):
-        for line in commit.read_text("utf-8").splitlines():
-            transaction = json.loads(line).get("txn", {})
-            if transaction.get("appId") == of:
-                return int(transaction["version"])
-    return None if (log / "_last_checkpoint").exists() else 0
+    with reachable(log):
+        for commit in sorted(log.glob("*.json"), reverse=True):
+            try:
+                actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+                runs = [int(each["txn"]["version"]) for each in actions if _is_of(each, of)]
+            except (ValueError, LookupError, TypeError):
+                raise SinkError(
+                    "a Delta table's log is damaged: a commit of it can't be read",
+                    where=str(commit),
+                    remedy="put the file back from a backup; or remove the Delta table: the next"
+                    " run rebuilds it from what the log has",
+                ) from None
+            if runs:
+                return runs[-1]
+        return None if (log / "_last_checkpoint").exists() else 0
+
+
+def _is_of(action: dict[str, dict[str, object]], application: str) -> bool:
+    """Whether an action of a commit is a transaction of an application."""
+    return "txn" in action and action["txn"]["appId"] == application

@@ -60,13 +60,13 @@ class LocalFiles:
 
     def names(self) -> list[str]:
         """The names of the files that are there."""
-        with _reachable(self._folder), suppress(FileNotFoundError):
+        with reachable(self._folder), suppress(FileNotFoundError):
             return sorted(os.listdir(self._folder))  # noqa: PTH208 (names are what is asked for)
         return []
 
     def read(self, name: str) -> str | None:
         """The text of a file, or None where there is none."""
-        with _reachable(self._folder), suppress(FileNotFoundError):
+        with reachable(self._folder), suppress(FileNotFoundError):
             return (self._folder / name).read_text(encoding="utf-8")
         return None
 
@@ -82,17 +82,17 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        with _reachable(self._folder):
+        with reachable(self._folder):
             (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def _written(self, text: str) -> Iterator[str]:
         """A durable file with the text, under a name of its own."""
-        with _reachable(self._folder):
+        with reachable(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".new")
         try:
-            with _reachable(self._folder, but=FileExistsError):
+            with reachable(self._folder, but=FileExistsError):
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
                     file.write(text)
                     file.flush()
@@ -173,7 +173,7 @@ def one_at_a_time(location: str) -> Iterator[None]:
         path = own_folder() / f"{name}.lock"
     else:
         path = folder / "_millrace" / "lock"
-    with _reachable(path):
+    with reachable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = path.open("ab")
@@ -234,7 +234,7 @@ def require_owner(location: str) -> None:
 
 
 @contextmanager
-def _reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
+def reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
     """Raise SinkUnreachableError for what the file system refuses, ``but`` for one kind."""
     try:
         yield

@@ -108,7 +108,7 @@ def index_name(prefix: str, table: TableName | str) -> str:
         raise SinkError(
             "no index can be named after the table",
             where=f"table {table}",
-            remedy=f'give it one: [[search.indexes]] table = "{table}", name = "…"',
+            remedy=f'give it one: [[search.indexes]] table = {json.dumps(str(table))}, name = "…"',
         )
     return name
 
@@ -181,8 +181,8 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
         name: SinkError(
             f"table {name} would share the index {alias} with {', '.join(sorted(others))}",
             where="[search]",
-            remedy=f'give one an index of its own name: [[search.indexes]] table = "{name}",'
-            ' name = "…"; or name the tables to index in tables of [search]',
+            remedy="give one an index of its own name: [[search.indexes]] table ="
+            f' {json.dumps(name)}, name = "…"; or name the tables to index in tables of [search]',
         )
         for name, alias in names.items()
         if (others := rivals[name] - {name})

@@ -188,7 +188,7 @@ class Requests:
                 " would have each row twice",
                 signal=signal,
                 table=str(table),
-                remedy=f"stop the daemon, and run millrace snapshot {table}",
+                remedy=f"stop the daemon, and run millrace snapshot {shlex.quote(str(table))}",
             )
         return has_key
 

@@ -12,7 +12,7 @@ import psycopg
 from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable
-from cdc.postgres.failures import quote, sql_names
+from cdc.records.sql_names import quote, sql_names
 from cdc.settings import CaptureSettings
 
 POWERS: Final = "powers of the role"

@@ -26,9 +26,10 @@ from cdc.postgres.checks.rights import leaves, unpublishable, unreadable
 from cdc.postgres.checks.server import requirements
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
-from cdc.postgres.failures import alter_identity, server_address, sql_names
+from cdc.postgres.failures import alter_identity, server_address
 from cdc.postgres.ownership import is_own
 from cdc.records.schema import UNREADABLE, Column, TableName
+from cdc.records.sql_names import sql_names
 from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 

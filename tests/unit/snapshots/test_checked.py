@@ -1,15 +1,20 @@
 """What a catalog check saw, and where the stream was → up to where the log is surely right."""
 
+import shlex
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import cast
 
 import psycopg
+import pytest
+from structlog.testing import capture_logs
 
 from cdc.compiled.fast import Cursor
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName
+from cdc.records.state import Doubt
 from cdc.settings import CaptureSettings
 from snapshots.catalog_check import CatalogCheck
 from snapshots.inspection import Inspection
@@ -58,3 +63,19 @@ def test_the_log_is_right_up_to_where_a_check_saw_all_commits() -> None:
     cursor.commit(Lsn(3_000), Lsn(3_100))
     assert checked("100:102:100") == START
     assert checked("102:102:") == cursor.reached
+
+
+@pytest.mark.parametrize("name", ['Weird "name"', "a b", "o'clock"])
+def test_the_command_that_reads_a_table_again_takes_any_name(name: str) -> None:
+    made = tables()
+    doubt = Doubt(reason="why", since_ms=1, replaces=False)
+    doubtful = STATE.model_copy(update={"namespace": name, "table": name, "doubt": doubt})
+    made.states.put(doubtful)
+    check = CatalogCheck(cast("WindowReader", Source()), made, SETTINGS)
+    with capture_logs() as logs:
+        for _ in range(4):  # it is asked, answers, and counts
+            check._next_read = 0
+            check.note_ddl()
+            check.turn(Cursor(START, START, Lsn(1_000)))
+    (remedy,) = [line["remedy"] for line in logs if "remedy" in line]
+    assert shlex.split(remedy) == ["millrace", "snapshot", "--reset", str(TableName(name, name))]

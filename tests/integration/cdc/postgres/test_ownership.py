@@ -4,9 +4,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.postgres.captured import captured_tables, drop_publication, ensure_publication
-from cdc.postgres.failures import RESERVED_WORDS
 from cdc.postgres.ownership import is_own
 from cdc.postgres.publishing import add, addable
+from cdc.records.sql_names import RESERVED_WORDS
 from tests.fixtures.source import Conninfo, capture, run, session
 
 pytestmark = pytest.mark.postgres

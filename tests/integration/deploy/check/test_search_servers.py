@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from opensearchpy import OpenSearch as Client
 
+from cdc.errors import ExitCode
 from cdc.records.position import Lsn, Position
 from deploy.check.result import CheckResult, Level
 from deploy.check.scene import CapturedLog, Scene
 from deploy.check.search import check_search
 from deploy.local.opensearch import OpenSearch
 from sinks.run.plan import RunPlan
+from sinks.run.summary import RunOutcome
 from sinks.search.progress import Ledger, RunRecord
-from tests.fixtures.checks import NO_KAFKA, described, scenes_of
+from tests.fixtures.checks import NO_KAFKA, described, left_plan, scenes_of, stuck_log
 from tests.fixtures.made_states import streaming
 
 SOURCE = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d"}
@@ -70,6 +72,21 @@ def test_a_server_in_order_is_ok_and_has_no_new_index(scene: Make, opensearch: O
     assert {name: each.level for name, each in found.items()} == dict.fromkeys(found, Level.OK)
     assert {"connection", "version", "rights", "blocks", "health", "fields", "shards"} < {*found}
     assert sorted(client.indices.get(index="*")) == before
+
+
+def test_an_index_whose_table_nobody_reads_again_is_what_a_run_refuses(
+    scene: Make, opensearch: OpenSearch, index_prefix: str
+) -> None:
+    made, client = scene(), Client(opensearch.url)
+    ledger = Ledger(client, f"{index_prefix}.", made.settings.capture.topic_prefix)
+    ledger.create()
+    record = RunRecord(plan=left_plan(), outcome=RunOutcome(run=3, ts_ms=1, failed={}))
+    ledger.write(ledger.run_id, record, {"op_type": "create"})
+    made.tables.settle([described("public.t", "id")])
+    made.log.settle(stuck_log())
+    line = look(made)["derived tables"]
+    assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.SINK)
+    assert line.remedy == "millrace snapshot --reset public.t"
 
 
 def test_names_that_collide_in_the_index_and_limits_are_failures(scene: Make) -> None:

@@ -1,0 +1,135 @@
+"""What stands in a lakehouse on this machine → what the next run refuses, by its own checks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from cdc.errors import ConfigError, MillraceError
+from cdc.settings import Settings
+from cdc.settings.lakehouse import LakehouseSettings
+from deploy.check.applied import APPLIED, DERIVED, applied_of_log, goes_on_with_tables
+from deploy.check.result import Area
+from deploy.check.runner import WAIT_S, CheckResults
+from deploy.check.scene import Scene, captured_of
+from deploy.status.patience import give_up_after
+from deploy.status.sinks import left_tables
+from sinks.changes.derived import Derived, require_keyless_kind
+from sinks.run.options import RunContext, RunOptions
+from sinks.run.owner import changed_kinds, foreign_tables, log_folder, require_same_writer
+from sinks.run.plan import RunPlan, TablePlan, require_same_log
+from sinks.run.plans import lakehouse_plans
+from sinks.run.wanted import CapturedTables, lakehouse_tables, wanted_in_lakehouse
+
+DELTA: Final = "Delta tables"
+
+
+def check_standing(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> CheckResults:
+    """Whether runs may go on from what stands there, as they look at it."""
+    settings = scene.settings
+    prefix = settings.capture.topic_prefix
+    try:
+        plans = lakehouse_plans(lakehouse.path, _no_session)
+        last = plans.last()
+        outcome = plans.outcome(last) if last is not None else None
+        if last is not None:
+            require_same_writer(last, "lakehouse", prefix, lakehouse.topics_written_by)
+    except MillraceError as error:
+        yield part.of_error(APPLIED, error)
+        return
+    standing = StandingLakehouse(part, lakehouse, prefix, last, left_tables(last, outcome))
+    if settings.captures_itself:
+        yield from standing.of_own_log(scene)
+    else:
+        yield from standing.of_topics(settings)
+
+
+@dataclass
+class StandingLakehouse:
+    """The derived tables as the last plan has ``left`` them."""
+
+    part: Area
+    lakehouse: LakehouseSettings
+    prefix: str
+    last: RunPlan | None
+    left: dict[str, TablePlan]
+
+    def of_own_log(self, scene: Scene) -> CheckResults:
+        """By the source's catalog and our own log."""
+        part, last = self.part, self.last
+        if last is not None:
+            yield from applied_of_log(part, scene, last)
+        else:
+            yield part.ok(APPLIED, "nothing yet")
+        tables = scene.tables.get()
+        if tables is None:
+            return
+        captured = captured_of(tables)
+        try:
+            derived = self._derived(captured)
+        except ConfigError:
+            return  # a line on their names says so
+        yield from self._delta_tables(derived)
+        followed = _without_key(derived, captured)
+        yield from part.of_errors("keys", followed, "rows that are followed by a key have one")
+        before, wanted = self._standing(derived), wanted_in_lakehouse(self.lakehouse, derived)
+        yield from goes_on_with_tables(part, scene, before, wanted)
+
+    def of_topics(self, settings: Settings) -> CheckResults:
+        """By the topics, which no state record describes."""
+        from sinks.debezium.topics import DebeziumTopics
+
+        part, last = self.part, self.last
+        context = RunContext(settings, _no_session, _discard, RunOptions(), give_up_after(WAIT_S))
+        try:
+            topics = DebeziumTopics(context, self.lakehouse)
+            state = topics.state(last)
+            if last is not None:
+                require_same_log(last, state.progress.log)
+            derived = self._derived(CapturedTables.of(state.tables, {}))
+        except MillraceError as error:
+            yield part.of_error(APPLIED, error)
+            return
+        yield part.ok(APPLIED, "nothing yet" if last is None else f"run {last.run}")
+        yield from self._delta_tables(derived)
+        before, wanted = self._standing(derived), wanted_in_lakehouse(self.lakehouse, derived)
+        refused = {**topics.refused(before, wanted, state), **changed_kinds(before, wanted)}
+        found = f"the next run goes on with each of {len(wanted)}"
+        yield from part.of_errors(DERIVED, refused.values(), found)
+
+    def _derived(self, captured: CapturedTables) -> dict[str, Derived]:
+        planned = self.last.all_tables if self.last is not None else {}
+        begun = [name for name, table in planned.items() if table.base]
+        return lakehouse_tables(self.lakehouse, captured, begun)[0]
+
+    def _delta_tables(self, derived: Mapping[str, Derived]) -> CheckResults:
+        foreign = foreign_tables(derived, self.last, self.prefix)
+        found = "each is as the last run has left it, and none is somebody else's"
+        yield from self.part.of_errors(DELTA, foreign, found)
+
+    def _standing(self, derived: Mapping[str, Derived]) -> dict[str, TablePlan]:
+        """Where tables go on; one whose Delta table isn't there any more begins again."""
+        return {
+            name: table if log_folder(derived[name]) is not None else table.begun_again({})
+            for name, table in self.left.items()
+            if name in derived
+        }
+
+
+def _without_key(
+    derived: Mapping[str, Derived], captured: CapturedTables
+) -> Iterator[MillraceError]:
+    """Tables whose rows are to be followed by a key that there isn't."""
+    for table in derived.values():
+        if table.source in captured.keyless:
+            try:
+                require_keyless_kind(table)
+            except ConfigError as error:
+                yield error
+
+
+def _discard(_line: str) -> None:
+    """Take what a run would say."""
+
+
+def _no_session(_records: int = 0) -> NoReturn:
+    raise AssertionError("a lakehouse on this machine is looked at without Spark")
