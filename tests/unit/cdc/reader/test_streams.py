@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 from cdc.errors import ConfigError, LogAccessError, LogUnreachableError
 from cdc.reader import stream
 from cdc.reader.access import ReaderStoppedError
-from cdc.reader.consuming import Complaints
+from cdc.reader.consuming import Complaints, group_name
 from cdc.reader.sorting import SortedRecords
 from cdc.reader.start import parse_start
 from cdc.reader.stream import ChangeStream
@@ -140,6 +140,16 @@ def test_a_member_that_gets_partitions_while_brokers_are_away_waits(
     connected.clear()
     with pytest.raises(ReaderStoppedError):
         reader._assigned(None, [])
+
+
+def test_groups_of_different_logs_are_different_groups() -> None:
+    def of(prefix: str, group: str) -> str:
+        capture = SimpleNamespace(topic_prefix=prefix)
+        settings: Any = SimpleNamespace(capture=capture)
+        return group_name(settings, group)
+
+    assert of("a", "b.c") == "millrace.a:b.c"
+    assert of("a.b", "c") == "millrace.a.b:c"
 
 
 def test_what_ends_rows_comes_once_for_each_table_and_bounds() -> None:
