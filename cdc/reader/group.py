@@ -8,27 +8,21 @@ and true, so that the next start repeats changes and loses none.
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
-
-from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogForgottenError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin, do_nothing
-from cdc.kafka.copies import MIN_ISR, copies_of
 from cdc.kafka.errors import log_error
+from cdc.kafka.making import EXISTS, TopicMaker
 from cdc.kafka.sending import Sender
-from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.topic_settings import STATE_CONFIG, WantedTopic
 from cdc.log.offsets import Offsets
 from cdc.log.state import StateReader
 from cdc.reader.start import Partition, StartFinder
 from cdc.reader.topics import TableTopic
-from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Position
 from cdc.records.readers import ReaderOffset, ReaderRecord
-from cdc.records.topics import dead_letter_topic, made_topic, reader_topic
+from cdc.records.topics import dead_letter_topic, reader_topic
 from cdc.settings import Settings
-
-_EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 
 
 class ReaderGroup:
@@ -247,18 +241,13 @@ class ReaderGroup:
         )
 
     def ensure_topic(self) -> None:
-        """Make the topic where it isn't there: written down first, so that `drop` takes it."""
-        settings, admin = self._settings, LogAdmin(self._settings.kafka)
-        written_down = made_topic(settings.capture.topic_prefix)
-        existing = admin.describe([self._topic, written_down])
-        if self._topic in existing:
+        """Make the topic where it isn't there."""
+        admin = LogAdmin(self._settings.kafka)
+        if self._topic in admin.describe([self._topic]):
             return
-        if written_down in existing:
-            made = MadeTopic(topic=self._topic, ts_ms=time.time_ns() // 1_000_000)
-            self._sender.send(written_down, [(made.key, made.model_dump_json().encode())])
-        copies = copies_of(settings.log, admin.broker_count())
-        config = {**STATE_CONFIG, MIN_ISR: str(copies.min_isr)}
-        topic = NewTopic(self._topic, 1, copies.replication_factor, config=config)
-        error = admin.create([topic]).get(self._topic)
-        if error is not None and error.name() != _EXISTS:
+        maker = TopicMaker(self._settings, admin, self._while_waiting)
+        maker.write_down([self._topic])
+        topic = WantedTopic(self._topic, 1, "compact", content="state")
+        error = maker.make([topic], STATE_CONFIG).get(self._topic)
+        if error is not None and error.name() != EXISTS:  # another member was faster
             raise log_error(error, "creating a topic", f"topic {self._topic}")

@@ -11,7 +11,7 @@ PATIENCE_S: Final = 2.0
 """How long a part may take to answer."""
 _SOON_S: Final = 1.9
 """Brokers that are busy may need most of it; those that are silent are given up by then."""
-Answer = TypeVar("Answer")
+SourceAnswer = TypeVar("SourceAnswer")
 
 
 def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
@@ -25,16 +25,16 @@ def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
     return wait
 
 
-def ask_source(seconds: float, question: Callable[[], Answer]) -> Answer:
+def ask_source(seconds: float, question: Callable[[], SourceAnswer]) -> SourceAnswer:
     """What the source answers in so many seconds; raises SourceUnreachableError without it."""
-    asked = Questions[Answer](seconds)
+    asked = Questions[SourceAnswer](seconds)
     asked.ask("source", lambda: [question()])
     answer = only_answer(asked, "source")
     if isinstance(answer, SilentError):
         raise SourceUnreachableError(answer.what, where="[source]", remedy=answer.remedy)
     if isinstance(answer, MillraceError):
         raise answer
-    given: Answer = answer
+    given: SourceAnswer = answer
     return given
 
 

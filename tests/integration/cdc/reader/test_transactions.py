@@ -118,10 +118,10 @@ def test_the_next_member_begins_behind_what_was_processed(
         source.execute("INSERT INTO t VALUES (%s)", [number])
         source.commit()
     made.wait_until_logged(made.wal_end(), daemon)
-    is_over, processed, others = threading.Event(), list[int](), list[int]()
+    is_over, ended = threading.Event(), threading.Event()
+    processed, others = list[int](), list[int]()
 
     def go_on() -> None:
-        ended = threading.Event()
         with changes(made.settings, group="g", transactions=True, stop=ended) as stream:
             for transaction in stream:
                 is_over.set()
@@ -137,6 +137,9 @@ def test_the_next_member_begins_behind_what_was_processed(
                 other.start()
             if len(processed) >= 3:
                 time.sleep(0.2)
+            if len(processed) == ROUND:  # the other one never had its turn
+                is_over.set()
+                ended.set()
     other.join(60)
     assert processed + others == list(range(ROUND))
     assert len(processed) >= 3
