@@ -29,7 +29,8 @@ from cdc.errors import (
 )
 from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import DeadLetterReader, read_pieces
+from cdc.log.following import DeadLetterReader
+from cdc.log.state import read_pieces
 from cdc.postgres.captured import described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import explained

@@ -139,35 +139,31 @@ class LogAdmin:
         self, names: list[str], failed: dict[str, MillraceError]
     ) -> dict[str, TopicDescription]:
         """Topics that exist, each by itself: those that brokers don't describe have ``failed``."""
-        topics = self._described(names)
-        configs = self._topic_configs(names)
+        topics = self._described(names, failed)
         details: dict[str, TopicDescription] = {}
-        for name in names:
-            topic, config = topics[name], configs[name]
-            if isinstance(topic, KafkaError):
-                failed[name] = log_error(topic, "describing a topic", f"topic {name}")
-            elif isinstance(config, KafkaError):
+        for name, config in self._topic_configs(list(topics)).items():
+            if isinstance(config, KafkaError):
                 failed[name] = log_error(config, "reading a topic's settings", f"topic {name}")
             else:
-                details[name] = TopicDescription(len(topic.partitions), config, str(topic.topic_id))
+                id_, partitions = str(topics[name].topic_id), len(topics[name].partitions)
+                details[name] = TopicDescription(partitions, config, id_)
         return details
 
     def ids(self, names: Iterable[str], failed: dict[str, MillraceError]) -> dict[str, str]:
         """Kafka's ids of topics; those that brokers don't describe have ``failed``."""
-        ids: dict[str, str] = {}
-        for name, topic in self._described(list(names)).items():
-            if isinstance(topic, KafkaError):
-                failed[name] = log_error(topic, "describing a topic", f"topic {name}")
-            else:
-                ids[name] = str(topic.topic_id)
-        return ids
+        topics = self._described(list(names), failed)
+        return {name: str(topic.topic_id) for name, topic in topics.items()}
 
-    def _described(self, names: list[str]) -> dict[str, Any]:
+    def _described(self, names: list[str], failed: dict[str, MillraceError]) -> dict[str, Any]:
         def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
             topics = TopicCollection(names)
             return self._client.describe_topics(topics, request_timeout=timeout_s)
 
-        return self._ask(ask, names, timeout_s=_READ_S)
+        answers = self._ask(ask, names, timeout_s=_READ_S)
+        for name, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                failed[name] = log_error(answer, "describing a topic", f"topic {name}")
+        return {n: topic for n, topic in answers.items() if not isinstance(topic, KafkaError)}
 
     def cluster_id(self) -> str:
         """The cluster's own name."""

@@ -6,38 +6,33 @@ because what they were made with is what readers rely on. docs/decisions/0003-st
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
 import structlog
-from confluent_kafka import KafkaError
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
-from cdc.kafka.copies import copies_of, too_few
+from cdc.kafka.copies import too_few
 from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.grants import hidden_topic
+from cdc.kafka.making import EXISTS, TopicMaker
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.kafka.record_times import LATE_MS, OWN_TIME, RecordTimes, TimeLimits, time_limits
-from cdc.kafka.sending import send
 from cdc.kafka.topic_settings import STATE_CONFIG, STATUS_CONFIG, TopicTable, WantedTopic
 from cdc.kafka.wanted_topics import (
     channel_mismatches,
     data_config,
-    new_topic,
     state_topics,
     topic_mismatches,
     topics_beside,
     wanted_topic,
 )
 from cdc.lines import Lines
-from cdc.records.made_topics import MadeTopic
 from cdc.records.state import TableState
 from cdc.records.topics import (
     Cleanup,
     data_topic,
-    made_topic,
     runs_topic,
     status_topic,
 )
@@ -81,12 +76,8 @@ class LogTopics:
         self._data_config = data_config(settings.kafka)
         self._record_bytes_max = self._data_config["max.message.bytes"]
         self._admin = LogAdmin(settings.kafka, while_waiting)
+        self._maker = TopicMaker(settings, self._admin, while_waiting)
         self.record_times = RecordTimes(self.limits, self._keep_ms, self._admin.servers)
-
-    @cached_property
-    def _brokers(self) -> int:
-        """How many brokers the cluster has."""
-        return self._admin.broker_count()
 
     def check_reachable(self) -> None:
         """Raise LogUnreachableError or LogAccessError unless a broker answers within seconds."""
@@ -263,22 +254,22 @@ class LogTopics:
             )
 
     def _warn_of_copies(self, existing: Mapping[str, TopicDescription]) -> None:
-        for what, remedy, names in too_few(existing, self._brokers):
+        for what, remedy, names in too_few(existing, self._maker.brokers):
             log.warning(what, topics=names[:SHOWN_MAX], number=len(names), remedy=remedy)
 
     def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
         """Make topics, each written down before as Millrace's own making."""
         if not topics:
             return
-        self._write_down([topic.name for topic in topics])
+        self._maker.write_down([topic.name for topic in topics])
         unclear: set[str] = set()
-        failed = self._make(topics, config, keep_ms, unclear)
+        failed = self._maker.make(topics, config, keep_ms, unclear)
         # Somebody else's, or nobody's; without an answer, it may be ours.
         if foreign := [name for name, error in failed.items() if not is_passing(error)]:
-            self._write_down(foreign, made=False)
+            self._maker.write_down(foreign, made=False)
         raced = [topic for topic in topics if topic.name in failed]
         for name, error in failed.items():
-            if error.name() != "TOPIC_ALREADY_EXISTS":
+            if error.name() != EXISTS:
                 raise log_error(error, "creating a topic", f"topic {name}")
         if raced:  # somebody else was faster: it has to be what we would have made
             self._await_sight([topic.name for topic in raced])
@@ -301,33 +292,8 @@ class LogTopics:
         try:
             self._ensure([topic], config, keep_ms)
         except TopicMismatchError:
-            self._write_down([topic.name], made=False)
+            self._maker.write_down([topic.name], made=False)
             raise
-
-    def _make(
-        self,
-        topics: list[WantedTopic],
-        config: Mapping[str, str],
-        keep_ms: int,
-        unclear: set[str] | None = None,
-    ) -> dict[str, KafkaError]:
-        # Brokers that were away at the start may be back.
-        copies = copies_of(self._log, max(self._brokers, self._admin.broker_count()))
-        new = (new_topic(topic, copies, config, keep_ms) for topic in topics)
-        return self._admin.create(new, unclear)
-
-    def _write_down(self, names: Iterable[str], *, made: bool = True) -> None:
-        """Write to the log which topics are made by us; what has that is one of them."""
-        own = WantedTopic(made_topic(self._prefix), 1, "compact", content="state")
-        if own.name not in self._admin.describe([own.name]):
-            for name, error in self._make([own], STATE_CONFIG, 0).items():
-                raise log_error(error, "creating a topic", f"topic {name}")
-        now_ms = time.time_ns() // 1_000_000
-        topics = [MadeTopic(topic=name, ts_ms=now_ms) for name in names]
-        records = [
-            (topic.key, topic.model_dump_json().encode() if made else None) for topic in topics
-        ]
-        send(self._kafka, own.name, records, self.while_waiting)
 
 
 def _batch_bytes_max(topic: TopicDescription) -> int:

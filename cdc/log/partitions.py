@@ -30,7 +30,7 @@ _EARLY_REMEDY: Final = (
 
 
 class StateConsumer:
-    """A consumer, what it complains of, and what to do while it waits.
+    """A consumer, what it complains of, and what to do while it waits or reads for long.
 
     It is dropped, not closed: closing would talk to a group coordinator, without bounds. Raises
     ConfigError for an option that the client doesn't take.
@@ -126,6 +126,7 @@ class PartitionReader:
 
     def _until(self, stop: int) -> Iterator[Message]:
         began, early = time.monotonic(), ""
+        attended = began
         while True:
             message = self._consumer.poll(ATTEMPT_S)
             if message is None:
@@ -143,6 +144,9 @@ class PartitionReader:
             else:
                 began, early = time.monotonic(), ""
                 self._client.has_connected = True
+                if began - attended >= ATTEMPT_S:  # records may keep coming for long
+                    self._client.while_waiting()
+                    attended = began
                 yield message
 
     def _pause(self, error: KafkaError | None, began: float, early: str = "") -> None:

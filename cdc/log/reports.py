@@ -231,22 +231,26 @@ class ReportWriter:
 
     def _run(self) -> None:
         with suppress(Exception):  # so far nothing is lost, and the first report says why
-            self._topics = _ReportTopics(self._settings, self._give_up)  # while the run goes on
+            self._open()  # while the run goes on
         while True:
             messages = self._taken()
             is_last = messages[-1:] == [None]
             try:
-                if self._topics is None and time.monotonic() >= self._again_at:
-                    self._topics = _ReportTopics(self._settings, self._give_up)
-                if self._topics is not None:
-                    self._write(self._topics, [each for each in messages if each is not None])
-                    self._topics.flush(CLOSE_S if is_last else _FLUSH_S)
+                if (topics := self._open()) is not None:
+                    self._write(topics, [each for each in messages if each is not None])
+                    topics.flush(CLOSE_S if is_last else _FLUSH_S)
             except MillraceError as error:
                 self._fail(error)
             except Exception as error:  # noqa: BLE001 (a report that fails ends no run)
                 self._fail(LogError(f"internal error: {type(error).__name__}"))
             if is_last:
                 return
+
+    def _open(self) -> "_ReportTopics | None":
+        """The topics, unless they couldn't be had a short while ago."""
+        if self._topics is None and time.monotonic() >= self._again_at:
+            self._topics = _ReportTopics(self._settings, self._give_up)
+        return self._topics
 
     def _taken(self) -> list[_Queued | None]:
         """What there is to write, or nothing after a while; None is the last of all."""

@@ -95,52 +95,6 @@ def read_oldest(
     return [(message.key(), message.timestamp()[1]) for message in first]
 
 
-class DeadLetterReader:
-    """Reads dead letters, and when asked again what was written since, by one consumer.
-
-    Raises ConfigError for an option that the client doesn't take.
-    """
-
-    def __init__(
-        self,
-        kafka_options: Mapping[str, str],
-        topic: str,
-        while_waiting: Callable[[], None] = do_nothing,
-    ) -> None:
-        self._client = StateConsumer(kafka_options, while_waiting)
-        self._topic = topic
-        self._numbers: dict[str, int] = {}
-        self._dead_letters: dict[int, DeadLetter] = {}
-        self._end = 0
-
-    def has_read(self, id_: str) -> bool:
-        """Whether a dead letter of that id was read."""
-        return id_ in self._numbers
-
-    def read(self) -> dict[int, DeadLetter]:
-        """The newest state of each, by the offset at which it was first written."""
-        reader = PartitionReader(self._client, self._topic)
-        low, stop = reader.bounds()
-        if stop < self._end:  # another topic of that name
-            self._numbers, self._dead_letters, self._end = {}, {}, 0
-        for message in reader.read(max(low, self._end), stop):
-            if (value := message.value()) is not None:
-                dead_letter = parse_state(DeadLetter, value, self._topic)
-                number = self._numbers.setdefault(dead_letter.id, message.offset() or 0)
-                self._dead_letters[number] = dead_letter
-        self._end = stop
-        return self._dead_letters
-
-
-def read_dead_letters(
-    kafka_options: Mapping[str, str],
-    topic: str,
-    while_waiting: Callable[[], None] = do_nothing,
-) -> dict[int, DeadLetter]:
-    """The newest state of every dead letter, by a consumer of its own."""
-    return DeadLetterReader(kafka_options, topic, while_waiting).read()
-
-
 def read_pieces(
     kafka_options: Mapping[str, str],
     topic: str,

@@ -42,8 +42,8 @@ Assigned = Callable[[Consumer, list[TopicPartition]], None]
 
 
 def group_name(settings: Settings, group: str) -> str:
-    """Kafka's name of a group: of all prefixes in a cluster, each has its own."""
-    return f"millrace.{settings.capture.topic_prefix}.{group}"
+    """Kafka's name of a group: each prefix in a cluster has its own, as none has a colon."""
+    return f"millrace.{settings.capture.topic_prefix}:{group}"
 
 
 def make_consumer(

@@ -8,27 +8,21 @@ and true, so that the next start repeats changes and loses none.
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
-
-from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogForgottenError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin, do_nothing
-from cdc.kafka.copies import MIN_ISR, copies_of
 from cdc.kafka.errors import log_error
+from cdc.kafka.making import EXISTS, TopicMaker
 from cdc.kafka.sending import Sender
-from cdc.kafka.topic_settings import STATE_CONFIG
+from cdc.kafka.topic_settings import STATE_CONFIG, WantedTopic
 from cdc.log.offsets import Offsets
 from cdc.log.state import StateReader
 from cdc.reader.start import Partition, StartFinder
 from cdc.reader.topics import TableTopic
-from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Position
 from cdc.records.readers import ReaderOffset, ReaderRecord
-from cdc.records.topics import made_topic, reader_topic
+from cdc.records.topics import dead_letter_topic, reader_topic
 from cdc.settings import Settings
-
-_EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 
 
 class ReaderGroup:
@@ -40,6 +34,7 @@ class ReaderGroup:
         self.name = name
         self._settings = settings
         self._topic = reader_topic(settings.capture.topic_prefix)
+        self._dead_letters = dead_letter_topic(settings.capture.topic_prefix)
         self._states = StateReader(settings.kafka, while_waiting)
         self._while_waiting = while_waiting
         self._give_up_at: float | None = None
@@ -98,8 +93,12 @@ class ReaderGroup:
         return {name: topic for name, topic in topics.items() if name not in known}
 
     def ids(self) -> dict[str, str]:
-        """The topics that the group has places in, with Kafka's ids of them."""
-        return {place.topic: place.topic_id for place in self._places.values()}
+        """The tables' topics that the group has places in, with Kafka's ids of them.
+
+        Who makes the dead letters' topic again has dealt with them: the group goes on without.
+        """
+        places = self._places.values()
+        return {each.topic: each.topic_id for each in places if each.topic != self._dead_letters}
 
     def begin(
         self,
@@ -149,13 +148,14 @@ class ReaderGroup:
                     remedy="name another group for other tables",
                 )
 
-    def knows(self, partition: Partition) -> bool:
-        """Whether the group has a place in a partition; one that is new is read from offset 0."""
-        return partition in self._places
+    def place(self, topic: TableTopic, partition: int) -> ReaderOffset | None:
+        """The group's place in a partition; None in a topic that is new, or was made again."""
+        place = self._places.get((topic.name, partition))
+        return place if place is not None and place.topic_id == topic.id else None
 
     def offset(self, topic: TableTopic, partition: int) -> int:
         """Where to go on; 0 in a topic that is newer than the group."""
-        place = self._places.get((topic.name, partition))
+        place = self.place(topic, partition)
         return 0 if place is None else place.offset
 
     def require_kept(self, finder: StartFinder, topics: Mapping[str, TableTopic]) -> None:
@@ -166,8 +166,10 @@ class ReaderGroup:
         keep_ms = self._settings.log.keep.total_seconds() * 1_000
         now_ms = time.time_ns() // 1_000_000
         offsets: Offsets = {}
-        for (name, number), place in self._places.items():
-            if name in topics and number < topics[name].partitions:
+        for name, number in self._places:
+            if name not in topics or number >= topics[name].partitions:
+                continue
+            if (place := self.place(topics[name], number)) is not None:
                 is_first_pass = now_ms - place.begun_ms < keep_ms
                 offset = max(place.offset, place.kept_from) if is_first_pass else place.offset
                 offsets.setdefault(name, {})[number] = offset
@@ -221,7 +223,7 @@ class ReaderGroup:
         self.cut = cut
 
     def _moved(self, topic: TableTopic, number: int, offset: int) -> ReaderOffset:
-        before = self._places.get((topic.name, number))
+        before = self.place(topic, number)
         place = ReaderOffset(
             topic=topic.name,
             topic_id=topic.id,
@@ -239,18 +241,13 @@ class ReaderGroup:
         )
 
     def ensure_topic(self) -> None:
-        """Make the topic where it isn't there: written down first, so that `drop` takes it."""
-        settings, admin = self._settings, LogAdmin(self._settings.kafka)
-        written_down = made_topic(settings.capture.topic_prefix)
-        existing = admin.describe([self._topic, written_down])
-        if self._topic in existing:
+        """Make the topic where it isn't there."""
+        admin = LogAdmin(self._settings.kafka)
+        if self._topic in admin.describe([self._topic]):
             return
-        if written_down in existing:
-            made = MadeTopic(topic=self._topic, ts_ms=time.time_ns() // 1_000_000)
-            self._sender.send(written_down, [(made.key, made.model_dump_json().encode())])
-        copies = copies_of(settings.log, admin.broker_count())
-        config = {**STATE_CONFIG, MIN_ISR: str(copies.min_isr)}
-        topic = NewTopic(self._topic, 1, copies.replication_factor, config=config)
-        error = admin.create([topic]).get(self._topic)
-        if error is not None and error.name() != _EXISTS:
+        maker = TopicMaker(self._settings, admin, self._while_waiting)
+        maker.write_down([self._topic])
+        topic = WantedTopic(self._topic, 1, "compact", content="state")
+        error = maker.make([topic], STATE_CONFIG).get(self._topic)
+        if error is not None and error.name() != EXISTS:  # another member was faster
             raise log_error(error, "creating a topic", f"topic {self._topic}")

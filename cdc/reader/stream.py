@@ -161,7 +161,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
             and each.partition < topic.partitions
         ]
         self._first = {(t.name, number): self._group.offset(t, number) for t, number in mine}
-        lows = self._access.finder.lows(filter(self._group.knows, self._first))
+        lows = self._access.finder.lows((t.name, n) for t, n in mine if self._group.place(t, n))
         self._group.require_there(lows)
         consumer.assign(
             [

@@ -116,10 +116,11 @@ class ReadTopics:
         for name, id_ in ids.items():
             topic = self._topics.get(name)
             if topic is not None and topic.id != id_:
+                of_table = "; a group can't go on in another topic: name a new one"
                 raise TopicMismatchError(
                     "the topic was made again: it isn't the one that was read so far",
                     where=f"topic {name}",
-                    remedy="start again; a group can't go on in another topic: name a new one",
+                    remedy=f"start again{of_table if topic.table else ''}",
                 )
 
     def schema(self, table: str, version: int) -> TableSchema | None:

@@ -126,6 +126,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._cut = Position(0, Lsn(0), 0)
         self._round_cut = self._cut
         self._turn = 0
+        self._has_begun = False
         self._given: tuple[_TransactionKey, SourceTransaction] | None = None
         self._is_kept = True
         self._records: SortedRecords | None = None
@@ -157,19 +158,22 @@ class TransactionStream(LastingReader[SourceTransaction]):
         """The next transaction, or None after a while."""
         if self._member is not None and not self._has_turn(self._member):
             return None
-        if not self._topics:
-            self._begin()
-        for group, events in self._groups:
-            if (first := next(events, None)) is not None:
-                self._given = group, SourceTransaction(group, first, events)
-                return self._given[1]
-        if self._records is not None:
-            self._finish_round()
         try:
+            if not self._topics:
+                self._begin()
+                self._has_begun = True
+            for group, events in self._groups:
+                if (first := next(events, None)) is not None:
+                    self._given = group, SourceTransaction(group, first, events)
+                    return self._given[1]
+            if self._records is not None:
+                self._finish_round()
             has_news = self._read_round()
         except _TurnOverError:
             return None
         except LogUnreachableError as error:  # the round is read again once brokers are back
+            if not self._has_begun:
+                raise
             log.warning("waiting for the log: %s", error.what)
             has_news = False
             self._end_round()

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from cdc.dead_letters.row_bytes import row_of
 from cdc.errors import ConfigError, NotDoneError
-from cdc.log.state import read_dead_letters, read_pieces
+from cdc.log.following import read_dead_letters
+from cdc.log.state import read_pieces
 from cdc.postgres.connection import connect, query
 from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
 from cdc.records.topics import dead_letter_topic

@@ -11,6 +11,7 @@ from rich.segment import Segments
 from rich.text import Text
 
 from cdc.errors import ExitCode
+from cdc.kafka.admin import REACH_S
 from cdc.log.reports import ReportReader
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
@@ -85,7 +86,7 @@ def runs(
     Runs that found nothing to do aren't listed.
     """
     settings = load_to_connect(config)
-    reader = ReportReader(settings.kafka, settings.capture.topic_prefix, give_up_after())
+    reader = ReportReader(settings.kafka, settings.capture.topic_prefix, give_up_after(REACH_S))
     listed = reader.last_runs(last)
     if json:
         print_json("[" + ",\n".join(run.model_dump_json(indent=2) for run in listed) + "]")

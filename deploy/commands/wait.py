@@ -22,11 +22,13 @@ from cdc.records.state import Progress
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption
 from deploy.commands.configuration import load_to_connect, seconds
-from deploy.status.patience import PATIENCE_S
+from deploy.status.patience import PATIENCE_S, ask_source
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
 
 _LOOK_S: Final = 0.05
+_ANSWER_S: Final = 1.0
+"""The source has so long to answer, however little is left of the timeout."""
 _SOURCE: Final = """
 SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
             ELSE pg_current_wal_insert_lsn() END::text,
@@ -81,13 +83,17 @@ def wait(
     sinks = _sinks(settings, sink)
     deadline = time.monotonic() + seconds(timeout)
     watched = Watched(settings, sinks, max(1.0, seconds(timeout)))
-    instant, end = _instant(settings, lsn, now=now)
+    instant, end = _instant(settings, lsn, deadline, now=now)
+    asked_at = time.monotonic()
     _require_this_history(settings, watched.progress(), end)
     while lacking := _lacking(watched, instant, end, deadline):
         lasting = [each for each in lacking if each.outlook is not Outlook.LATER]
         if lasting or time.monotonic() > deadline:
             raise _not_shown(settings, instant, lasting or lacking, timeout)
         time.sleep(_LOOK_S)
+        if watched.unseen and end is not None and time.monotonic() - asked_at > _ANSWER_S:
+            end = _without_dropped(settings, end)
+            asked_at = time.monotonic()
     print(f"{', '.join(sinks)}: {instant} is shown")
 
 
@@ -120,19 +126,21 @@ def _sinks(settings: Settings, wanted: str) -> tuple[SinkName, ...]:
     return sinks
 
 
-def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, SourceEnd | None]:
+def _instant(
+    settings: Settings, lsn: str | None, deadline: float, *, now: bool
+) -> tuple[Lsn, SourceEnd | None]:
     """The instant, and where the source is, as far as it answers."""
     if now == (lsn is not None):
         raise ConfigError("name one instant", remedy="--lsn X, or --now")
     if lsn is None:
-        end = _source_end(settings)
+        end = _source_end(settings, deadline)
         return end.written, end
     try:
         instant = Lsn.parse(lsn)
     except ValueError:
         raise ConfigError(f"not an LSN: {lsn}", where="--lsn", remedy="as 16/B374D848") from None
     try:
-        end = _source_end(settings)
+        end = _source_end(settings, deadline)
     except SourceUnreachableError:
         return instant, None
     if instant > end.written and not end.is_standby:  # which may only be late
@@ -145,7 +153,22 @@ def _instant(settings: Settings, lsn: str | None, *, now: bool) -> tuple[Lsn, So
     return instant, end
 
 
-def _source_end(settings: Settings) -> SourceEnd:
+def _without_dropped(settings: Settings, end: SourceEnd) -> SourceEnd:
+    """The same without the tables that aren't captured any more: no daemon will see those."""
+    try:
+        now = _source_end(settings, time.monotonic())
+    except MillraceError:
+        return end
+    return end._replace(captured=end.captured & now.captured)
+
+
+def _source_end(settings: Settings, deadline: float) -> SourceEnd:
+    """Where the source is, if it says so by the deadline, or soon."""
+    left_s = deadline - time.monotonic()
+    return ask_source(max(_ANSWER_S, left_s), lambda: _asked_end(settings))
+
+
+def _asked_end(settings: Settings) -> SourceEnd:
     with (
         closing(connect_soon(settings.source, purpose="wait")) as connection,
         bounded(connection, PATIENCE_S),  # the server may stop after it has let us in
@@ -183,7 +206,7 @@ def _not_shown(
     lines = [str(each) for each in lacking]
     if is_late and any(each.part == "the log" for each in lacking):
         try:
-            end = _source_end(settings)
+            end = _source_end(settings, time.monotonic())
         except MillraceError as error:
             lines.append(f"the source: {error.what}")
         else:

@@ -14,9 +14,10 @@ from cdc.errors import LogAccessError, LogFormatError, LogMissingError, Millrace
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.grants import grants
 from cdc.lines import Lines
+from cdc.log.following import read_dead_letters
 from cdc.log.offsets import log_missing
 from cdc.log.reports import ReportReader, Reports
-from cdc.log.state import StateReader, read_dead_letters
+from cdc.log.state import StateReader
 from cdc.log.tails import LastRecord, PartitionKey, last_records
 from cdc.postgres.checks.standby import why_unread
 from cdc.records.reports import RunReport

@@ -2,26 +2,40 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from cdc.errors import LogUnreachableError, MillraceError
+from cdc.errors import LogUnreachableError, MillraceError, SourceUnreachableError
 from deploy.asking import Questions, SilentError
 
 PATIENCE_S: Final = 2.0
 """How long a part may take to answer."""
 _SOON_S: Final = 1.9
 """Brokers that are busy may need most of it; those that are silent are given up by then."""
+SourceAnswer = TypeVar("SourceAnswer")
 
 
 def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
-    """What a client of Kafka does while it waits: after a time it gives up."""
+    """What a client of Kafka does while it waits, or reads for long: after a time it gives up."""
     deadline = time.monotonic() + seconds
 
     def wait() -> None:
         if time.monotonic() > deadline:
-            raise LogUnreachableError("the brokers don't answer")
+            raise LogUnreachableError("the brokers haven't answered in time")
 
     return wait
+
+
+def ask_source(seconds: float, question: Callable[[], SourceAnswer]) -> SourceAnswer:
+    """What the source answers in so many seconds; raises SourceUnreachableError without it."""
+    asked = Questions[SourceAnswer](seconds)
+    asked.ask("source", lambda: [question()])
+    answer = only_answer(asked, "source")
+    if isinstance(answer, SilentError):
+        raise SourceUnreachableError(answer.what, where="[source]", remedy=answer.remedy)
+    if isinstance(answer, MillraceError):
+        raise answer
+    given: SourceAnswer = answer
+    return given
 
 
 def only_answer(asked: Questions[Any], name: str, seconds: float | None = None) -> Any:

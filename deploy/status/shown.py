@@ -67,6 +67,8 @@ class Watched:
         self._schemas = NewestRecords(client, schema_topic(prefix), TableSchema)
         self._reports = ReportReader(kafka, prefix, wait)
         self._tails = Tails(kafka, wait)
+        self.unseen: frozenset[str] = frozenset()
+        """Captured tables that lacked the last time, as the daemon hadn't seen them yet."""
 
     def progress(self) -> Progress | None:
         """How far the log is."""
@@ -80,6 +82,7 @@ class Watched:
         An instant of a ``timeline`` that the log isn't on yet doesn't compare with its positions.
         Of tables that are ``captured`` and new, the log may have nothing yet.
         """
+        self.unseen = frozenset()
         progress = self.progress()
         if progress is None:
             return [Lacking("the log", "no daemon has written any", Outlook.NEVER)]
@@ -103,7 +106,8 @@ class Watched:
             sources.update(*self._expected(sink, all_of_them, reports).values())
         lacking = list(_unready(states, sources))
         unseen_why = "it is new, and the daemon hasn't seen it yet"
-        lacking += [Lacking(f"table {name}", unseen_why) for name in sorted(unseen & sources)]
+        self.unseen = frozenset(unseen & sources)
+        lacking += [Lacking(f"table {name}", unseen_why) for name in sorted(self.unseen)]
         is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
         if not is_logged:
             lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))

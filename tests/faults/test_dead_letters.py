@@ -20,7 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from cdc.log.state import read_all, read_dead_letters
+from cdc.log.following import read_dead_letters
+from cdc.log.state import read_all
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic, schema_topic

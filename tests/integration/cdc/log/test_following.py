@@ -79,26 +79,33 @@ def test_another_topic_of_that_name_is_read_from_its_beginning(
 ) -> None:
     """Also where it has more records by then than the one before."""
     options, topic = kafka.client_options(), table_topic(topic_prefix)
-    tables = NewestRecords(StateConsumer(options, do_nothing), topic, TableState)
+    progresses = progress_topic(topic_prefix)
+    client = StateConsumer(options, do_nothing)
+    tables = NewestRecords(client, topic, TableState)
+    last = LastProgress(StateReader(options), client, progresses, "s")
 
     def names() -> str:
         return "".join(sorted(each.table for each in tables.read().values()))
 
-    def made(of: str) -> None:
-        make_topic(kafka, topic, cleanup_policy="compact")
+    def made(of: str, slot: str) -> None:
+        for name in (topic, progresses):
+            make_topic(kafka, name, cleanup_policy="compact")
         writer = opened(kafka, topic_prefix)
         writer.write(table_record(topic_prefix, state(name)) for name in of)
+        writer.write(progress_record(topic_prefix, progress(1, slot)) for _ in of)
         writer.commit()
 
-    made("ab")
+    made("ab", "s")
     wait_for(lambda: names() == "ab")
-    for future in kafka_admin.delete_topics([topic]).values():
+    wait_for(partial(is_at, last, 1))
+    for future in kafka_admin.delete_topics([topic, progresses]).values():
         future.result()
-    reader = PartitionReader(StateConsumer(options, do_nothing), topic)
-    wait_for(lambda: not reader.exists())
-    made("cdefg")
-    wait_for(lambda: reader.bounds() == (0, 6))
+    readers = [PartitionReader(StateConsumer(options, do_nothing), t) for t in (topic, progresses)]
+    wait_for(lambda: not any(reader.exists() for reader in readers))
+    made("cdefg", "other")
+    wait_for(lambda: {reader.bounds() for reader in readers} == {(0, 6)})
     assert names() == "cdefg"
+    assert last.read() is None
 
 
 def test_progress_goes_on_from_where_it_was_read(

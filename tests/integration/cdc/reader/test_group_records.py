@@ -6,6 +6,7 @@ from cdc.errors import ConfigError, LogForgottenError
 from cdc.reader.group import ReaderGroup
 from cdc.reader.topics import TableTopic
 from cdc.records.position import Lsn, Position
+from cdc.records.topics import dead_letter_topic
 from cdc.settings import Settings
 from deploy.local.kafka import Kafka
 
@@ -45,6 +46,13 @@ def test_a_group_stands_where_its_members_and_its_first_start_say(
     assert other.ids() == {TOPIC.name: "id-1"}
     with pytest.raises(ConfigError, match="reads changes one by one"):
         other.require_kind(transactions=True)
+
+    dead_letters = TableTopic("", dead_letter_topic(topic_prefix), 1, "id-1")
+    one.keep({dead_letters.name: dead_letters}, {(dead_letters.name, 0): 7})
+    other.read()
+    assert other.offset(dead_letters, 0) == 7
+    assert other.offset(dead_letters._replace(id="id-2"), 0) == 0
+    assert other.ids() == {TOPIC.name: "id-1"}, "a group may go on with another topic of these"
 
     ledger = ReaderGroup(settings, "ledger")
     assert not ledger.read()

@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import LogFormatError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin
+from cdc.records.topics import dead_letter_topic
 from cdc.settings import Settings
 from deploy.local.kafka import Kafka
 from millrace import changes
@@ -80,6 +81,38 @@ def test_a_reader_does_not_go_on_in_a_topic_that_was_made_again(
         put(debezium, topic, 9)
         with pytest.raises(TopicMismatchError, match="made again"):
             list(islice(stream, 9))  # it would leave out three
+
+
+@pytest.mark.postgres
+def test_a_group_goes_on_where_the_topic_of_dead_letters_was_made_again(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str], stop: threading.Event
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    run(database, "INSERT INTO t VALUES (1)")
+    made = pipeline()
+    daemon = made.catch_up()
+    admin = LogAdmin(made.settings.kafka)
+    name = dead_letter_topic(made.settings.capture.topic_prefix)
+    compacted = NewTopic(name, 2, 1, config={"cleanup.policy": "compact"})
+
+    def read_one() -> None:
+        with changes(made.settings, group="g", stop=stop) as stream:
+            next(stream)
+            stop.set()
+            assert list(stream) == []  # the first one is processed
+        stop.clear()
+
+    assert admin.create([compacted]) == {}
+    producer = Producer(made.settings.kafka)
+    for number in range(3):
+        producer.produce(name, None, f"dealt with {number}", 0)
+    producer.flush()
+    read_one()
+    assert admin.delete([name]) == {}
+    assert admin.create([compacted]) == {}
+    run(database, "INSERT INTO t VALUES (2)")
+    made.wait_until_logged(made.wal_end(), daemon)
+    read_one()
 
 
 @pytest.mark.native("it reaches into the broker's files")

@@ -10,6 +10,7 @@ import pytest
 from cdc.errors import ExitCode, LogAccessError
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.kafka.admin import LogAdmin
+from cdc.kafka.making import TopicMaker
 from cdc.kafka.topic_settings import WantedTopic
 from cdc.kafka.topics import LogTopics
 from cdc.records.schema import TableName
@@ -198,18 +199,18 @@ def test_a_start_that_died_before_it_made_the_topics_leaves_nothing_behind(
     run(database, ITEM)
     made = configured()
     prefix = made.settings.capture.topic_prefix
-    real = LogTopics._make
+    real = TopicMaker.make
 
-    def make(topics: LogTopics, wanted: list[WantedTopic], *more: Any) -> Any:
+    def make(maker: TopicMaker, wanted: list[WantedTopic], *more: Any) -> Any:
         if [topic.name for topic in wanted] != [made_topic(prefix)]:
             raise ConnectionError
-        return real(topics, wanted, *more)
+        return real(maker, wanted, *more)
 
     with monkeypatch.context() as patch:
         if is_written:
-            patch.setattr(LogTopics, "_make", make)
+            patch.setattr(TopicMaker, "make", make)
         else:
-            patch.setattr("cdc.kafka.topics.send", Mock(side_effect=ConnectionError))
+            patch.setattr("cdc.kafka.making.send", Mock(side_effect=ConnectionError))
         with pytest.raises(ConnectionError):
             LogTopics(made.settings).ensure_state_topics()
     lines = typed(made.config, "drop", "--topics").stdout.splitlines()

@@ -146,9 +146,18 @@ def test_a_table_that_the_daemon_has_not_seen_yet_is_not_shown(
     run(database, "CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
     with pytest.raises(NotShownError, match=r"table public\.fresh: |lakehouse, public\.fresh: "):
         wait(running.config, now=True, timeout="1s")
-    run(database, "DROP TABLE fresh")
-    wait(running.config, now=True, timeout="30s")
-    running.stop(daemon)
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        lsn = instant_of(connection, "DROP TABLE fresh")
+    wait(running.config, lsn=lsn, timeout="30s")
+
+    running.stop(daemon)  # it sees no table any more
+    run(database, "CREATE TABLE unseen (id int PRIMARY KEY)")
+    dropping = threading.Timer(1, run, [database, "DROP TABLE unseen"])
+    dropping.start()
+    began = time.monotonic()
+    wait(running.config, lsn=lsn, timeout="30s")
+    assert 1 < time.monotonic() - began < 10
+    dropping.join()
 
 
 def test_a_wait_that_cannot_end_well_says_why_at_once(

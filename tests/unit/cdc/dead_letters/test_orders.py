@@ -1,8 +1,7 @@
 """An order that can't be followed → passed over with a warning, unless starting over mends that."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,8 +18,6 @@ from cdc.errors import (
     SourceError,
     SourceUnreachableError,
 )
-from cdc.log import state
-from cdc.log.state import DeadLetterReader
 from cdc.records.dead_letters import Order
 from cdc.settings import Settings
 from tests.fixtures.made_changes import POSITION, TRANSACTION
@@ -65,44 +62,6 @@ class Reader:
     def has_read(self, id_: str) -> bool:
         """All that was made before the fourth time that it is read."""
         return not id_ or Reader.reads > 3
-
-
-class Log:
-    """A topic of dead letters, by their offsets; ``read`` notes from where it is read."""
-
-    values: ClassVar[dict[int, bytes]] = {}
-    end = 0
-    starts: ClassVar[list[int]] = []
-
-    def __init__(self, *_: object) -> None:
-        """It is the only one."""
-
-    def bounds(self) -> tuple[int, int]:
-        return 0, self.end
-
-    def read(self, start: int, stop: int) -> Iterator[Any]:
-        self.starts.append(start)
-        for number in range(start, stop):
-            if value := self.values.get(number):
-                yield SimpleNamespace(value=lambda value=value: value, offset=lambda at=number: at)
-
-
-def test_dead_letters_are_read_once_and_then_what_was_written_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(state, "PartitionReader", Log)
-    monkeypatch.setattr(
-        state, "parse_state", lambda _kind, value, _topic: SimpleNamespace(id=value)
-    )
-    reader = DeadLetterReader({"bootstrap.servers": "nowhere"}, "topic")
-    assert reader.read() == {}
-    Log.values[3], Log.end = b"first", 5
-    assert [*reader.read()] == [3]
-    Log.values[5], Log.end = b"second", 6
-    assert [*reader.read()] == [3, 5]
-    assert Log.starts == [0, 0, 5]
-    Log.values, Log.end = {0: b"second"}, 1
-    assert [*reader.read()] == [0], "of another topic of that name nothing old is kept"
 
 
 def test_orders_that_anybody_wrote_cost_no_question_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,20 @@ def test_an_end_that_never_comes_is_no_end(monkeypatch: pytest.MonkeyPatch) -> N
     assert "client.rack" in raised.value.remedy
 
 
+def test_a_reader_gives_up_in_time_while_records_keep_coming(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partitions, "ATTEMPT_S", 0)
+    read: Any = reader([Message(offset) for offset in range(9)])
+
+    def give_up() -> None:
+        raise LogUnreachableError("the time is over")
+
+    read._client.while_waiting = give_up
+    with pytest.raises(LogUnreachableError, match="the time is over"):
+        list(read.read(0, 8))
+
+
 def test_the_last_record_of_a_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tails, "_ATTEMPT_S", 0)
     reading: Any = Tails.__new__(Tails)

@@ -10,13 +10,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from cdc.errors import ConfigError, LogAccessError
+from cdc.errors import ConfigError, LogAccessError, LogUnreachableError
 from cdc.reader import stream
-from cdc.reader.consuming import Complaints
+from cdc.reader.access import ReaderStoppedError
+from cdc.reader.consuming import Complaints, group_name
 from cdc.reader.sorting import SortedRecords
 from cdc.reader.start import parse_start
 from cdc.reader.stream import ChangeStream
-from cdc.reader.transactions import _once
+from cdc.reader.transactions import TransactionStream, _once
 from cdc.records.position import Lsn, Position
 
 Partition = tuple[str, int]
@@ -87,6 +88,68 @@ def test_a_complaint_passes_no_record() -> None:
     assert reader._poll() is record
     with pytest.raises(LogAccessError):
         reader._poll()
+
+
+def test_brokers_that_are_away_are_waited_for_once_a_reader_has_begun() -> None:
+    reader: Any = TransactionStream.__new__(TransactionStream)
+    waited = list[str]()
+    reader._member, reader._topics, reader._records, reader._groups = None, {}, None, iter(())
+    reader._access = SimpleNamespace(
+        connect=lambda: waited.append("connect"),
+        log_reader=lambda: None,
+        stopping=SimpleNamespace(event=None),
+    )
+    reader._news = SimpleNamespace(wait=lambda *_: waited.append("wait"))
+
+    def begin() -> None:
+        raise LogUnreachableError("no broker answers")
+
+    reader._begin = begin
+    reader._has_begun = False
+    with pytest.raises(LogUnreachableError):
+        reader._next()
+    reader._has_begun = True  # it begins again once it has another turn
+    assert reader._next() is None
+    assert waited == ["connect", "wait"]
+
+
+def test_a_member_that_gets_partitions_while_brokers_are_away_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader: Any = ChangeStream.__new__(ChangeStream)
+    connected = list[int]()
+    stop = threading.Event()
+
+    def end_when_stopped() -> None:
+        if stop.is_set():
+            raise ReaderStoppedError
+
+    reader._access = SimpleNamespace(
+        end_when_stopped=end_when_stopped, connect=lambda: connected.append(1)
+    )
+
+    def go_on(_consumer: object, _partitions: object) -> None:
+        if len(connected) < 2:
+            raise LogUnreachableError("no broker answers")
+
+    reader._go_on = go_on
+    reader._assigned(None, [])
+    assert len(connected) == 2
+    assert caplog.messages == ["waiting for the log: no broker answers"] * 2
+    stop.set()
+    connected.clear()
+    with pytest.raises(ReaderStoppedError):
+        reader._assigned(None, [])
+
+
+def test_groups_of_different_logs_are_different_groups() -> None:
+    def of(prefix: str, group: str) -> str:
+        capture = SimpleNamespace(topic_prefix=prefix)
+        settings: Any = SimpleNamespace(capture=capture)
+        return group_name(settings, group)
+
+    assert of("a", "b.c") == "millrace.a:b.c"
+    assert of("a.b", "c") == "millrace.a.b:c"
 
 
 def test_what_ends_rows_comes_once_for_each_table_and_bounds() -> None:
