@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from cdc.capture.health import Health, Stage
 from cdc.dead_letters.guard import Refusals
 from cdc.records.state import Phase, Progress
+from deploy.status.lag import LEAST_S, SKEW_S_MAX
 from deploy.status.tables import TableStatus, table_status
 
 
@@ -204,10 +205,12 @@ def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
     """How old the oldest change is that the log may lack, in seconds; None before it streams.
 
     With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
+    None, too, where that is in the future, by a source's clock that is ahead of this machine's.
     """
     if progress.phase is not Phase.STREAMING:
         return None
     if lag_bytes == 0:
         return 0.0
     read_all_until_ms = progress.ts_ms if progress.position.index == 0 else 0
-    return max(0.0, time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3))
+    lag_s = time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3)
+    return max(LEAST_S, lag_s) if lag_s >= -SKEW_S_MAX else None

@@ -28,7 +28,7 @@ _SILENT: Final = (
     "let millrace run go on; if it does, its log and millrace check say what keeps it from the"
     " source or from Kafka"
 )
-_LEAST_S: Final = 0.001
+LEAST_S: Final = 0.001
 """Who lacks something isn't level, also where clocks or a late retry have made it look so."""
 
 
@@ -99,7 +99,7 @@ def _proof_age(ts_us: int, age_max_s: float) -> Lag:
         ahead = f"the source's clock is {seconds_text(-age_s)} ahead of this machine's"
         return Lag(unknown=ahead, remedy="let both machines take their time from one source (NTP)")
     if age_s <= age_max_s:
-        return Lag(seconds=max(_LEAST_S, age_s))
+        return Lag(seconds=max(LEAST_S, age_s))
     since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
     return Lag(unknown=f"nothing has come from the source {since}", remedy=_SILENT)
 
@@ -136,7 +136,7 @@ class SinkLags:
         committed_us = max(table.cut_ts_us, self._reached_us(table))
         if committed_us == 0:
             return Lag(unknown=f"nobody has reported when the cut of {table.table} was committed")
-        return Lag(seconds=max(_LEAST_S, (newest_us - committed_us) / 1e6))
+        return Lag(seconds=max(LEAST_S, (newest_us - committed_us) / 1e6))
 
     def newest_missing_us(self, table: TableReport) -> int | None:
         """When the newest change was committed that it lacks (µs since 1970; 0: it lacks none).

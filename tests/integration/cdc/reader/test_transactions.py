@@ -18,6 +18,7 @@ from cdc.errors import ConfigError, LogFormatError
 from cdc.reader.access import ReaderStoppedError
 from cdc.reader.envelope import Envelopes
 from cdc.reader.events import ChangeEvent
+from cdc.settings import Settings
 from millrace import changes
 from tests.fixtures.pipeline import RunningPipeline
 from tests.integration.cdc.reader.members import Members
@@ -127,9 +128,14 @@ def test_the_next_member_begins_behind_what_was_processed(
     made.wait_until_logged(made.wal_end(), daemon)
     is_over, processed, others = threading.Event(), list[int](), list[int]()
 
+    def named(name: str) -> Settings:
+        """The turn is that member's whose id comes first, which begins with its client's."""
+        kafka = {**made.settings.kafka, "client.id": name}
+        return made.settings.model_copy(update={"kafka": kafka})
+
     def go_on() -> None:
         ended = threading.Event()
-        with changes(made.settings, group="g", transactions=True, stop=ended) as stream:
+        with changes(named("a"), group="g", transactions=True, stop=ended) as stream:
             for transaction in stream:
                 is_over.set()
                 others.extend(change.row["id"] for change in transaction)
@@ -137,7 +143,7 @@ def test_the_next_member_begins_behind_what_was_processed(
                     return
 
     other = threading.Thread(target=go_on)
-    with changes(made.settings, group="g", transactions=True, stop=is_over) as stream:
+    with changes(named("b"), group="g", transactions=True, stop=is_over) as stream:
         for transaction in stream:
             processed.extend(change.row["id"] for change in transaction)
             if len(processed) == 3:
