@@ -184,6 +184,15 @@ class Settings(Section):
             self._refuse_plain_text()
         return self
 
+    @model_validator(mode="after")
+    def _documents_have_tables(self) -> Self:
+        if self.search is not None and self.search.documents and self.lakehouse is None:
+            raise ValueError(
+                "[[search.documents]] are made of the lakehouse's tables, and there is none:"
+                ' add a section [lakehouse] with path = "…"'
+            )
+        return self
+
     def _refuse_plain_text(self) -> None:
         plain = [f"\n  {each}" for each in self.exposures if each.is_plain]
         if plain:

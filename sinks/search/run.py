@@ -8,7 +8,7 @@ step: between two steps those that serve keep up.
 import time
 from dataclasses import replace
 
-from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.errors import BusyError, MillraceError, SinkUnreachableError
 from cdc.log.offsets import LogState
 from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
@@ -88,14 +88,8 @@ def _documents(
     An error of one document holds up no other. ``standing`` gets where each is.
     """
     settings, options = context.run.settings, context.run.options
-    if settings.lakehouse is None:
-        raise ConfigError(
-            "joined documents are made of the lakehouse's tables, and there is no lakehouse",
-            where="[[search.documents]]",
-            remedy='add a section [lakehouse] with path = "…"',
-        )
     prefix, session = settings.capture.topic_prefix, context.run.session
-    cuts = LakehouseCuts(settings.lakehouse, prefix, state, topics.state, session)
+    cuts = LakehouseCuts(settings.require_lakehouse(), prefix, state, topics.state, session)
     results: list[TableResult] = []
     for document in context.search.documents:
         name, started = document.name, time.monotonic()

@@ -132,6 +132,10 @@ def test_only_in_events_of_our_own_a_partition_can_end(
             '[capture]\nposition.header = false\noversized.record = "claim_check"',
             "claim_check needs Millrace's own events",
         ),
+        (
+            '[search]\nurl = "http://s:9200"\n[[search.documents]]\nname = "d"\ntable = "public.t"',
+            "and there is none: add a section",
+        ),
         ("[capture.slot]", r"\[capture\] slot: no such key"),
         ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
         ("[log", "not valid TOML"),
