@@ -109,10 +109,18 @@ class StandingLakehouse:
     def _standing(self, derived: Mapping[str, Derived]) -> dict[str, TablePlan]:
         """Where tables go on; one whose Delta table isn't there any more begins again."""
         return {
-            name: table if log_folder(derived[name]) is not None else table.begun_again({})
+            name: table.begun_again({}) if _is_gone(derived[name]) else table
             for name, table in self.left.items()
             if name in derived
         }
+
+
+def _is_gone(derived: Derived) -> bool:
+    """Whether there is no Delta table; where nobody may look, the line of Delta tables says so."""
+    try:
+        return log_folder(derived) is None
+    except MillraceError:
+        return False
 
 
 def _without_key(

@@ -1,6 +1,8 @@
 """Derived tables as a last run has left them → the lines of a check that the next run refuses."""
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +126,32 @@ def test_a_commit_that_cannot_be_read_is_a_failure_that_names_it(
     assert line.found == "a Delta table's log is damaged: a commit of it can't be read"
     assert line.where == str(torn)
     assert "remove the Delta table" in line.remedy
+
+
+def test_line_breaks_of_other_kinds_in_values_damage_no_commit(found: Check, lake: Path) -> None:
+    """Delta writes them as they are, such as in the least values of columns."""
+    stats = json.dumps({"minValues": {"a": "x\u2028y\x85z\x7f"}}, ensure_ascii=False)
+    added = json.dumps({"add": {"path": "part-2", "stats": stats}}, ensure_ascii=False)
+    made = commit(lake)
+    made.write_text(f"{made.read_text()}{added}\n\n", encoding="utf-8")
+    assert found("Delta tables").level is Level.OK
+
+
+@pytest.mark.parametrize("question", ["os.listdir", "pathlib.Path.is_dir"])
+def test_a_folder_that_nobody_may_look_into_is_not_taken_for_somebody_elses(
+    found: Check, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    answer = os.listdir if question == "os.listdir" else Path.is_dir
+
+    def refuse(path: Path) -> Any:
+        if path.name == "_delta_log":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return answer(path)
+
+    monkeypatch.setattr(question, refuse)
+    line = found("Delta tables")
+    assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.DISK)
+    assert "Permission denied" in line.found
 
 
 def test_a_table_that_somebody_else_has_put_in_its_place_is_a_failure(
