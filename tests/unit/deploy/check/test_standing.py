@@ -13,6 +13,7 @@ import pytest
 from cdc.errors import ExitCode
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.result import CheckResult, Level
+from deploy.check.runner import Awaited
 from deploy.check.scene import CapturedLog
 from sinks.run.owner import application
 from sinks.run.plans import lakehouse_plans
@@ -152,6 +153,26 @@ def test_a_folder_that_nobody_may_look_into_is_not_taken_for_somebody_elses(
     line = found("Delta tables")
     assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.DISK)
     assert "Permission denied" in line.found
+
+
+def test_what_a_run_has_committed_while_the_check_waited_is_its_own(
+    found: Check, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = lakehouse_plans(str(lake), pytest.fail)
+    get = Awaited[CapturedLog].get
+
+    def get_late(self: Awaited[CapturedLog]) -> CapturedLog | None:
+        if (last := plans.last()) is not None and last.run < left_plan().run + 2:
+            following = last.model_copy(update={"run": last.run + 1})
+            plans.start(following)
+            commit(lake, following.run)
+            plans.finish(RunOutcome(run=following.run, ts_ms=1, failed={}))
+        return get(self)
+
+    monkeypatch.setattr(Awaited, "get", get_late)
+    assert found("Delta tables").level is Level.OK
+    commit(lake, left_plan().run + 9)
+    assert found("Delta tables").level is Level.FAILURE
 
 
 def test_a_table_that_somebody_else_has_put_in_its_place_is_a_failure(
