@@ -65,7 +65,7 @@ class StandingLakehouse:
         tables = scene.tables.get()
         if tables is None:
             return
-        captured = captured_of(tables)
+        captured = captured_of(scene.settings.capture, tables)
         try:
             derived = self._derived(captured)
         except ConfigError:

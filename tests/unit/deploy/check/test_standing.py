@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -56,11 +57,12 @@ def found(tmp_path: Path, lake: Path) -> Check:
         requirement: str,
         log: CapturedLog | None = None,
         *columns: str,
+        capture: Mapping[str, Any] = MappingProxyType({}),
         **options: Any,
     ) -> CheckResult:
         sections: dict[str, Mapping[str, Any]] = {"lakehouse": {"path": str(lake), **options}}
         source = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d"}
-        made = scenes_of(tmp_path, source, NO_KAFKA, "t", {}, **sections)()
+        made = scenes_of(tmp_path, source, NO_KAFKA, "t", capture, **sections)()
         table = described(NAME, *(columns or ("id",)))
         if columns == ("keyless",):
             keyless = table.columns[0].model_copy(update={"key": None})
@@ -100,6 +102,8 @@ def test_a_history_of_a_table_without_a_key_is_what_a_run_refuses(found: Check) 
         assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
         assert "public.t has no key" in line.found
         assert found("keys", tables=tables).level is Level.OK
+        capture = {"message.key.columns": "public.t:Keyless"}
+        assert found("keys", None, "keyless", tables=tables, capture=capture).level is Level.OK
     assert found("keys", None, "keyless").level is Level.OK
 
 
