@@ -1,6 +1,5 @@
 """[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
 
-import json
 import os
 import secrets
 import shutil
@@ -9,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from cdc.errors import ConfigError, SinkError
+from cdc.lines import toml_text
 from cdc.postgres.described import TableDescription
 from cdc.settings.lakehouse import LakehouseSettings
 from deploy.check.applied import APPLIED, DERIVED
@@ -99,7 +99,7 @@ def _names(
             "names",
             f"derived table {table.name} has other columns of these names, whatever their case:"
             f" {names} get __2 behind",
-            f"give them names: [[lakehouse.tables]] source = {json.dumps(table.source)},"
+            f"give them names: [[lakehouse.tables]] source = {toml_text(table.source)},"
             " rename = { … }",
         )
     if not taken:
