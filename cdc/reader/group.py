@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cdc.errors import ConfigError, LogForgottenError, LogUnreachableError
 from cdc.kafka.admin import LogAdmin, do_nothing
-from cdc.kafka.errors import log_error
+from cdc.kafka.errors import is_passing, log_error
 from cdc.kafka.making import EXISTS, TopicMaker
 from cdc.kafka.sending import Sender
 from cdc.kafka.topic_settings import STATE_CONFIG, WantedTopic
@@ -250,4 +250,6 @@ class ReaderGroup:
         topic = WantedTopic(self._topic, 1, "compact", content="state")
         error = maker.make([topic], STATE_CONFIG).get(self._topic)
         if error is not None and error.name() != EXISTS:  # another member was faster
+            if not is_passing(error):  # without an answer, it may be ours
+                maker.write_down([self._topic], made=False)
             raise log_error(error, "creating a topic", f"topic {self._topic}")

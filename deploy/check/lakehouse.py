@@ -1,6 +1,5 @@
 """[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
 
-import json
 import os
 import secrets
 import shutil
@@ -9,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from cdc.errors import ConfigError, SinkError
+from cdc.lines import toml_text
 from cdc.postgres.described import TableDescription
 from cdc.settings.lakehouse import LakehouseSettings
 from deploy.check.applied import APPLIED, DERIVED
@@ -18,7 +18,7 @@ from deploy.check.scene import Scene, captured_of
 from deploy.check.standing import DELTA, check_standing
 from sinks.changes.derived import Derived, local_path
 from sinks.run.plans import LocalFiles, require_lock, require_owner
-from sinks.run.wanted import lakehouse_tables
+from sinks.run.wanted import CapturedTables, lakehouse_tables
 
 _PROBE: Final = ".millrace-check-"
 _ONLY_SPARK: Final = "run `millrace merge lakehouse` once, which tries it"
@@ -43,7 +43,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
-    yield from _names(part, lakehouse, tables)
+    yield from _names(part, lakehouse, captured_of(settings.capture, tables), tables)
 
 
 def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
@@ -80,11 +80,14 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
 
 
 def _names(
-    part: Area, lakehouse: LakehouseSettings, tables: list[TableDescription]
+    part: Area,
+    lakehouse: LakehouseSettings,
+    captured: CapturedTables,
+    tables: list[TableDescription],
 ) -> CheckResults:
     """Derived tables have names and paths of their own; columns may have to take others."""
     try:
-        derived, _ = lakehouse_tables(lakehouse, captured_of(tables))
+        derived, _ = lakehouse_tables(lakehouse, captured)
     except ConfigError as error:
         yield part.of_error("names", error)
         return
@@ -96,7 +99,7 @@ def _names(
             "names",
             f"derived table {table.name} has other columns of these names, whatever their case:"
             f" {names} get __2 behind",
-            f"give them names: [[lakehouse.tables]] source = {json.dumps(table.source)},"
+            f"give them names: [[lakehouse.tables]] source = {toml_text(table.source)},"
             " rename = { … }",
         )
     if not taken:

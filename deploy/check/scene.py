@@ -9,7 +9,7 @@ from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import SlotState
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
-from cdc.settings import Settings
+from cdc.settings import CaptureSettings, Settings
 from deploy.check.runner import Awaited
 from sinks.run.wanted import CapturedTables
 
@@ -36,9 +36,15 @@ class CapturedLog(NamedTuple):
         return self.progress is not None and not self.progress.is_first_start
 
 
-def captured_of(tables: list[TableDescription]) -> CapturedTables:
-    """Described tables as sinks see them, once they are in the log."""
-    has_key = {str(each.name): any(column.key for column in each.columns) for each in tables}
+def captured_of(capture: CaptureSettings, tables: list[TableDescription]) -> CapturedTables:
+    """Described tables as sinks see them, once they are in the log: with their records' keys."""
+
+    def is_keyed(table: TableDescription) -> bool:
+        named = capture.column_modes.key_columns(str(table.name)) or ()
+        names = {name.lower() for name in named}
+        return any(column.key or column.name.lower() in names for column in table.columns)
+
+    has_key = {str(each.name): is_keyed(each) for each in tables}
     keyed = frozenset(name for name, has in has_key.items() if has)
     return CapturedTables(tuple(has_key), keyed, frozenset(has_key.keys() - keyed))
 

@@ -71,7 +71,7 @@ class _Search:
         if tables is None:
             yield part.unknown("indexes", "because nobody can tell which tables are captured")
             return
-        captured = captured_of(tables)
+        captured = captured_of(self.scene.settings.capture, tables)
         keyed = [table for table in tables if str(table.name) in captured.keyed]
         named = aliases(self.settings, captured.with_key)
         for error in named.refused.values():

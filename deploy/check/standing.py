@@ -17,7 +17,7 @@ from sinks.changes.derived import Derived, require_keyless_kind
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.owner import changed_kinds, foreign_tables, log_folder, require_same_writer
 from sinks.run.plan import RunPlan, TablePlan, require_same_log
-from sinks.run.plans import lakehouse_plans
+from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.wanted import CapturedTables, lakehouse_tables, wanted_in_lakehouse
 
 DELTA: Final = "Delta tables"
@@ -36,7 +36,8 @@ def check_standing(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> Ch
     except MillraceError as error:
         yield part.of_error(APPLIED, error)
         return
-    standing = StandingLakehouse(part, lakehouse, prefix, last, left_tables(last, outcome))
+    left = left_tables(last, outcome)
+    standing = StandingLakehouse(part, lakehouse, prefix, plans, last, left)
     if settings.captures_itself:
         yield from standing.of_own_log(scene)
     else:
@@ -50,6 +51,7 @@ class StandingLakehouse:
     part: Area
     lakehouse: LakehouseSettings
     prefix: str
+    plans: Plans
     last: RunPlan | None
     left: dict[str, TablePlan]
 
@@ -63,7 +65,7 @@ class StandingLakehouse:
         tables = scene.tables.get()
         if tables is None:
             return
-        captured = captured_of(tables)
+        captured = captured_of(scene.settings.capture, tables)
         try:
             derived = self._derived(captured)
         except ConfigError:
@@ -102,17 +104,29 @@ class StandingLakehouse:
         return lakehouse_tables(self.lakehouse, captured, begun)[0]
 
     def _delta_tables(self, derived: Mapping[str, Derived]) -> CheckResults:
-        foreign = foreign_tables(derived, self.last, self.prefix)
+        last = self.last
+        while foreign := list(foreign_tables(derived, last, self.prefix)):
+            if (newest := self.plans.last()) == last:
+                break
+            last = newest  # a run has begun since, and may have committed
         found = "each is as the last run has left it, and none is somebody else's"
         yield from self.part.of_errors(DELTA, foreign, found)
 
     def _standing(self, derived: Mapping[str, Derived]) -> dict[str, TablePlan]:
         """Where tables go on; one whose Delta table isn't there any more begins again."""
         return {
-            name: table if log_folder(derived[name]) is not None else table.begun_again({})
+            name: table.begun_again({}) if _is_gone(derived[name]) else table
             for name, table in self.left.items()
             if name in derived
         }
+
+
+def _is_gone(derived: Derived) -> bool:
+    """Whether there is no Delta table; where nobody may look, the line of Delta tables says so."""
+    try:
+        return log_folder(derived) is None
+    except MillraceError:
+        return False
 
 
 def _without_key(

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from cdc.lines import toml_text
 from cdc.log.state import StateReader
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
@@ -153,7 +154,6 @@ class Pipeline:
 
 
 def _toml(sections: Mapping[str, Mapping[str, TomlValue]], preset: str) -> str:
-    # A JSON string is a TOML string, as long as it is short of surrogates.
     lines = [f'preset = "{preset}"', ""]
     for section, values in sections.items():
         pairs = (f"{_toml_text(key)} = {_toml_text(v)}" for key, v in values.items())
@@ -167,4 +167,4 @@ def _toml_text(value: TomlValue) -> str:
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_text, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return toml_text(value) if isinstance(value, str) else json.dumps(value)

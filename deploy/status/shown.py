@@ -30,7 +30,7 @@ class Outlook(StrEnum):
     """What is to be made of a derived table that doesn't show an instant."""
 
     LATER = "later"
-    """A merge brings it there."""
+    """The daemon, or a merge, brings it there."""
     NEVER = "never"
     """Nothing does, until somebody mends what is wrong."""
     UNKNOWN = "unknown"
@@ -137,7 +137,9 @@ def _unready(states: Iterable[TableState], names: Collection[str]) -> Iterator[L
             word = "set aside" if state.is_set_aside else "doubtful"
             yield Lacking(f"table {name}", f"{word}: {state.doubt.reason}", Outlook.NEVER)
         elif state.phase is not Phase.STREAMING:
-            yield Lacking(f"table {name}", "its snapshot isn't complete", Outlook.NEVER)
+            is_read = any(not (each.paused or each.obstacle) for each in state.requests)
+            outlook = Outlook.LATER if is_read else Outlook.NEVER
+            yield Lacking(f"table {name}", "its snapshot isn't complete", outlook)
 
 
 class _Moment:

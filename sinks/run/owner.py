@@ -11,7 +11,7 @@ from cdc.errors import ConfigError, MillraceError, SinkError
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived, local_path
 from sinks.run.plan import RunPlan, TablePlan, WantedTable
-from sinks.run.plans import reachable
+from sinks.run.plans import LocalFiles, reachable
 
 LOG_FOLDER = "_delta_log"
 
@@ -68,9 +68,14 @@ def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
 
 
 def log_folder(derived: Derived) -> Path | None:
-    """The log of a Delta table that is there, on this machine; else None."""
-    folder = local_path(derived.path)
-    return folder / LOG_FOLDER if folder is not None and (folder / LOG_FOLDER).is_dir() else None
+    """The log of a Delta table that is there, on this machine; else None.
+
+    Raises SinkUnreachableError where nobody can look.
+    """
+    if (folder := local_path(derived.path)) is None:
+        return None
+    with reachable(folder):
+        return folder / LOG_FOLDER if (folder / LOG_FOLDER).is_dir() else None
 
 
 def foreign_tables(
@@ -82,11 +87,11 @@ def foreign_tables(
     """
     begun = plan.all_tables if plan is not None else {}
     for name, derived in sorted(tables.items()):
-        if (log := log_folder(derived)) is None:
-            continue
         base = begun[name].base if name in begun else 0
         expected = {base, plan.run} if plan is not None and name in begun else set()
         try:
+            if (log := log_folder(derived)) is None:
+                continue
             run = _run_of(log, application(prefix, name))
         except MillraceError as error:
             yield error
@@ -104,21 +109,24 @@ def _run_of(log: Path, of: str) -> int | None:
     commit can't be read.
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
     """
-    with reachable(log):
-        for commit in sorted(log.glob("*.json"), reverse=True):
-            try:
-                actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
-                runs = [int(each["txn"]["version"]) for each in actions if _is_of(each, of)]
-            except (ValueError, LookupError, TypeError):
-                raise SinkError(
-                    "a Delta table's log is damaged: a commit of it can't be read",
-                    where=str(commit),
-                    remedy="put the file back from a backup; or remove the Delta table: the next"
-                    " run rebuilds it from what the log has",
-                ) from None
-            if runs:
-                return runs[-1]
-        return None if (log / "_last_checkpoint").exists() else 0
+    files = LocalFiles(log)
+    names = files.names()
+    for commit in sorted((name for name in names if name.endswith(".json")), reverse=True):
+        try:
+            # A line ends by a line feed alone: values have other line breaks as they are.
+            lines = (files.read(commit) or "").split("\n")
+            actions = [json.loads(line) for line in lines if line.strip()]
+            runs = [int(each["txn"]["version"]) for each in actions if _is_of(each, of)]
+        except (ValueError, LookupError, TypeError):
+            raise SinkError(
+                "a Delta table's log is damaged: a commit of it can't be read",
+                where=str(log / commit),
+                remedy="put the file back from a backup; or remove the Delta table: the next"
+                " run rebuilds it from what the log has",
+            ) from None
+        if runs:
+            return runs[-1]
+    return None if "_last_checkpoint" in names else 0
 
 
 def _is_of(action: dict[str, dict[str, object]], application: str) -> bool:

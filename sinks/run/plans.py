@@ -337,15 +337,19 @@ class Plans:
 
     def _parse(self, kind: type[RunState], name: str) -> RunState | None:
         """A plan, an outcome and the like; raises LogFormatError where it isn't one of ours."""
-        text = self._files.read(name)
         try:
+            text = self._files.read(name)
             return None if text is None else kind.model_validate_json(text)
         except ValidationError as error:
-            raise LogFormatError(
-                f"a run's state can't be read: {error.errors()[0]['msg']}",
-                where=f"{self._where}/{name}",
-                remedy="a newer Millrace has written it: run that one",
-            ) from None
+            why = error.errors()[0]["msg"]
+        except UnicodeDecodeError:
+            why = "it isn't text"
+        raise LogFormatError(
+            f"a run's state can't be read: {why}",
+            where=f"{self._where}/{name}",
+            remedy="if a newer Millrace has written it, run that one; if it is damaged, put it back"
+            " from a backup",
+        )
 
 
 def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import ConfigError, SinkError
+from cdc.lines import toml_text
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import SearchSettings
 from cdc.settings.search import OWN_INDEXES
@@ -108,7 +109,7 @@ def index_name(prefix: str, table: TableName | str) -> str:
         raise SinkError(
             "no index can be named after the table",
             where=f"table {table}",
-            remedy=f'give it one: [[search.indexes]] table = {json.dumps(str(table))}, name = "…"',
+            remedy=f'give it one: [[search.indexes]] table = {toml_text(str(table))}, name = "…"',
         )
     return name
 
@@ -182,7 +183,7 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
             f"table {name} would share the index {alias} with {', '.join(sorted(others))}",
             where="[search]",
             remedy="give one an index of its own name: [[search.indexes]] table ="
-            f' {json.dumps(name)}, name = "…"; or name the tables to index in tables of [search]',
+            f' {toml_text(name)}, name = "…"; or name the tables to index in tables of [search]',
         )
         for name, alias in names.items()
         if (others := rivals[name] - {name})

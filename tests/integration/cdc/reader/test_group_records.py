@@ -2,11 +2,15 @@
 
 import pytest
 
-from cdc.errors import ConfigError, LogForgottenError
+from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.kafka.admin import LogAdmin, do_nothing
+from cdc.kafka.making import TopicMaker
+from cdc.log.state import read_all
 from cdc.reader.group import ReaderGroup
 from cdc.reader.topics import TableTopic
+from cdc.records.made_topics import MadeTopic
 from cdc.records.position import Lsn, Position
-from cdc.records.topics import dead_letter_topic
+from cdc.records.topics import dead_letter_topic, made_topic, reader_topic
 from cdc.settings import Settings
 from deploy.local.kafka import Kafka
 
@@ -70,3 +74,22 @@ def test_a_group_stands_where_its_members_and_its_first_start_say(
     again.require_tables(TOPICS, {"new": "public.new"})
     with pytest.raises(ConfigError, match=r"with public\.t so far"):
         again.require_tables({}, {TOPIC.name: TOPIC.table})
+
+
+def test_a_topic_that_brokers_refuse_to_make_is_not_taken_for_ours(
+    kafka: Kafka, topic_prefix: str
+) -> None:
+    """The user may make it then: `drop` leaves it."""
+    options = kafka.client_options()
+    sections = {"source": {}, "capture": {"topic.prefix": topic_prefix}, "kafka": options}
+    plain = Settings.model_validate(sections)
+    TopicMaker(plain, LogAdmin(plain.kafka), do_nothing).write_down(["p.other"])
+    copies = {"topic.replication.factor": 3, "topic.min.insync.replicas": 1}
+    settings = Settings.model_validate({**sections, "log": copies})
+    with pytest.raises(MillraceError, match="replication"):
+        ReaderGroup(settings, "g").ensure_topic()
+    noted = read_all(plain.kafka, made_topic(topic_prefix), MadeTopic)
+    assert [each.topic for each in noted] == ["p.other"]
+    ReaderGroup(plain, "g").ensure_topic()
+    noted = read_all(plain.kafka, made_topic(topic_prefix), MadeTopic)
+    assert reader_topic(topic_prefix) in [each.topic for each in noted]

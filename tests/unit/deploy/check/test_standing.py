@@ -1,9 +1,12 @@
 """Derived tables as a last run has left them → the lines of a check that the next run refuses."""
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from cdc.errors import ExitCode
 from deploy.check.lakehouse import check_lakehouse
 from deploy.check.result import CheckResult, Level
+from deploy.check.runner import Awaited
 from deploy.check.scene import CapturedLog
 from sinks.run.owner import application
 from sinks.run.plans import lakehouse_plans
@@ -53,11 +57,12 @@ def found(tmp_path: Path, lake: Path) -> Check:
         requirement: str,
         log: CapturedLog | None = None,
         *columns: str,
+        capture: Mapping[str, Any] = MappingProxyType({}),
         **options: Any,
     ) -> CheckResult:
         sections: dict[str, Mapping[str, Any]] = {"lakehouse": {"path": str(lake), **options}}
         source = {"host": "127.0.0.1", "port": "1", "user": "u", "dbname": "d"}
-        made = scenes_of(tmp_path, source, NO_KAFKA, "t", {}, **sections)()
+        made = scenes_of(tmp_path, source, NO_KAFKA, "t", capture, **sections)()
         table = described(NAME, *(columns or ("id",)))
         if columns == ("keyless",):
             keyless = table.columns[0].model_copy(update={"key": None})
@@ -97,6 +102,8 @@ def test_a_history_of_a_table_without_a_key_is_what_a_run_refuses(found: Check) 
         assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
         assert "public.t has no key" in line.found
         assert found("keys", tables=tables).level is Level.OK
+        capture = {"message.key.columns": "public.t:Keyless"}
+        assert found("keys", None, "keyless", tables=tables, capture=capture).level is Level.OK
     assert found("keys", None, "keyless").level is Level.OK
 
 
@@ -124,6 +131,52 @@ def test_a_commit_that_cannot_be_read_is_a_failure_that_names_it(
     assert line.found == "a Delta table's log is damaged: a commit of it can't be read"
     assert line.where == str(torn)
     assert "remove the Delta table" in line.remedy
+
+
+def test_line_breaks_of_other_kinds_in_values_damage_no_commit(found: Check, lake: Path) -> None:
+    """Delta writes them as they are, such as in the least values of columns."""
+    stats = json.dumps({"minValues": {"a": "x\u2028y\x85z\x7f"}}, ensure_ascii=False)
+    added = json.dumps({"add": {"path": "part-2", "stats": stats}}, ensure_ascii=False)
+    made = commit(lake)
+    made.write_text(f"{made.read_text()}{added}\n\n", encoding="utf-8")
+    assert found("Delta tables").level is Level.OK
+
+
+@pytest.mark.parametrize("question", ["os.listdir", "pathlib.Path.is_dir"])
+def test_a_folder_that_nobody_may_look_into_is_not_taken_for_somebody_elses(
+    found: Check, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    answer = os.listdir if question == "os.listdir" else Path.is_dir
+
+    def refuse(path: Path) -> Any:
+        if path.name == "_delta_log":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return answer(path)
+
+    monkeypatch.setattr(question, refuse)
+    line = found("Delta tables")
+    assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.DISK)
+    assert "Permission denied" in line.found
+
+
+def test_what_a_run_has_committed_while_the_check_waited_is_its_own(
+    found: Check, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = lakehouse_plans(str(lake), pytest.fail)
+    get = Awaited[CapturedLog].get
+
+    def get_late(self: Awaited[CapturedLog]) -> CapturedLog | None:
+        if (last := plans.last()) is not None and last.run < left_plan().run + 2:
+            following = last.model_copy(update={"run": last.run + 1})
+            plans.start(following)
+            commit(lake, following.run)
+            plans.finish(RunOutcome(run=following.run, ts_ms=1, failed={}))
+        return get(self)
+
+    monkeypatch.setattr(Awaited, "get", get_late)
+    assert found("Delta tables").level is Level.OK
+    commit(lake, left_plan().run + 9)
+    assert found("Delta tables").level is Level.FAILURE
 
 
 def test_a_table_that_somebody_else_has_put_in_its_place_is_a_failure(

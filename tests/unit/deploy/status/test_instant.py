@@ -6,7 +6,12 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.records.position import Lsn
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, SnapshotRequest
 from deploy.commands import wait
+from deploy.status import shown
+from deploy.status.shown import Outlook
+from tests.fixtures.made_states import table_state
 
 SETTINGS: Any = None
 """Nobody asks for any."""
@@ -30,3 +35,19 @@ def test_a_standby_that_is_late_is_no_other_server(monkeypatch: pytest.MonkeyPat
 def test_what_is_no_lsn_is_refused(lsn: str) -> None:
     with pytest.raises(ConfigError, match="not an LSN"):
         wait._instant(SETTINGS, lsn, 0, now=False)
+
+
+def test_a_table_whose_rows_the_daemon_reads_is_waited_for_and_another_is_not() -> None:
+    name = TableName("public", "fresh")
+    read = SnapshotRequest(kind="initial")
+
+    def outlook(*requests: SnapshotRequest) -> Outlook:
+        state = table_state(name, phase=Phase.SNAPSHOT, requests=requests)
+        (lacking,) = shown._unready([state], [str(name)])
+        assert lacking.why == "its snapshot isn't complete"
+        return lacking.outlook
+
+    assert outlook(read) is Outlook.LATER
+    for update in ({"paused": True}, {"obstacle": "no memory"}):
+        assert outlook(read.model_copy(update=update)) is Outlook.NEVER
+    assert outlook() is Outlook.NEVER

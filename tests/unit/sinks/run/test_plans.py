@@ -121,6 +121,18 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         Plans(LocalFiles(tmp_path), "here").last()
 
 
+def test_a_plan_that_is_no_text_is_refused_and_named(tmp_path: Path) -> None:
+    plans = Plans(LocalFiles(tmp_path), str(tmp_path))
+    plans.start(plan(1))
+    (tmp_path / "last.json").write_bytes(b"\xff\x00")
+    assert plans.last() == plan(1), "the folder says it, too"
+    (made,) = tmp_path.glob("*1.json")
+    made.write_bytes(b"\xff\x00")
+    with pytest.raises(LogFormatError, match="it isn't text") as refused:
+        plans.last()
+    assert refused.value.where == str(made)
+
+
 def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None:
     done = plan(good=table_plan(), bad=table_plan())
     after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={"bad": "why"}))

@@ -1,6 +1,7 @@
 """Table schemas -> index names, fields, mappings and document ids."""
 
 import json
+import tomllib
 from unittest.mock import Mock
 
 import pytest
@@ -107,6 +108,15 @@ def test_tables_that_would_share_an_index_have_none_and_others_keep_theirs(
     for name in names:
         assert f'[[search.indexes]] table = "public.{name}"' in refused[f"public.{name}"].remedy
     assert by_name == {"public.other": "public.other"}
+
+
+def test_any_name_can_be_pasted_from_a_remedy() -> None:
+    name = 'Größe 😀\x7f\n\u2028 "it\'s" \\u0041'
+    _, refused = aliases(searched(), tables_of(name, name.lower()))
+    remedy = refused[f"public.{name}"].remedy
+    section = remedy[remedy.index("[[") : remedy.index(", name")]
+    (index,) = tomllib.loads(section.replace("]] ", "]]\n"))["search"]["indexes"]
+    assert index == {"table": f"public.{name}"}
 
 
 def test_a_name_of_its_own_keeps_a_tables_index_apart() -> None:
