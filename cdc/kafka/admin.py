@@ -329,6 +329,10 @@ class LogAdmin:
         }
         left = [each for each in wanted if each not in answers]
         self._complaints.clear()  # they were of another request
+        if left and not self._has_connected:  # or some wait for a leader until they run out
+            with suppress(KafkaException):
+                self._client.list_topics(timeout=METADATA_S)
+                self._has_connected = True
         attempt_s = timeout_s if timeout_s > _READ_S else _FIRST_READ_S
         while left:
             wait_s = max(METADATA_S, min(attempt_s, deadline - time.monotonic()))

@@ -81,6 +81,23 @@ def test_a_request_that_finds_no_leader_is_made_again(
         assert found == ({(topic, 0): answer} if name == "offsets" else answer)
 
 
+def test_a_clients_first_request_is_answered_the_first_time(
+    kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that knows no leader yet waits in librdkafka, now and then, until it runs out."""
+    topic, real = make_topic(kafka, topic_prefix), AdminClient.list_offsets
+    requests: list[None] = []
+
+    def counted(client: AdminClient, *words: Any, **more: Any) -> Any:
+        requests.append(None)
+        return real(client, *words, **more)
+
+    monkeypatch.setattr(AdminClient, "list_offsets", counted)
+    for _ in range(40):
+        assert LogAdmin(kafka.client_options()).list_offsets([(topic, 0)], LATEST)
+    assert len(requests) == 40
+
+
 def test_it_is_given_up_in_time_and_the_configuration_isnt_blamed(
     kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
