@@ -81,21 +81,28 @@ def test_a_request_that_finds_no_leader_is_made_again(
         assert found == ({(topic, 0): answer} if name == "offsets" else answer)
 
 
-def test_a_clients_first_request_is_answered_the_first_time(
+def test_a_client_asks_for_metadata_before_its_first_request(
     kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that knows no leader yet waits in librdkafka, now and then, until it runs out."""
-    topic, real = make_topic(kafka, topic_prefix), AdminClient.list_offsets
-    requests: list[None] = []
+    """One that knows no leaders waits in librdkafka, one time in four, until it runs out."""
+    topic, asked = make_topic(kafka, topic_prefix), list[str]()
+    assert LogAdmin(kafka.client_options()).list_offsets([(topic, 0)], LATEST)  # it has a leader
 
-    def counted(client: AdminClient, *words: Any, **more: Any) -> Any:
-        requests.append(None)
-        return real(client, *words, **more)
+    def note(name: str) -> None:
+        real = getattr(AdminClient, name)
 
-    monkeypatch.setattr(AdminClient, "list_offsets", counted)
-    for _ in range(40):
-        assert LogAdmin(kafka.client_options()).list_offsets([(topic, 0)], LATEST)
-    assert len(requests) == 40
+        def noted(client: AdminClient, *words: Any, **more: Any) -> Any:
+            asked.append(name)
+            return real(client, *words, **more)
+
+        monkeypatch.setattr(AdminClient, name, noted)
+
+    note("list_topics")
+    note("list_offsets")
+    admin = LogAdmin(kafka.client_options())
+    for _ in range(2):
+        assert admin.list_offsets([(topic, 0)], LATEST)
+    assert asked == ["list_topics", "list_offsets", "list_offsets"]
 
 
 def test_it_is_given_up_in_time_and_the_configuration_isnt_blamed(
