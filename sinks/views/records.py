@@ -1,0 +1,143 @@
+"""What is recorded of views ⇄ files of the lakehouse, beside the plans of its runs.
+
+``_millrace/views/<name>.json`` is a view's own record: the cut that it stands at. And
+``_millrace/views/<run, 20 digits>.done.json`` has each view's version at the cut of a run of the
+lakehouse, which a query of that cut reads.
+"""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cdc.errors import LogFormatError
+from sinks.changes.derived import local_path
+from sinks.run.cut_run import CutRecord
+from sinks.run.plans import Files, HadoopFiles, LocalFiles, RunState
+from sinks.run.summary import TableCounts, TableVersion
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DONE: Final = re.compile(r"(\d{20})\.done\.json")
+
+
+class ViewGeneration(BaseModel):
+    """A view's Delta table, as one definition has it.
+
+    ``columns`` are those of the tables that the query reads, by table and name: each one's identity
+    and type. ``tables`` are the names of what it reads, which may be views.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    query: str
+    history: bool = False
+    tables: tuple[str, ...] = ()
+    columns: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        return "table"
+
+
+class ViewRecord(CutRecord[ViewGeneration]):
+    """Where a view is. Its Delta table has the version ``at`` the cut that it stands at."""
+
+    version: TableVersion | None = None
+
+
+class ViewsAtCut(BaseModel):
+    """The versions of the views at the cut of a ``run`` of the lakehouse, once they are there.
+
+    ``failed`` are those that don't stand there, and why. ``tables`` is what was done to each that
+    has changed. ``ts_ms`` is when they were brought there, in ``seconds``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = 1
+    run: int
+    ts_ms: int
+    seconds: float = 0.0
+    versions: dict[str, TableVersion] = {}
+    failed: dict[str, str] = {}
+    tables: dict[str, TableCounts] = {}
+
+
+class ViewRecords:
+    """The records of all views of a lakehouse."""
+
+    def __init__(self, files: Files, where: str) -> None:
+        self._files = files
+        self._where = where
+
+    def names(self) -> list[str]:
+        """The views that have a record, whether they are wanted or not."""
+        names = (name.removesuffix(".json") for name in self._files.names() if _is_view(name))
+        return sorted(names)
+
+    def view(self, name: str) -> ViewRecord | None:
+        """A view's own record, if it has one."""
+        return self._read(ViewRecord, f"{name}.json")
+
+    def write(self, name: str, record: ViewRecord) -> None:
+        """Record where a view is."""
+        self._files.replace(f"{name}.json", record.model_dump_json())
+
+    def remove(self, name: str) -> None:
+        """Forget a view."""
+        self._files.remove(f"{name}.json")
+
+    def at_cut(self, run: int) -> ViewsAtCut | None:
+        """The views at the cut of a run; None: no run of views has been there."""
+        return self._read(ViewsAtCut, f"{run:020}.done.json")
+
+    def finish(self, views: ViewsAtCut) -> None:
+        """Record the views at a cut."""
+        self._files.replace(f"{views.run:020}.done.json", views.model_dump_json())
+
+    def runs(self) -> list[int]:
+        """The runs at whose cuts views are recorded, ascending."""
+        matches = map(_DONE.fullmatch, self._files.names())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def forget(self, before_run: int) -> int:
+        """Remove what is recorded of cuts of earlier runs; how many there were."""
+        old = [run for run in self.runs() if run < before_run]
+        for run in old:
+            self._files.remove(f"{run:020}.done.json")
+        return len(old)
+
+    def _read(self, kind: type[RunState], name: str) -> RunState | None:
+        try:
+            text = self._files.read(name)
+            return None if text is None else kind.model_validate_json(text)
+        except (ValidationError, UnicodeDecodeError) as error:
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "not text"
+        raise LogFormatError(
+            f"a view's state can't be read: {why}",
+            where=f"{self._where}/{name}",
+            remedy="if a newer Millrace has written it, run that one; if it is damaged, remove it:"
+            " the next run builds the view again",
+        )
+
+
+def _is_view(name: str) -> bool:
+    return name.endswith(".json") and not _DONE.fullmatch(name) and not name.startswith(".")
+
+
+def view_records(location: str, session: "Callable[[], SparkSession]") -> ViewRecords:
+    """The records of a lakehouse; ``session`` is called where its file system needs the JVM."""
+    folder, where = local_path(location), f"{location.rstrip('/')}/_millrace/views"
+    files: Files = (
+        HadoopFiles(session(), where)
+        if folder is None
+        else LocalFiles(folder / "_millrace" / "views")
+    )
+    return ViewRecords(files, where)
+
+
+def view_path(location: str, name: str) -> str:
+    """Where a view's Delta table is."""
+    return f"{location.rstrip('/')}/views/{name}"
