@@ -1,4 +1,4 @@
-"""A derived table → its Delta table: where it is, and which run it has.
+"""A table of runs → its Delta table: where it is, and which run it has.
 
 The number of the last applied run is Delta's application transaction (the ``txn`` action of its
 log), which survives checkpoints and clean-up and is committed with the data.
@@ -51,15 +51,14 @@ class Applied(NamedTuple):
         return self.altered > self.run
 
 
-class DerivedDeltaTable:
-    """The Delta table of a derived table, there or not."""
+class RunDeltaTable:
+    """A Delta table that runs write to, there or not."""
 
-    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
+    def __init__(self, spark: SparkSession, prefix: str, name: str, path: str) -> None:
         self.spark = spark
-        self.derived = derived
-        self.name = derived.name
-        self.path = derived.path
-        self.application = application(prefix, derived.name)
+        self.name = name
+        self.path = path
+        self.application = application(prefix, name)
         self.columns_application = f"{self.application}/columns"
 
     @property
@@ -225,6 +224,14 @@ class DerivedDeltaTable:
         """
         action: dict[str, Any] = json.loads(self.last_snapshot().metadata().json())
         return dict(action["metaData"])
+
+
+class DerivedDeltaTable(RunDeltaTable):
+    """The Delta table of a derived table."""
+
+    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
+        super().__init__(spark, prefix, derived.name, derived.path)
+        self.derived = derived
 
 
 def register(target: DerivedDeltaTable) -> None:
