@@ -53,7 +53,7 @@ def test_what_takes_a_key_is_wanted_of_tables_with_one_and_what_has_begun_stays(
     assert lakehouse["public.a_history"] == {"public.a"}
     begun = expected_tables(_settings(), "lakehouse", captured, ["public.b_history"])
     assert begun.keys() - lakehouse.keys() == {"public.b_history"}
-    _, left_out = lakehouse_tables(_settings().require_lakehouse(), captured)
+    _, left_out = lakehouse_tables(_settings(), captured)
     assert left_out == ["public.b_history"]
     assert expected_tables(_settings(), "search", captured) == {"public.a": {"public.a"}}
 
