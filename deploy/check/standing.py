@@ -28,7 +28,7 @@ def check_standing(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> Ch
     settings = scene.settings
     prefix = settings.capture.topic_prefix
     try:
-        plans = lakehouse_plans(lakehouse.path, _no_session)
+        plans = lakehouse_plans(lakehouse.path, no_session)
         last = plans.last()
         outcome = plans.outcome(last) if last is not None else None
         if last is not None:
@@ -82,7 +82,7 @@ class StandingLakehouse:
 
         part, last = self.part, self.last
         context = RunContext(
-            self.settings, _no_session, _discard, RunOptions(), give_up_after(WAIT_S)
+            self.settings, no_session, _discard, RunOptions(), give_up_after(WAIT_S)
         )
         try:
             topics = DebeziumTopics(context, self.lakehouse)
@@ -147,5 +147,6 @@ def _discard(_line: str) -> None:
     """Take what a run would say."""
 
 
-def _no_session(_records: int = 0) -> NoReturn:
+def no_session(_records: int = 0) -> NoReturn:
+    """Where a run has Spark."""
     raise AssertionError("a lakehouse on this machine is looked at without Spark")
