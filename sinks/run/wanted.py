@@ -84,8 +84,7 @@ def _require_apart(settings: Settings, tables: Iterable[Derived]) -> None:
                 f"derived table {table.name} and view {view} would have one folder, or one name in"
                 " SQL",
                 where="[[views]]",
-                remedy="give the view another name, or the table another name and path in"
-                " [[lakehouse.tables]]",
+                remedy="give the view another name",
             )
 
 
