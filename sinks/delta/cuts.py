@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,21 +18,16 @@ from cdc.errors import ConfigError, SinkError
 from cdc.log.offsets import LogState
 from cdc.records.fields import PositionField
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import TableName
 from cdc.settings import LakehouseSettings
 from cdc.settings.lakehouse import TableKind
 from sinks.changes.derived import Derived, derived_tables
-from sinks.changes.names import quoted, sql_name
 from sinks.run.cuts import Instant
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.summary import RunOutcome, TableCounts, TableVersion
-from sinks.spark.errors import query_error, spark_error
 from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from sinks.changes.shape import TableShape
     from sinks.delta.version import LakehouseReader
 
@@ -41,17 +36,14 @@ _RUNS_MAX: Final = 1_000
 """So many runs back a cut is looked for that all tables have."""
 
 
-_PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
-_DEFAULT_SCHEMA: Final = "public"
-
-
 class Cut(BaseModel):
     """An instant of the source that a run has brought the tables to.
 
     ``position`` is the last commit's, ``committed_us`` its time (µs since 1970, UTC; 0: none was
     seen yet), ``applied_ms`` when the run was done, in ``seconds``. ``versions`` has the version of
     each table that stands there; ``missing`` are the others, which had failed. ``tables`` are those
-    that the run had something for.
+    that the run had something for. Where somebody has asked for ``views`` as well, these are their
+    versions, and ``missing_views`` has why others aren't there.
 
     Of topics that a real Debezium wrote it is no instant: each table has what its topic had when
     the run began, at ``planned_ms``, and the position says nothing.
@@ -67,6 +59,8 @@ class Cut(BaseModel):
     versions: dict[str, TableVersion]
     missing: list[str]
     tables: dict[str, TableCounts]
+    views: dict[str, TableVersion] = {}
+    missing_views: dict[str, str] = {}
     planned_ms: int = 0
     is_instant: bool = True
 
@@ -206,7 +200,7 @@ class LakehouseCuts:
         state: LogState,
         log: Callable[[RunPlan], LogState],
         session: SparkProvider,
-        kinds: Collection[TableKind] = ("current",),
+        kinds: tuple[TableKind, ...] = ("current",),
     ) -> None:
         self._lakehouse = lakehouse
         self._prefix = prefix
@@ -287,76 +281,3 @@ class LakehouseCuts:
         return LakehouseReader(
             self._session().newSession(), self._prefix, self._derived, instants, records
         )
-
-
-def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: str) -> "DataFrame":
-    """The query's answer at the cut.
-
-    Raises ConfigError where it isn't a query that Spark understands, SinkError where a table that
-    it names doesn't stand at the cut.
-    """
-    from pyspark.errors import PySparkException
-
-    views, text = view_names(derived), sql.lower()
-    mentioned = {name: view for name, view in views.items() if view.name in text}
-    try:
-        _require_query(spark, sql)
-        _make_views(spark, derived, cut, mentioned)
-        return spark.sql(sql)
-    except PySparkException as error:
-        lacking = [name for name in mentioned if name in cut.missing]
-        if lacking:
-            remedy = f"{', '.join(lacking)}: didn't reach this cut; `millrace cuts` lists others"
-            raise spark_error(
-                "the query isn't possible", error, where=str(cut), remedy=remedy
-            ) from None
-        raise query_error(
-            "the query isn't possible",
-            error,
-            where=str(cut),
-            missing_remedy="tables are named as in the source; `millrace cuts` lists which cuts"
-            " have them",
-        ) from None
-
-
-def view_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
-    """A name in SQL for each table; characters that Spark's names can't have become ``_``."""
-    taken: set[TableName] = set()
-    views: dict[str, TableName] = {}
-    for name in derived:
-        namespace, table = map(sql_name, TableName.parse(name))
-        view, number = TableName(namespace, table), 2
-        while view in taken:
-            view, number = TableName(namespace, f"{table}__{number}"), number + 1
-        taken.add(view)
-        views[name] = view
-    return views
-
-
-def _make_views(
-    spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, views: Mapping[str, TableName]
-) -> None:
-    from sinks.delta.table import DerivedDeltaTable
-
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_DEFAULT_SCHEMA}")
-    for name, view in views.items():
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
-        at_cut = cut.versions.get(name)
-        applied = DerivedDeltaTable(spark, "", derived[name]).read_applied()
-        if at_cut is None or applied is None or applied.at.id != at_cut.id:
-            spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
-            continue
-        version = f"delta.{quoted(derived[name].path)} VERSION AS OF {at_cut.version}"
-        # Names of letters and digits, and a quoted path: nothing that could end the statement.
-        made = f"CREATE OR REPLACE VIEW `{view.namespace}`.`{view.name}` AS SELECT * FROM {version}"  # noqa: S608
-        spark.sql(made)
-    spark.sql(f"USE {_DEFAULT_SCHEMA}")
-
-
-def _require_query(spark: "SparkSession", sql: str) -> None:
-    """Refuse what would change something; Spark runs commands as soon as it has read them."""
-    jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
-    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001
-    for kind in ("Command", "ParsedStatement"):
-        if jvm.java.lang.Class.forName(f"{_PLANS}.{kind}").isInstance(parsed):
-            raise ConfigError("only queries are answered", remedy='"SELECT … FROM public.orders"')

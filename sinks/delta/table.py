@@ -1,4 +1,4 @@
-"""A table of runs → its Delta table: where it is, and which run it has.
+"""A derived table → its Delta table: where it is, and which run it has.
 
 The number of the last applied run is Delta's application transaction (the ``txn`` action of its
 log), which survives checkpoints and clean-up and is committed with the data.
@@ -51,14 +51,15 @@ class Applied(NamedTuple):
         return self.altered > self.run
 
 
-class RunDeltaTable:
-    """A Delta table that runs write to, there or not."""
+class DerivedDeltaTable:
+    """The Delta table of a derived table, there or not."""
 
-    def __init__(self, spark: SparkSession, prefix: str, name: str, path: str) -> None:
+    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
         self.spark = spark
-        self.name = name
-        self.path = path
-        self.application = application(prefix, name)
+        self.derived = derived
+        self.name = derived.name
+        self.path = derived.path
+        self.application = application(prefix, derived.name)
         self.columns_application = f"{self.application}/columns"
 
     @property
@@ -224,14 +225,6 @@ class RunDeltaTable:
         """
         action: dict[str, Any] = json.loads(self.last_snapshot().metadata().json())
         return dict(action["metaData"])
-
-
-class DerivedDeltaTable(RunDeltaTable):
-    """The Delta table of a derived table."""
-
-    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
-        super().__init__(spark, prefix, derived.name, derived.path)
-        self.derived = derived
 
 
 def register(target: DerivedDeltaTable) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.delta.columns import TableColumns
-from sinks.delta.table import RunDeltaTable
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.summary import Rows
 
 _FILE: Final = "_millrace_file"
@@ -48,7 +48,7 @@ CONFLICTS: Final = (
 class DeltaTransaction:
     """A transaction on a table as it is now, for one commit of a run's."""
 
-    def __init__(self, target: RunDeltaTable, run: int) -> None:
+    def __init__(self, target: DerivedDeltaTable, run: int) -> None:
         self._target = target
         self._run = run
         jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way)
@@ -69,7 +69,7 @@ class DeltaTransaction:
         self._transaction.readTxn().addOne(target.application)  # who else writes it is in the way
 
     @staticmethod
-    def is_supported(target: RunDeltaTable) -> bool:
+    def is_supported(target: DerivedDeltaTable) -> bool:
         """Whether a commit to the table needs no more than this."""
         jvm: Any = target.spark._jvm  # noqa: SLF001
         version = str(jvm.io.delta.package.VERSION())

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED, POSITION, quoted
-from sinks.delta.table import DerivedDeltaTable, RunDeltaTable
+from sinks.delta.table import DerivedDeltaTable
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
 from sinks.spark.jvm import observed
@@ -57,7 +57,7 @@ def all_there(columns: Iterable[str]) -> SparkColumn:
 class Version:
     """A table as of one of its versions."""
 
-    def __init__(self, target: RunDeltaTable, number: int) -> None:
+    def __init__(self, target: DerivedDeltaTable, number: int) -> None:
         jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         self._target = target
         self._none = jvm.scala.Option.empty()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from typing import Final, get_args
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.settings.lakehouse import TableKind
@@ -11,10 +11,12 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.cut_run import CutRun
 from sinks.run.options import RunContext
 from sinks.run.plans import lakehouse_plans, one_at_a_time
-from sinks.run.summary import RunSummary, Standing, TableResult
+from sinks.run.summary import RunSummary, Standing, TableResult, TableVersion
 from sinks.views.records import ViewRecords, ViewsAtCut, view_records
 from sinks.views.sources import VIEWS, Sources
 from sinks.views.target import ViewTarget
+
+_NOWHERE: Final = Standing(shown=False)
 
 
 def run_views(context: RunContext, log: MillraceTopics) -> RunSummary:
@@ -59,7 +61,8 @@ class _Run:
             )
         self._forget()
         for target in self._in_order():
-            self._bring(target)
+            if target.name not in self._context.options.paused:
+                self._bring(target)
         seconds = time.monotonic() - started
         self._record(seconds)
         progress = self._state.progress
@@ -90,7 +93,7 @@ class _Run:
             try:
                 yield ViewTarget(self._context, self._sources, self._records, view)
             except MillraceError as error:
-                self._fail(f"{VIEWS}{view.name}", error)
+                self._fail(view.name, error)
 
     def _in_order(self) -> Iterator[ViewTarget]:
         """Views after those that they read; those in a circle fail."""
@@ -99,7 +102,9 @@ class _Run:
         for target in self._targets():
             try:
                 reads[target.name] = {
-                    name for name in target.tables(None) if name.startswith(VIEWS)
+                    name.removeprefix(VIEWS)
+                    for name in target.tables(None)
+                    if name.startswith(VIEWS)
                 }
                 targets[target.name] = target
             except (BusyError, SinkUnreachableError):
@@ -120,7 +125,7 @@ class _Run:
     def _bring(self, target: ViewTarget) -> None:
         name = target.name
         try:
-            rebuilt = name.removeprefix(VIEWS) in self._context.options.rebuilt
+            rebuilt = name in self._context.options.rebuilt
             changed = CutRun(self._sources, target).once(rebuilt=rebuilt)
         except (BusyError, SinkUnreachableError):
             raise
@@ -129,15 +134,19 @@ class _Run:
             return
         at, version = target.record.at, target.record.version
         if at is not None and version is not None:
-            self._sources.bring(at.run, name.removeprefix(VIEWS), version)
+            self._sources.bring(at.run, name, self._as_compacted(name, version))
         self._standing[name] = target.standing()
         if changed:
             self._results.append(target.result())
             self._context.report(str(self._results[-1]))
 
-    def _fail(
-        self, name: str, error: MillraceError, standing: Standing = Standing(shown=False)
-    ) -> None:
+    def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:
+        """The version, or the one that compaction has left since."""
+        _, compacted = self._plans.compacted().tables.get(f"{VIEWS}{name}", (0, version))
+        is_same = compacted.id == version.id
+        return max(version, compacted, key=lambda of: of.version) if is_same else version
+
+    def _fail(self, name: str, error: MillraceError, standing: Standing = _NOWHERE) -> None:
         self._failed[name] = error
         self._results.append(TableResult(name, error=error))
         self._standing[name] = standing._replace(error=str(error))

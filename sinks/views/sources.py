@@ -9,14 +9,15 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cdc.settings import LakehouseSettings
-from sinks.changes.derived import Derived
+from sinks.changes.derived import Derived, derived_view
 from sinks.changes.names import DELETED, END, POSITION, quoted
-from sinks.delta.cuts import LakehouseCuts, view_names
+from sinks.delta.cuts import LakehouseCuts
+from sinks.delta.query import sql_names
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
 from sinks.views.operators import OLD, Cut
 from sinks.views.query import HIDDEN
-from sinks.views.records import ViewRecords, view_path
+from sinks.views.records import ViewRecords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +61,7 @@ class Sources:
         """Names that a query may write, in lower case → what they name."""
         names: dict[str, str] = {name: name for name in sorted(self._views)}
         names |= {name.removeprefix(VIEWS): name for name in sorted(self._views)}
-        for name, table in view_names(self._cuts.tables).items():
+        for name, table in sql_names(self._cuts.tables).items():
             written = f"{table.namespace}.{table.name}".lower()
             names[written] = name
             if written.startswith(_SCHEMA):
@@ -108,16 +109,14 @@ class Sources:
 
     def version(self, spark: "SparkSession", name: str, instant: Instant) -> "Version":
         """A table at a cut."""
-        from sinks.delta.table import RunDeltaTable
+        from sinks.delta.table import DerivedDeltaTable
         from sinks.delta.version import Version
 
         at = instant.versions[name]
-        path = (
-            self._cuts.tables[name].path
-            if name in self._cuts.tables
-            else view_path(self._lakehouse.path, name.removeprefix(VIEWS))
-        )
-        return Version(RunDeltaTable(spark, self._prefix, name, path), at.version)
+        derived = self._cuts.tables.get(name)
+        if derived is None:
+            derived = derived_view(self._lakehouse, name.removeprefix(VIEWS))
+        return Version(DerivedDeltaTable(spark, self._prefix, derived), at.version)
 
     def columns(self, version: "Version", name: str) -> "dict[str, SourceColumn]":
         """The columns that a query sees, by their names."""

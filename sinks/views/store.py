@@ -15,13 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from cdc.errors import SinkError
-from cdc.settings.lakehouse import LakehouseSettings
+from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
 from sinks.delta.commit import ATTEMPTS_MAX
 from sinks.delta.evolution import needs_mapping, retention_properties
-from sinks.delta.table import CHECKPOINT_EVERY, RunDeltaTable
+from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
 from sinks.run.summary import Rows
+from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
 """Rewriting a smaller table is faster than finding its rows."""
@@ -36,16 +37,8 @@ _STORED: Final = "_millrace_stored"
 class ViewTable:
     """The Delta table of a view, in a session."""
 
-    def __init__(
-        self, spark: SparkSession, prefix: str, name: str, path: str, lakehouse: LakehouseSettings
-    ) -> None:
-        self.delta = RunDeltaTable(spark, prefix, name, path)
-        self._spark = spark
-        self._lakehouse = lakehouse
-
-    @property
-    def _vectors(self) -> bool:
-        return self._lakehouse.deletion_vectors and self._lakehouse.compatibility == "delta"
+    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
+        self.delta = DerivedDeltaTable(spark, prefix, derived)
 
     def step(self) -> int:
         """The number of the last commit; 0: there is none."""
@@ -61,7 +54,7 @@ class ViewTable:
         before = target.read_applied()
         properties = self._properties(rows, keys)
         if before is not None and needs_mapping(rows.columns):
-            _set(self._spark, target, {"delta.columnMapping.mode": "name"})
+            _set(target, {"delta.columnMapping.mode": "name"})
         writer = rows.write.format("delta").option("overwriteSchema", "true")
         with target.transaction(step):
             writer.options(**properties).mode("overwrite").save(target.path)
@@ -72,9 +65,9 @@ class ViewTable:
 
     def _properties(self, rows: DataFrame, keys: Sequence[str]) -> dict[str, str]:
         properties = {
-            **retention_properties(self._lakehouse.keep),
+            **retention_properties(self.delta.derived.keep),
             "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-            "delta.enableDeletionVectors": str(self._vectors).lower(),
+            "delta.enableDeletionVectors": str(self.delta.derived.deletion_vectors).lower(),
         }
         if needs_mapping(rows.columns):
             properties["delta.columnMapping.mode"] = "name"
@@ -219,16 +212,17 @@ def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None
     return reduce(and_, conditions) if conditions else None
 
 
-def _set(spark: SparkSession, target: RunDeltaTable, properties: Mapping[str, str]) -> None:
+def _set(target: DerivedDeltaTable, properties: Mapping[str, str]) -> None:
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     current = target.properties()
     if any(current.get(name) != value for name, value in properties.items()):
-        spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ({listed})")
+        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ({listed})")
 
 
-def _other_writer(target: RunDeltaTable, step: int) -> SinkError:
+def _other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
     return SinkError(
         f"the view's table has step {step}, which this run hasn't made",
         where=target.path,
-        remedy=f"if no other run is under way: millrace rebuild view {target.name.partition('.')[2]}",
+        remedy="if no other run is under way: millrace rebuild view "
+        + target.name.removeprefix(VIEWS),
     )

@@ -1,21 +1,22 @@
 """A view, as a target of cuts: its Delta table, by the difference of two cuts or as a whole."""
 
 import time
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.settings.views import View
+from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutLoad, CutTarget
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
+from sinks.run.owner import log_folder
 from sinks.run.summary import Rows, Standing, TableResult, TableVersion
-from sinks.spark.session import RECORDS_FEW, tune
-from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords, view_path
-from sinks.views.sources import VIEWS, SourceAtCuts, Sources
+from sinks.spark.session import tune
+from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
+from sinks.views.sources import SourceAtCuts, Sources
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from sinks.delta.version import Version
     from sinks.views.analysis import Analysis
@@ -38,15 +39,15 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def __init__(
         self, context: RunContext, sources: Sources, records: ViewRecords, view: View
     ) -> None:
-        self.name = f"{VIEWS}{view.name}"
-        self.where = f"[[views]] {view.name}"
+        self.name = view.name
+        self.where = view.where
         self.report = context.report
         self._view = view
         self._sql = view.sql()
         self._context = context
         self._sources = sources
         self._records = records
-        self._lakehouse = context.settings.require_lakehouse()
+        self._derived = derived_view(context.settings.require_lakehouse(), view.name)
         self._versions: dict[tuple[str, TableVersion], Version] = {}
         self._rows = Rows()
         self._started = time.monotonic()
@@ -87,8 +88,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         from sinks.views.store import ViewTable
 
         prefix = self._context.settings.capture.topic_prefix
-        path = view_path(self._lakehouse.path, self._view.name)
-        return ViewTable(self._spark, prefix, self.name, path, self._lakehouse)
+        return ViewTable(self._spark, prefix, self._derived)
 
     def tables(self, generation: ViewGeneration | None) -> set[str]:
         """The tables that the view reads; those of a definition that has been read are recorded."""
@@ -106,12 +106,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
         """Whether the table exists, and nobody has made another one in its place."""
         if self.record.serves is None or self.record.version is None:
             return True  # it isn't made before it is loaded
-        from sinks.changes.derived import local_path
-        from sinks.run.owner import LOG_FOLDER
-
         del generation
-        folder = local_path(view_path(self._lakehouse.path, self._view.name))
-        return folder is None or (folder / LOG_FOLDER).is_dir()
+        return local_path(self._derived.path) is None or log_folder(self._derived) is not None
 
     def is_shown(self, generation: ViewGeneration) -> bool:
         """Whether its commit is made already."""
