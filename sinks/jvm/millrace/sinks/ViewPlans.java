@@ -24,6 +24,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions;
 import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
@@ -128,15 +129,24 @@ public final class ViewPlans {
   /** A plan with leaves in the place of tables' names, but for those that WITH has in scope. */
   private static LogicalPlan withTables(
       LogicalPlan plan, Set<String> scope, Function<String, LogicalPlan> leaves) {
-    return plan.transformDownWithSubqueries(
-        partial(
-            node -> {
-              if (node instanceof UnresolvedWith with) {
-                return withTables(with, scope, leaves);
-              }
-              String name = name(node);
-              return name == null || scope.contains(name) ? null : leaves.apply(name);
-            }));
+    if (plan instanceof UnresolvedWith with) {
+      return withTables(with, scope, leaves);
+    }
+    String name = name(plan);
+    LogicalPlan leaf = name == null || scope.contains(name) ? null : leaves.apply(name);
+    if (leaf != null) {
+      return leaf;
+    }
+    LogicalPlan below =
+        plan.mapChildren(child -> withTables(child, scope, leaves));
+    return below.transformExpressions(
+            partial(
+                node ->
+                    node instanceof SubqueryExpression query
+                        ? (Expression)
+                            query.withNewPlan(
+                                withTables(query.plan(), scope, leaves))
+                        : null));
   }
 
   private static LogicalPlan withTables(
