@@ -6,7 +6,7 @@ that the source itself has shown. Each table has it at one of its own versions.
 
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,6 +19,7 @@ from cdc.log.offsets import LogState
 from cdc.records.fields import PositionField
 from cdc.records.position import Lsn, Position
 from cdc.settings import LakehouseSettings
+from cdc.settings.lakehouse import TableKind
 from sinks.changes.derived import Derived, derived_tables
 from sinks.run.cuts import Instant
 from sinks.run.plan import RunPlan, TablePlan
@@ -187,7 +188,7 @@ def _moment_us(at: str) -> int:
 
 
 class LakehouseCuts:
-    """The cuts at which tables of current rows stand, for what is made of these.
+    """The cuts at which tables of some ``kinds`` stand, for what is made of these.
 
     ``log`` tells what the log has by now: a merge's plan may have more of it than ``state``.
     """
@@ -199,6 +200,7 @@ class LakehouseCuts:
         state: LogState,
         log: Callable[[RunPlan], LogState],
         session: SparkProvider,
+        kinds: tuple[TableKind, ...] = ("current",),
     ) -> None:
         self._lakehouse = lakehouse
         self._prefix = prefix
@@ -206,7 +208,7 @@ class LakehouseCuts:
         self._log = log
         self._session = session
         derived = derived_tables(lakehouse, state.tables)
-        self._derived = {name: of for name, of in derived.items() if of.kind == "current"}
+        self._derived = {name: of for name, of in derived.items() if of.kind in kinds}
 
     @cached_property
     def _plans(self) -> Plans:
@@ -214,6 +216,10 @@ class LakehouseCuts:
 
     def newest(self, tables: Collection[str]) -> Instant | None:
         """The newest cut at which all of these tables stand."""
+        return next(self.instants(tables), None)
+
+    def instants(self, tables: Collection[str]) -> Iterator[Instant]:
+        """The cuts at which all of these tables stand, newest first."""
         last = self._plans.last()
         run = last.run if last is not None else 0
         for number in range(run, max(0, run - _RUNS_MAX), -1):
@@ -222,10 +228,9 @@ class LakehouseCuts:
                 continue
             if all(self._stands(name, plan, outcome) for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
-                return Instant(
+                yield Instant(
                     run=number, cut=plan.cut, versions=versions, committed_us=plan.cut_ts_us
                 )
-        return None
 
     def _stands(self, name: str, plan: RunPlan, outcome: RunOutcome) -> bool:
         """Whether a table has the plan's cut, in columns that the state of the log tells."""
@@ -263,6 +268,11 @@ class LakehouseCuts:
         schemas = self._state.schemas[derived.source]
         versions = [schema for schema in schemas if schema.version <= table.schema_version]
         return derive_shape(versions, table.first_version, derived.options, derived.reserved)
+
+    @property
+    def tables(self) -> Mapping[str, Derived]:
+        """The tables, by their names."""
+        return self._derived
 
     def reader(self, *instants: Instant, records: int = 0) -> "LakehouseReader":
         """A reader of the tables at some cuts, for work that is that of about so many records."""
