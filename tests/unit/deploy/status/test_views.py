@@ -177,7 +177,7 @@ def test_a_wait_for_views_counts_each_view_and_the_captured_tables_below_them(
         _run_of_views(1),
         _report("lakehouse", "public.t", 9),
         _report("views", "a", 9, "public.t"),
-        _report("views", "b", 5, "a"),
+        _report("views", "b", 5, "views.a"),
     )
     monkeypatch.setattr(Watched, "progress", lambda _: progress)
     monkeypatch.setattr(watched, "_states", _Held({"public.t": table}))
