@@ -86,6 +86,11 @@ def stranger_of_view(derived: Derived, prefix: str) -> SinkError | None:
     log = log_folder(derived)
     if log is None or _run_of(log, application(prefix, derived.name)) != 0:
         return None
+    return stranger_in_views(derived)
+
+
+def stranger_in_views(derived: Derived) -> SinkError:
+    """Tell of a Delta table in a view's folder that isn't ours."""
     return SinkError(
         f"there is a Delta table in the folder of view {derived.name}, which no run of views made",
         where=derived.path,

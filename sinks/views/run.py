@@ -59,17 +59,19 @@ class _Run:
                 where="millrace rebuild view",
                 remedy="[[views]] has all of them",
             )
-        self._forget()
         for target in self._in_order():
-            if target.name not in self._context.options.paused:
+            if (error := self._context.options.paused.get(target.name)) is None:
                 self._bring(target)
+            else:
+                self._fail(target.name, error, target.standing(), is_new=False)
         seconds = time.monotonic() - started
         self._record(seconds)
-        progress = self._state.progress
+        progress, last = self._state.progress, self._last
+        is_named = last is not None and bool(self._results)
         return RunSummary(
             "views",
-            0,
-            "",
+            last.run if last is not None and is_named else 0,
+            last.where if last is not None and is_named else "",
             seconds,
             self._results,
             standing=self._standing,
@@ -81,12 +83,6 @@ class _Run:
 
     def _names(self) -> set[str]:
         return {view.name for view in self._context.settings.views}
-
-    def _forget(self) -> None:
-        """Forget the records of views that aren't wanted any more; their tables stay."""
-        for name in self._records.names():
-            if name not in self._names():
-                self._records.remove(name)
 
     def _targets(self) -> Iterator[ViewTarget]:
         for view in self._context.settings.views:
@@ -153,13 +149,18 @@ class _Run:
         self._context.report(str(self._results[-1]))
 
     def _record(self, seconds: float) -> None:
-        """Record at which versions the views stand at the newest cut that any of them has."""
+        """Record at which versions the views stand at the cuts that they were brought to."""
         results = {result.name: result for result in self._results if result.error is None}
-        for run, versions in self._sources.brought.items():
+        runs = {*self._sources.brought}
+        if self._failed and self._last is not None:
+            runs.add(self._last.run)
+        for run in sorted(runs):
+            versions = self._sources.brought.get(run, {})
             before = self._records.at_cut(run)
             there = before.versions if before is not None else {}
             own = {name.removeprefix(VIEWS): version for name, version in versions.items()}
-            if before is not None and there | own == there and not results:
+            is_same = before is not None and there | own == there
+            if is_same and not results and not self._failed:
                 continue
             self._records.finish(
                 ViewsAtCut(

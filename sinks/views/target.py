@@ -9,7 +9,7 @@ from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutLoad, CutTarget
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
-from sinks.run.owner import log_folder
+from sinks.run.owner import log_folder, stranger_in_views
 from sinks.run.summary import Rows, Standing, TableResult, TableVersion
 from sinks.spark.session import tune
 from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
@@ -59,7 +59,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
         begins = (record.to is not None and record.to != before.to) or (
             record.loading is not None and before.loading is None
         )
-        update = {"step": before.step + begins, "ts_ms": int(time.time() * 1_000)}
+        # The table may be of another record, that was lost.
+        step = max(before.step, self._table.step()) + 1 if begins else before.step
+        update = {"step": step, "ts_ms": int(time.time() * 1_000)}
         self.record = record.model_copy(update=update | {"version": before.version})
         if self._rows.version is not None:
             self.record = self.record.model_copy(update={"version": self._rows.version})
@@ -174,6 +176,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def begin(self, at: Instant, after: ViewGeneration | None) -> CutLoad[ViewGeneration]:
         """Nothing is made yet: the table is written by one commit."""
         del after
+        if self.record.version is None and (there := self._table.delta.read_applied()):
+            if not there.run:
+                raise stranger_in_views(self._derived)
         return CutLoad[ViewGeneration](into=self._generation(at))
 
     def load(self, loading: CutLoad[ViewGeneration], at: Instant) -> None:
