@@ -71,7 +71,7 @@ def merge(  # noqa: PLR0913 (a command's options)
         bool, typer.Option("--types-from-source", help="Ask for types that Debezium left out.")
     ] = False,
 ) -> None:
-    """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
+    """Apply the log to lakehouse tables, views and search indexes: one bounded run, fit for cron.
 
     Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
     came too late was rebuilt; others: docs/errors.md.
@@ -149,29 +149,33 @@ def run_options(
 
 
 def rebuild(
-    what: Annotated[Literal["search"], typer.Argument(help="What to make anew.")],
+    what: Annotated[Literal["search", "view"], typer.Argument(help="What to make anew.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+        typer.Argument(help="schema.table, or names of joined documents or views. Default: all."),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
 ) -> None:
     """Load a new index from the log, or of joined documents from the lakehouse, in place of one.
 
-    The old one serves, and keeps up, until the new one is complete. What is interrupted goes on
-    where it was, with the next rebuild or merge.
+    The old one serves, and keeps up, until the new one is complete. A view is evaluated whole, and
+    swapped at once. What is interrupted goes on where it was, with the next rebuild or merge.
     """
     from sinks.job import Jobs
 
     settings = load_to_connect(config)
-    wanted = frozenset(names or all_aliases(settings))
-    with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
+    if what == "view":
+        sink, there = "views", [view.name for view in settings.require_views(names or ())]
+    else:
+        sink, there = what, names or [*all_aliases(settings)]
+    with Jobs(settings, sink, RunOptions(rebuilt=frozenset(there)), lasting=True) as jobs:
         raise typer.Exit(jobs.run(print_line))
 
 
 def compact(
     what: Annotated[
-        Literal["topics", SinkName, "all"], typer.Argument(help="What to keep small.")
+        Literal["topics", "lakehouse", "search", "all"],
+        typer.Argument(help="What to keep small."),
     ] = "all",
     config: ConfigOption = DEFAULT_PATH,
     *,

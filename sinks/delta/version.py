@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED, POSITION, quoted
@@ -68,6 +69,10 @@ class Version:
             if int(last.version()) == number
             else log.getSnapshotAt(number, self._none, self._none, False)
         )
+
+    def columns(self) -> StructType:
+        """The table's columns at this version, with what Delta's log says of each."""
+        return StructType.fromJson(json.loads(self._snapshot.schema().json()))
 
     @property
     def size_bytes(self) -> int:
@@ -197,12 +202,7 @@ class LakehouseReader:
         before, after = self.at(older)[name], self.at(newer)[name]
         if before is after:
             return None
-        rows, count = kept(_difference(before, after, keys, columns))
-        if not count:
-            return None
-        gone = rows.select("gone.*").where(F.col("gone").isNotNull())
-        come = rows.select("come.*").where(F.col("come").isNotNull())
-        return TableDifference(gone, come)
+        return difference(before, after, keys, columns)
 
 
 def kept(rows: DataFrame) -> tuple[DataFrame, int]:
@@ -213,16 +213,36 @@ def kept(rows: DataFrame) -> tuple[DataFrame, int]:
     return checkpoint, int(checkpoint.count() if summary is None else summary.getAs("rows"))
 
 
-def _difference(
-    older: Version, newer: Version, keys: Collection[str], columns: set[str]
-) -> DataFrame:
-    """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null.
+def difference(
+    older: Version,
+    newer: Version,
+    keys: Collection[str],
+    columns: set[str],
+    marks: Sequence[str] = (POSITION,),
+) -> TableDifference | None:
+    """By which rows two versions of a table differ: their keys and some columns. None: by none.
 
-    Rows are the same where their keys and positions are. Files that both versions have aren't read,
+    Rows are the same where their keys and ``marks`` are. Files that both versions have aren't read,
     so that it costs what has changed, and not the table.
     """
-    old, new = _differing_rows(older, newer)
-    chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns)])), POSITION]
+    rows, count = kept(_difference(older, newer, keys, columns, marks))
+    if not count:
+        return None
+    gone = rows.select("gone.*").where(F.col("gone").isNotNull())
+    come = rows.select("come.*").where(F.col("come").isNotNull())
+    return TableDifference(gone, come)
+
+
+def _difference(
+    older: Version,
+    newer: Version,
+    keys: Collection[str],
+    columns: set[str],
+    marks: Sequence[str],
+) -> DataFrame:
+    """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null."""
+    old, new = differing_rows(older, newer)
+    chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
     gone = old.select(F.struct(*chosen).alias("gone"))
     come = new.select(F.struct(*chosen).alias("come"))
 
@@ -230,11 +250,11 @@ def _difference(
         return F.col(side).getField(name)
 
     same = reduce(and_, (of("gone", key) == of("come", key) for key in keys))
-    other = ~of("gone", POSITION).eqNullSafe(of("come", POSITION))
+    other = ~reduce(and_, (of("gone", mark).eqNullSafe(of("come", mark)) for mark in marks))
     return gone.join(come, same, "full_outer").where(other)
 
 
-def _differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
+def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
     """The rows of files that the other version hasn't, or has with other rows; of few, all."""
     if older.is_small and newer.is_small:
         return older.rows(), newer.rows()

@@ -38,9 +38,9 @@ class RunOptions:
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs, those of
     ``accepted_doubts`` count as right although nothing has covered all of their rows. Topics that
-    a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes that are to be
-    ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were refused
-    are made again. Captured tables of ``accepted_drops`` count as dropped, however many are
+    a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes and views that are to
+    be ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were
+    refused are made again. Captured tables of ``accepted_drops`` count as dropped, however many are
     missing. Tables that are ``paused`` are left as they are.
     """
 

@@ -78,6 +78,20 @@ def log_folder(derived: Derived) -> Path | None:
         return folder / LOG_FOLDER if (folder / LOG_FOLDER).is_dir() else None
 
 
+def stranger_of_view(derived: Derived) -> SinkError | None:
+    """Why a view that has no record can't have its folder: a Delta table is there, on this machine.
+
+    Raises SinkUnreachableError where nobody can look.
+    """
+    if log_folder(derived) is None:
+        return None
+    return SinkError(
+        f"there is a Delta table in the folder of view {derived.name}, which no run of views made",
+        where=derived.path,
+        remedy="give the view another name, or remove the Delta table",
+    )
+
+
 def foreign_tables(
     tables: Mapping[str, Derived], plan: RunPlan | None, prefix: str
 ) -> Iterator[MillraceError]:

@@ -73,6 +73,12 @@ class Catalyst:
         nothing = self.sequence([])
         return self._expressions.Alias(expression, name, number, nothing, self._none, nothing)
 
+    def shown(self, attribute: Any, name: str) -> Any:
+        """An attribute under a name, without what its metadata says of where it comes from."""
+        nothing = self.sequence([])
+        empty = self._some(self._types.Metadata.empty())
+        return self._expressions.Alias(attribute, name, self.new_number(), nothing, empty, nothing)
+
     def integer(self, value: int) -> Any:
         """A literal."""
         return self._expressions.Literal.create(value, self.integers)
@@ -80,6 +86,10 @@ class Catalyst:
     def null(self, type_: Any) -> Any:
         """Null of a type."""
         return self._expressions.Literal.create(None, type_)
+
+    def type_of(self, json: str) -> Any:
+        """A type of Spark's, of its JSON."""
+        return self._types.DataType.fromJson(json)
 
     def new_number(self) -> Any:
         """The number of a new column, as Java has it."""

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from sinks.delta.version import kept
 from sinks.run.cuts import TableDifference
 from sinks.views.catalyst import Catalyst
-from sinks.views.operators import Cut, Join, Table, Union
+from sinks.views.operators import NEW, Cut, Join, Table, Union
 from sinks.views.query import ViewQuery
 from sinks.views.touched import Near, Rules
 
@@ -172,20 +172,29 @@ class SparkAlgebra:
 
 
 class Evaluation:
-    """A query over tables at two cuts, or at the new one alone."""
+    """A query over tables at two cuts, or at the new one alone.
+
+    ``at_us`` is what it takes for the present (µs since 1970), if it asks for the time.
+    """
 
     def __init__(
-        self, catalyst: Catalyst, query: ViewQuery, tables: Mapping[str, TableAtCuts]
+        self,
+        catalyst: Catalyst,
+        query: ViewQuery,
+        tables: Mapping[str, TableAtCuts],
+        at_us: int | None = None,
     ) -> None:
         self._catalyst = catalyst
         self._query = query
+        self._tables = tables
+        self._at_us = at_us
         differences = cache(lambda name: tables[name].difference())
         self._algebra = SparkAlgebra(catalyst, tables, differences)
         self._rules = Rules(self._algebra)
 
     def whole(self, cut: Cut) -> DataFrame:
         """All of its rows."""
-        return self._shown(self._rules.rows(self._query.top, cut))
+        return self._shown(self._rules.rows(self._query.top, cut), cut)
 
     def groups(self) -> Near[Plan] | None:
         """The groups that may be others; None: there are none."""
@@ -193,7 +202,7 @@ class Evaluation:
 
     def of_groups(self, groups: Near[Plan]) -> DataFrame:
         """The rows of some groups at the new cut."""
-        return self._shown(self._rules.exactly(self._query.top, "new", groups))
+        return self._shown(self._rules.exactly(self._query.top, NEW, groups), NEW)
 
     def names(self, groups: Near[Plan]) -> tuple[DataFrame, dict[str, str]]:
         """The groups' values, and of which column of the view's table each is."""
@@ -206,12 +215,19 @@ class Evaluation:
         }
         return spark.frame(groups.values), values
 
-    def _shown(self, plan: Plan) -> DataFrame:
+    def _shown(self, plan: Plan, cut: Cut) -> DataFrame:
         """The user's columns by their names, and those that rows are kept by."""
         spark = self._catalyst
         there = spark.by_number(plan)
         columns = [
-            spark.alias(there[number], name)
+            spark.shown(there[number], name)
             for name, number in (*self._query.columns, *self._query.hidden)
         ]
-        return spark.frame(spark.project(columns, plan))
+        plan = spark.project(columns, plan)
+        tables = [*spark.views.inSubqueries(plan)]
+        if tables:
+            rows = {name: spark.plan(self._tables[name].rows(cut)) for name in tables}
+            plan = spark.views.filled(plan, rows)
+        if self._at_us is not None:
+            plan = spark.views.at(plan, self._at_us)
+        return spark.frame(plan)

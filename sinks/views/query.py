@@ -48,21 +48,26 @@ _UNORDERED: Final = ("MapType", "VariantType")
 class ViewQuery:
     """A query as operators, with the columns that come out of the topmost.
 
-    ``columns`` are the user's by name and number, ``hidden`` those that rows are kept by beside
-    them. ``reasons`` are why it can only be evaluated as a whole; none: it follows what changes.
+    ``columns`` are the user's by name and number, ``types`` theirs by name, ``hidden`` are those that
+    rows are kept by beside them. Subqueries that stay expressions read the ``inner`` tables. ``reasons`` are why it can only be evaluated as a whole; none: it follows what changes.
     ``definite`` are the places where it had more than one right answer, and how that was decided.
     """
 
     top: Operator
     columns: tuple[tuple[str, int], ...]
     hidden: tuple[tuple[str, int], ...]
+    types: Mapping[str, str]
     reasons: tuple[str, ...]
     definite: tuple[str, ...]
+    is_timed: bool
+    inner: Mapping[str, frozenset[str]]
 
-    @property
-    def tables(self) -> frozenset[str]:
-        """The names of what it reads."""
-        return frozenset(table.name for table in self.top.tables())
+    def used(self) -> dict[str, set[str]]:
+        """The names of what it reads, and of the columns."""
+        used: dict[str, set[str]] = {name: {*of} for name, of in self.inner.items()}
+        for table in self.top.tables():
+            used.setdefault(table.name, set()).update(table.names.values())
+        return used
 
     def stored(self, numbers: tuple[int, ...]) -> list[str]:
         """What columns are called in the view's table."""
@@ -72,10 +77,10 @@ class ViewQuery:
 
 @dataclass(slots=True)
 class QueryReader:
-    """Reads plans; ``keys`` are those of the tables, by their names in the plan."""
+    """Reads plans; ``keys`` are those of the tables by their names: columns, and their types."""
 
     catalyst: Catalyst
-    keys: Mapping[str, tuple[str, ...]]
+    keys: Mapping[str, Mapping[str, Any]]
     reasons: list[str] = field(default_factory=list)
     definite: list[str] = field(default_factory=list)
     _types: dict[int, Any] = field(default_factory=dict)
@@ -84,6 +89,9 @@ class QueryReader:
         """An analysed plan's operators."""
         spark = self.catalyst
         shown = [(str(each.name()), spark.number(each)) for each in spark.output(plan)]
+        is_timed = bool(spark.views.asksForTime(plan))
+        if is_timed:
+            self.reasons.append("it asks for the time")
         top = self._operator(plan)
         top, columns = self._shown(top, plan, shown)
         if top.row_key is None:
@@ -95,9 +103,26 @@ class QueryReader:
             top,
             tuple(columns),
             tuple((f"{HIDDEN}{place}", number) for place, number in enumerate(hidden, 1)),
+            self._shown_types(plan),
             tuple(dict.fromkeys(self.reasons)),
             tuple(dict.fromkeys(self.definite)),
+            is_timed,
+            self._inner(plan),
         )
+
+    def _shown_types(self, plan: Any) -> dict[str, str]:
+        return {
+            str(each.name()): str(each.dataType().simpleString())
+            for each in self.catalyst.output(plan)
+        }
+
+    def _inner(self, plan: Any) -> dict[str, frozenset[str]]:
+        """The tables of subqueries that stay expressions, with all of their columns."""
+        columns: dict[str, frozenset[str]] = {}
+        for text in self.catalyst.views.innerColumns(plan):
+            name, _, column = str(text).partition("\t")
+            columns[name] = columns.get(name, frozenset()) | {column}
+        return columns
 
     def _shown(
         self, top: Operator, plan: Any, shown: list[tuple[str, int]]
@@ -154,7 +179,6 @@ class QueryReader:
 
     def _operator(self, node: Any) -> Operator:
         reads: Mapping[str, Callable[[Any], Operator]] = {
-            "View": self._table,
             "Project": self._project,
             "Filter": self._filter,
             "Aggregate": self._aggregate,
@@ -165,27 +189,29 @@ class QueryReader:
             "Expand": self._expand,
             "Sort": lambda sort: self._operator(sort.child()),
             "OneRowRelation": self._one_row,
-            "LocalRelation": self._constant,
+            "LocalRelation": self._local,
             "Range": self._constant,
             **dict.fromkeys(_LIMITS, self._limit),
         }
         kind = str(node.getClass().getSimpleName()).removesuffix("$")
         return reads.get(kind, self._unknown)(node)
 
-    def _table(self, view: Any) -> Operator:
+    def _local(self, node: Any) -> Operator:
+        """A table's leaf, or rows that the query itself has."""
         spark = self.catalyst
-        name = str(spark.views.leaf(view))
-        output = spark.by_number(view)
+        name = spark.views.table(node)
+        if name is None:
+            return self._constant(node)
+        output = spark.by_number(node)
         names = {number: str(attribute.name()) for number, attribute in output.items()}
-        by_name = {column: number for number, column in names.items()}
-        key = [spark.alias(output[by_name[column]], column) for column in self.keys.get(name, ())]
-        numbers = tuple(map(self._named, key))
-        names |= {number: str(alias.name()) for number, alias in zip(numbers, key, strict=True)}
-
-        def make() -> Any:
-            return spark.project([*output.values(), *key], view)
-
-        return Table(make, tuple(names), numbers or None, numbers, name=name, names=names)
+        self._types |= {number: each.dataType() for number, each in output.items()}
+        keys = self.keys.get(name, {})
+        numbers = tuple(int(spark.new_number().id()) for _ in keys)
+        names |= dict(zip(numbers, keys, strict=True))
+        self._types |= dict(zip(numbers, keys.values(), strict=True))
+        return Table(
+            lambda: node, tuple(names), numbers or None, numbers, name=str(name), names=names
+        )
 
     def _one_row(self, node: Any) -> Operator:
         return Constant(lambda: node, (), (), ())
@@ -535,6 +561,11 @@ class QueryReader:
         return number
 
     def _unknown(self, node: Any) -> Operator:
+        if node.children().isEmpty():
+            raise ConfigError(
+                f"the query reads {node.nodeName()}, which isn't a table of the lakehouse",
+                remedy="read captured tables, their histories, their changes, and other views",
+            )
         return self._whole(node, f"{node.nodeName()} isn't followed")
 
     def _whole(self, node: Any, reason: str) -> Operator:

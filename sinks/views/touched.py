@@ -293,7 +293,8 @@ class Rules(Generic[R]):
                 else self.exactly(operator.child, cut, near)
             )
             return operator.make(below_rows)
-        return operator.make(*(self.rows(child, cut) for child in operator.children))
+        rows: R = operator.make(*(self.rows(child, cut) for child in operator.children))
+        return rows
 
     @staticmethod
     def _by(group: Group) -> dict[int, int]:

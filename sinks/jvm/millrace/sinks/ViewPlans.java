@@ -1,20 +1,29 @@
 package millrace.sinks;
 
 import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Function;
+import org.apache.spark.sql.catalyst.AliasIdentifier;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.CurrentDate;
 import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions;
@@ -26,12 +35,19 @@ import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
 import org.apache.spark.sql.catalyst.optimizer.RewriteLateralSubquery;
 import org.apache.spark.sql.catalyst.optimizer.RewritePredicateSubquery;
 import org.apache.spark.sql.catalyst.parser.ParseException;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith;
-import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 import scala.Option;
 import scala.PartialFunction;
 import scala.Tuple3;
@@ -39,25 +55,56 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
-/** A view's query as Spark's analysed plan, and the steps on it that take Spark's own classes. */
+/**
+ * A view's query as Spark's analysed plan, and the steps on it that take Spark's own classes.
+ *
+ * <p>The tables that it reads are leaves without rows, which have the table's name in the metadata
+ * of their columns. Each occurrence has columns of its own, as Spark's analysis numbers them.
+ */
 public final class ViewPlans {
+  private static final String TABLE = "millrace.table";
   private static final int ROUNDS_MAX = 20;
   private static final long DAY_US = 86_400_000_000L;
 
   private ViewPlans() {}
 
-  /** A query → its plan as it is written, in which {@code changes(t)} is the table of events. */
+  /** A query → its plan as it is written. */
   public static LogicalPlan parsed(SparkSession session, String sql) throws ParseException {
-    return withChanges(session.sessionState().sqlParser().parsePlan(sql));
+    return session.sessionState().sqlParser().parsePlan(sql);
+  }
+
+  /** The names of tables that a query has, as it writes them, in lower case. */
+  public static List<String> relations(LogicalPlan parsed) {
+    Set<String> names = new LinkedHashSet<>();
+    withTables(parsed, Set.of(), name -> names.add(name) ? null : null);
+    return new ArrayList<>(names);
   }
 
   /**
    * A parsed query → its analysed plan, in which subqueries are joins, and set operations joins and
-   * groups. The leaves are the views that tables go by.
+   * groups.
+   *
+   * @param names the tables' names as they may be written, in lower case, and which table each is
+   * @param schemas the columns of each table, as JSON
    */
-  public static LogicalPlan analysed(SparkSession session, LogicalPlan parsed) {
-    LogicalPlan plan =
-        session.sessionState().analyzer().executeAndCheck(parsed, new QueryPlanningTracker(Option.empty()));
+  public static LogicalPlan analysed(
+      SparkSession session,
+      LogicalPlan parsed,
+      Map<String, String> names,
+      Map<String, String> schemas) {
+    Map<String, LogicalPlan> leaves = new HashMap<>();
+    names.forEach(
+        (name, table) -> {
+          if (schemas.containsKey(table)) {
+            leaves.put(name, named(name, leaf(table, schemas.get(table))));
+          }
+        });
+    LogicalPlan plan = withTables(parsed, Set.of(), leaves::get);
+    plan =
+        session
+            .sessionState()
+            .analyzer()
+            .executeAndCheck(plan, new QueryPlanningTracker(Option.empty()));
     plan = EliminateSubqueryAliases.apply(new InlineCTE(true, false).apply(plan));
     for (int round = 0; round < ROUNDS_MAX; round++) {
       LogicalPlan next = EliminateSubqueryAliases.apply(rewritten(plan));
@@ -92,82 +139,226 @@ public final class ViewPlans {
                         : null));
   }
 
-  private static LogicalPlan withChanges(LogicalPlan plan) {
+  /** A plan with leaves in the place of tables' names, but for those that WITH has in scope. */
+  private static LogicalPlan withTables(
+      LogicalPlan plan, Set<String> scope, Function<String, LogicalPlan> leaves) {
     return plan.transformDownWithSubqueries(
         partial(
             node -> {
-              if (node instanceof UnresolvedTableValuedFunction call) {
-                return changes(call);
+              if (node instanceof UnresolvedWith with) {
+                return withTables(with, scope, leaves);
               }
-              return node instanceof UnresolvedWith with ? withChanges(with) : null;
+              String name = name(node);
+              return name == null || scope.contains(name) ? null : leaves.apply(name);
             }));
   }
 
-  private static LogicalPlan withChanges(UnresolvedWith with) {
-    List<Tuple3<String, SubqueryAlias, Option<Object>>>
-        relations = new ArrayList<>();
-    CollectionConverters.asJava(with.cteRelations())
-        .forEach(
-            each -> {
-              LogicalPlan changed = withChanges(each._2());
-              relations.add(
-                  new Tuple3<>(
-                      each._1(),
-                      (SubqueryAlias) changed,
-                      each._3()));
-            });
-    Seq<Tuple3<String, SubqueryAlias, Option<Object>>>
-        all = CollectionConverters.asScala(relations).toSeq();
-    return new UnresolvedWith(with.child(), all, with.allowRecursion());
+  private static LogicalPlan withTables(
+      UnresolvedWith with, Set<String> scope, Function<String, LogicalPlan> leaves) {
+    Set<String> inner = new HashSet<>(scope);
+    List<Tuple3<String, SubqueryAlias, Option<Object>>> relations = new ArrayList<>();
+    for (Tuple3<String, SubqueryAlias, Option<Object>> each :
+        CollectionConverters.asJava(with.cteRelations())) {
+      if (with.allowRecursion()) {
+        inner.add(each._1().toLowerCase(Locale.ROOT));
+      }
+      SubqueryAlias changed = (SubqueryAlias) withTables(each._2(), Set.copyOf(inner), leaves);
+      relations.add(new Tuple3<>(each._1(), changed, each._3()));
+      inner.add(each._1().toLowerCase(Locale.ROOT));
+    }
+    Seq<Tuple3<String, SubqueryAlias, Option<Object>>> all =
+        CollectionConverters.asScala(relations).toSeq();
+    LogicalPlan child = withTables(with.child(), inner, leaves);
+    return new UnresolvedWith(child, all, with.allowRecursion());
   }
 
-  /** {@code changes(orders)} → the table {@code orders_changes}; null: another function. */
-  private static LogicalPlan changes(UnresolvedTableValuedFunction call) {
-    boolean named =
-        call.name().size() == 1 && call.name().head().toLowerCase(Locale.ROOT).equals("changes");
-    if (!named
-        || call.functionArgs().size() != 1
-        || !(call.functionArgs().head() instanceof UnresolvedAttribute table)) {
+  /** The name of a table as it is written; of {@code changes(t)} that of the table of events. */
+  private static String name(LogicalPlan node) {
+    if (node instanceof UnresolvedRelation relation) {
+      return dotted(relation.multipartIdentifier());
+    }
+    boolean isChanges =
+        node instanceof UnresolvedTableValuedFunction call
+            && dotted(call.name()).equals("changes")
+            && call.functionArgs().size() == 1
+            && call.functionArgs().head() instanceof UnresolvedAttribute;
+    if (!isChanges) {
       return null;
     }
-    List<String> parts = new ArrayList<>(CollectionConverters.asJava(table.nameParts()));
-    parts.set(parts.size() - 1, parts.get(parts.size() - 1) + "_changes");
-    UnresolvedRelation relation =
-        new UnresolvedRelation(
-            CollectionConverters.asScala(parts).toSeq(),
-            org.apache.spark.sql.util.CaseInsensitiveStringMap.empty(),
-            false);
-    relation.copyTagsFrom(call);
-    return relation;
+    Expression table = ((UnresolvedTableValuedFunction) node).functionArgs().head();
+    return "changes(" + dotted(((UnresolvedAttribute) table).nameParts()) + ")";
   }
 
-  /** The name of a leaf that stands for a table; null: the plan is something else. */
-  public static String leaf(LogicalPlan plan) {
-    return plan instanceof View view ? view.desc().identifier().unquotedString() : null;
+  private static String dotted(Seq<String> parts) {
+    return String.join(".", CollectionConverters.asJava(parts)).toLowerCase(Locale.ROOT);
   }
 
-  /** The plan with others in place of the leaves of these names, below and in subqueries. */
-  public static LogicalPlan replaced(LogicalPlan plan, Map<String, LogicalPlan> leaves) {
+  private static LogicalPlan leaf(String table, String schema) {
+    Metadata metadata = new MetadataBuilder().putString(TABLE, table).build();
+    List<Attribute> columns = new ArrayList<>();
+    for (StructField field : ((StructType) StructType.fromJson(schema)).fields()) {
+      columns.add(
+          new AttributeReference(
+              field.name(),
+              field.dataType(),
+              field.nullable(),
+              metadata,
+              NamedExpression.newExprId(),
+              sequence(List.of())));
+    }
+    return new LocalRelation(sequence(columns), sequence(List.of()), false, Option.empty());
+  }
+
+  private static LogicalPlan named(String name, LogicalPlan leaf) {
+    String written = name.startsWith("changes(") ? name.substring(8, name.length() - 1) : name;
+    List<String> parts = List.of(written.split("\\."));
+    List<String> qualifier = parts.subList(0, parts.size() - 1);
+    return new SubqueryAlias(
+        new AliasIdentifier(parts.get(parts.size() - 1), sequence(qualifier)), leaf);
+  }
+
+  /** The name of the table that a plan stands for; null: it is something else. */
+  public static String table(LogicalPlan plan) {
+    if (!(plan instanceof LocalRelation leaf) || leaf.output().isEmpty()) {
+      return null;
+    }
+    Metadata metadata = leaf.output().head().metadata();
+    return metadata.contains(TABLE) ? metadata.getString(TABLE) : null;
+  }
+
+  /** The names of the tables in subqueries that are expressions still. */
+  public static List<String> inSubqueries(LogicalPlan plan) {
+    Set<String> tables = new LinkedHashSet<>();
+    plan.transformDownWithSubqueries(
+        partial(
+            node -> {
+              if (table(node) != null) {
+                tables.add(table(node));
+              }
+              return null;
+            }));
+    return new ArrayList<>(tables);
+  }
+
+  /** The columns of tables in subqueries that are expressions: table and column, by a tab. */
+  public static List<String> innerColumns(LogicalPlan plan) {
+    Set<String> columns = new LinkedHashSet<>();
+    plan.foreach(
+        node -> {
+          CollectionConverters.asJava(node.subqueries()).forEach(each -> columnsOf(each, columns));
+          return null;
+        });
+    return new ArrayList<>(columns);
+  }
+
+  private static void columnsOf(LogicalPlan plan, Set<String> columns) {
+    plan.transformDownWithSubqueries(
+        partial(
+            node -> {
+              if (table(node) != null) {
+                CollectionConverters.asJava(node.output())
+                    .forEach(each -> columns.add(table(node) + "\t" + each.name()));
+              }
+              return null;
+            }));
+  }
+
+  /** Whether a statement does something else than to ask. */
+  public static boolean isCommand(LogicalPlan parsed) {
+    return parsed instanceof Command || parsed instanceof ParsedStatement;
+  }
+
+  /** The plan with the rows of tables in the place of their leaves, in subqueries, too. */
+  public static LogicalPlan filled(LogicalPlan plan, Map<String, LogicalPlan> tables) {
     return plan.transformDownWithSubqueries(
-        partial(node -> node instanceof View ? leaves.get(leaf(node)) : null));
+        partial(
+            node -> {
+              LogicalPlan rows = table(node) == null ? null : tables.get(table(node));
+              return rows == null ? null : under(node, rows);
+            }));
+  }
+
+  /** Rows under the numbers of a leaf's columns. */
+  private static LogicalPlan under(LogicalPlan leaf, LogicalPlan rows) {
+    Map<String, Attribute> there = new HashMap<>();
+    CollectionConverters.asJava(rows.output()).forEach(each -> there.put(each.name(), each));
+    List<NamedExpression> columns = new ArrayList<>();
+    for (Attribute each : CollectionConverters.asJava(leaf.output())) {
+      columns.add(
+          new Alias(
+              there.get(each.name()),
+              each.name(),
+              each.exprId(),
+              sequence(List.of()),
+              Option.empty(),
+              sequence(List.of())));
+    }
+    return new Project(sequence(columns), rows);
   }
 
   /** The plan as of an instant (µs since 1970), where it asks for the time. */
   public static LogicalPlan at(LogicalPlan plan, long micros) {
-    return plan.transformAllExpressionsWithSubqueries(
-            partial(
-                node -> {
-                  if (node instanceof CurrentDate) {
-                    int day = (int) Math.floorDiv(micros, DAY_US);
-                    return Literal.create(day, DataTypes.DateType);
-                  }
-                  if (node instanceof LocalTimestamp) {
-                    return Literal.create(micros, DataTypes.TimestampNTZType);
-                  }
-                  return node instanceof CurrentTimestampLike
-                      ? Literal.create(micros, DataTypes.TimestampType)
-                      : null;
-                }));
+    return plan.transformAllExpressionsWithSubqueries(partial(node -> time(node, micros)));
+  }
+
+  private static Expression time(Expression node, long micros) {
+    if (node instanceof CurrentDate) {
+      int day = (int) Math.floorDiv(micros, DAY_US);
+      return Literal.create(day, DataTypes.DateType);
+    }
+    if (node instanceof LocalTimestamp) {
+      return Literal.create(micros, DataTypes.TimestampNTZType);
+    }
+    return node instanceof CurrentTimestampLike
+        ? Literal.create(micros, DataTypes.TimestampType)
+        : null;
+  }
+
+  /** Whether a plan asks for the time. */
+  public static boolean asksForTime(LogicalPlan plan) {
+    boolean[] asks = {false};
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              asks[0] |= time(node, 0) != null;
+              return null;
+            }));
+    return asks[0];
+  }
+
+  /** Whether an expression of a plan's own node has a query of its own. */
+  public static boolean hasSubquery(LogicalPlan plan) {
+    return !plan.subqueries().isEmpty();
+  }
+
+  /**
+   * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
+   * whose class has one of the names: for each its class, its text, and its line and column in the
+   * query (0: not known), separated by tabs.
+   */
+  public static List<String> expressions(LogicalPlan plan, List<String> names) {
+    Set<String> shown = new LinkedHashSet<>();
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              String name = node.getClass().getSimpleName();
+              boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
+              if (open || names.contains(name)) {
+                shown.add(String.join("\t", name, node.sql(), place(node)));
+              }
+              return null;
+            }));
+    return new ArrayList<>(shown);
+  }
+
+  private static String place(Expression node) {
+    Option<Object> line = node.origin().line();
+    Option<Object> column = node.origin().startPosition();
+    return (line.isDefined() ? line.get() : 0) + "\t" + (column.isDefined() ? column.get() : 0);
+  }
+
+  private static <T> Seq<T> sequence(List<? extends T> list) {
+    return CollectionConverters.<T>asScala(new ArrayList<T>(list)).toSeq();
   }
 
   /** A function that is defined where it doesn't return null. */
@@ -185,31 +376,5 @@ public final class ViewPlans {
         return made == null ? otherwise.apply(node) : made;
       }
     };
-  }
-
-  /** Whether an expression of a plan's own node has a query of its own. */
-  public static boolean hasSubquery(LogicalPlan plan) {
-    return !plan.subqueries().isEmpty();
-  }
-
-  /** Those of an expression and all of its own whose class has one of the names. */
-  public static List<String> expressionsOf(Expression expression, List<String> names) {
-    List<String> shown = new ArrayList<>();
-    collect(expression, names, shown);
-    return shown;
-  }
-
-  /** The expressions of a plan's own node, and all of theirs, whose class has one of the names. */
-  public static List<String> expressions(LogicalPlan plan, List<String> names) {
-    List<String> shown = new ArrayList<>();
-    CollectionConverters.asJava(plan.expressions()).forEach(each -> collect(each, names, shown));
-    return shown;
-  }
-
-  private static void collect(Expression expression, List<String> names, List<String> shown) {
-    if (names.contains(expression.getClass().getSimpleName())) {
-      shown.add(expression.toString());
-    }
-    CollectionConverters.asJava(expression.children()).forEach(each -> collect(each, names, shown));
   }
 }
