@@ -62,12 +62,16 @@ class SparkAlgebra:
         return str(self.catalyst.by_number(plan)[number].name())
 
     def _as(self, table: Table, rows: DataFrame) -> Plan:
-        """Rows under the numbers of an occurrence of their table."""
+        """Rows under the numbers of an occurrence of their table.
+
+        No column keeps its name: Spark takes an alias of the same name for needless, and of two of
+        one column (a key, once more) it would make the same column twice, which no union may have.
+        """
         spark = self.catalyst
         plan = spark.plan(rows)
         there = {str(each.name()): each for each in spark.output(plan)}
         columns = [
-            spark.alias(there[name], name, spark.id_of(number))
+            spark.alias(there[name], f"column_{number}", spark.id_of(number))
             for number, name in table.names.items()
             if name in there
         ]

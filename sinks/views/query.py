@@ -138,7 +138,7 @@ class QueryReader:
         for attribute, (name, number) in zip(spark.output(plan), shown, strict=True):
             new = number
             if number in seen:
-                alias = spark.alias(attribute, name)
+                alias = spark.alias(attribute, "again")
                 added.append(alias)
                 new = spark.number(alias)
                 passed[new] = number
@@ -267,7 +267,7 @@ class QueryReader:
             return self._whole(node, "it groups by what isn't a column")
         aggregates = spark.each(node.aggregateExpressions())
         own = {spark.number(each): spark.number(each) for each in grouping}
-        keys = [spark.alias(each, str(each.name())) for each in grouping]
+        keys = [spark.alias(each, f"key_{place}") for place, each in enumerate(grouping)]
         sessions = {spark.number(each) for each in grouping if each.metadata().contains(_SESSION)}
         if sessions and len(sessions) == len(grouping):
             return self._whole(node, "its session windows have no other column to group by")
@@ -306,7 +306,7 @@ class QueryReader:
         if any(not is_kind(each, "AttributeReference") for each in partition):
             return self._whole(node, "a window over what isn't a column")
         child = self._operator(node.child())
-        aliases = [spark.alias(each, str(each.name())) for each in partition]
+        aliases = [spark.alias(each, f"key_{place}") for place, each in enumerate(partition)]
         group = tuple(map(self._named, aliases))
         by = dict(zip(map(spark.number, partition), group, strict=True)) | {
             number: number for number in group

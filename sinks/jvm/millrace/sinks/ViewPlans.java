@@ -117,13 +117,26 @@ public final class ViewPlans {
   }
 
   private static LogicalPlan rewritten(LogicalPlan plan) {
-    LogicalPlan next = PullupCorrelatedPredicates.apply(plan);
-    next = RewritePredicateSubquery.apply(next);
+    LogicalPlan next = RewritePredicateSubquery.apply(pulledUp(plan));
     next = RewriteCorrelatedScalarSubquery.apply(next);
     next = RewriteLateralSubquery.apply(next);
     next = ReplaceIntersectWithSemiJoin.apply(next);
     next = ReplaceExceptWithAntiJoin.apply(next);
     return ReplaceDistinctWithAggregate.apply(next);
+  }
+
+  /**
+   * A plan whose subqueries, and theirs, have the conditions with what is outside of them pulled up:
+   * the rewriting goes down into subqueries, and would lose those of the inner ones.
+   */
+  private static LogicalPlan pulledUp(LogicalPlan plan) {
+    return PullupCorrelatedPredicates.apply(plan)
+        .transformAllExpressions(
+            partial(
+                each ->
+                    each instanceof SubqueryExpression query
+                        ? query.withNewPlan(pulledUp(query.plan()))
+                        : null));
   }
 
   /** A plan with leaves in the place of tables' names, but for those that WITH has in scope. */
