@@ -18,6 +18,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.CurrentDate;
 import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -46,6 +47,8 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
@@ -354,6 +357,24 @@ public final class ViewPlans {
               boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
               if (open || names.contains(name)) {
                 shown.add(String.join("\t", name, node.sql(), place(node)));
+              }
+              return null;
+            }));
+    return new ArrayList<>(shown);
+  }
+
+  /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */
+  public static List<String> casts(LogicalPlan plan) {
+    Set<String> shown = new LinkedHashSet<>();
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              if (node instanceof Cast cast
+                  && cast.child().dataType() instanceof StringType
+                  && cast.dataType() instanceof NumericType
+                  && cast.getTagValue(Cast.USER_SPECIFIED_CAST()).isEmpty()
+                  && !cast.child().foldable()) {
+                shown.add(String.join("\t", "Cast", cast.sql(), place(node)));
               }
               return null;
             }));

@@ -31,22 +31,31 @@ INSERT INTO orders SELECT n, n % 15, n * 1.5, '2024-01-01Z'::timestamptz + n * i
 INSERT INTO clicks SELECT 'p' || n % 4, n FROM generate_series(1, 20) n;
 """
 VIEWS = {
-    "by_country": "SELECT c.country, count(*) AS orders, sum(o.amount) AS amount FROM orders o"
-    " JOIN customers c ON o.customer = c.id GROUP BY c.country",
-    "enriched": "SELECT o.id, o.amount, c.name FROM orders o LEFT JOIN customers c"
-    " ON o.customer = c.id",
-    "largest": "SELECT * FROM (SELECT customer, id, amount, row_number() OVER"
-    " (PARTITION BY customer ORDER BY amount DESC) AS place FROM orders) WHERE place <= 2",
-    "spans": "SELECT window(at, '1 hour', '30 minutes') AS span, count(*) AS n FROM orders GROUP BY 1",
+    "by_country": (
+        "SELECT c.country, count(*) AS orders, sum(o.amount) AS amount FROM orders o"
+        " JOIN customers c ON o.customer = c.id GROUP BY c.country"
+    ),
+    "enriched": (
+        "SELECT o.id, o.amount, c.name FROM orders o LEFT JOIN customers c ON o.customer = c.id"
+    ),
+    "largest": (
+        "SELECT * FROM (SELECT customer, id, amount, row_number() OVER"
+        " (PARTITION BY customer ORDER BY amount DESC) AS place FROM orders) WHERE place <= 2"
+    ),
+    "spans": (
+        "SELECT window(at, '1 hour', '30 minutes') AS span, count(*) AS n FROM orders GROUP BY 1"
+    ),
     "pages": "SELECT page, ms % 5 AS rest FROM clicks",
     "rich": "SELECT country FROM by_country WHERE amount > 100",
     "last_three": "SELECT id FROM orders ORDER BY at DESC LIMIT 3",
 }
 CHANGES = (
     "UPDATE orders SET amount = amount + 1 WHERE id % 7 = 0; DELETE FROM orders WHERE id = 9",
-    "UPDATE customers SET country = 'it' WHERE id = 3; INSERT INTO customers VALUES (13, 'x', 'es')",
-    "UPDATE orders SET id = id + 1000 WHERE id < 5; DELETE FROM customers WHERE id = 2;"
-    " INSERT INTO clicks VALUES ('p1', 1), ('p9', 3)",
+    "UPDATE customers SET country = 'it' WHERE id = 3; INSERT INTO customers VALUES (13, 'x', 'e')",
+    (
+        "UPDATE orders SET id = id + 1000 WHERE id < 5; DELETE FROM customers WHERE id = 2;"
+        " INSERT INTO clicks VALUES ('p1', 1), ('p9', 3)"
+    ),
     "SELECT 1",
     "TRUNCATE orders; INSERT INTO orders VALUES (1, 1, 5, now())",
 )
