@@ -372,6 +372,7 @@ class QueryReader:
         if name not in _JOINS:
             return self._whole(node, f"a join of kind {type_.sql()}")
         kind = _JOINS[name]
+        left = self._marked(left) if kind == "full" else left
         condition = node.condition()
         wanted = condition.get() if condition.isDefined() else None
         pairs = spark.pairs(wanted, set(left.columns), set(right.columns))
@@ -401,6 +402,20 @@ class QueryReader:
             pairs=pairs,
             condition=wanted,
             types=types,
+        )
+
+    def _marked(self, side: Operator) -> Operator:
+        """A side with a column that is null where its rows are: its keys may be null anyway."""
+        spark = self.catalyst
+        mark = spark.alias(spark.integer(1), "left")
+        number = self._named(mark)
+        return Rowwise(
+            lambda rows: spark.project([*spark.output(rows), mark], rows),
+            (*side.columns, number),
+            None if side.row_key is None else (number, *side.row_key),
+            side.group,
+            child=side,
+            passed={each: each for each in side.columns},
         )
 
     def _union(self, node: Any) -> Operator:

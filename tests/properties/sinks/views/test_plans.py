@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cdc.errors import ConfigError
-from tests.properties.sinks.views.comparison import Comparison
+from tests.properties.sinks.views.comparison import Comparison, compared
 from tests.properties.sinks.views.grammar import OPERATORS, Query, query
 from tests.properties.sinks.views.tables import data
 
@@ -35,11 +35,8 @@ SEVERAL_MIN: Final = 0.5
 
 @pytest.fixture(scope="module")
 def comparison(spark: "SparkSession") -> Comparison:
-    """Compare in a session that shuffles nothing."""
-    own = spark.newSession()
-    own.conf.set("spark.sql.shuffle.partitions", "1")
-    own.conf.set("spark.sql.session.timeZone", "UTC")
-    return Comparison(own)
+    """Compare in a session of its own."""
+    return compared(spark)
 
 
 @dataclass(slots=True)
