@@ -220,6 +220,7 @@ def join(reader: NodeReader, node: Any) -> Operator:
     if name not in _JOINS:
         return reader.whole(node, f"a join of kind {type_.sql()}")
     kind = _JOINS[name]
+    left = _marked(reader, left) if kind == "full" else left
     condition = node.condition()
     wanted = condition.get() if condition.isDefined() else None
     pairs = spark.pairs(wanted, set(left.columns), set(right.columns))
@@ -249,6 +250,21 @@ def join(reader: NodeReader, node: Any) -> Operator:
         pairs=pairs,
         condition=wanted,
         types=types,
+    )
+
+
+def _marked(reader: NodeReader, side: Operator) -> Operator:
+    """A side with a column that is null where its rows are: its keys may be null anyway."""
+    spark = reader.catalyst
+    mark = spark.alias(spark.integer(1), "left")
+    number = reader.named(mark, "whether the left side has a row")
+    return Rowwise(
+        lambda rows: spark.project([*spark.output(rows), mark], rows),
+        (*side.columns, number),
+        None if side.row_key is None else (number, *side.row_key),
+        side.group,
+        child=side,
+        passed={each: each for each in side.columns},
     )
 
 

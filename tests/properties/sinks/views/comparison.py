@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from sinks.spark.session import tune
+from sinks.views.analysis import pinned
 from sinks.views.catalyst import Catalyst
 from sinks.views.evaluate import Evaluation
 from sinks.views.operators import NEW, OLD
@@ -107,3 +109,10 @@ class Comparison:
         by = [self._places(query)[name] for name in names]
         left = [row for row in old if not touched[shown([row[place] for place in by])]]
         return bag([*left, *again])
+
+
+def compared(spark: "SparkSession") -> Comparison:
+    """A comparison in a session like those that views have."""
+    own = pinned(spark)
+    tune(own, 0)
+    return Comparison(own)

@@ -1,0 +1,55 @@
+"""Queries that were once kept wrong, or not at all."""
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.properties.sinks.views.comparison import Comparison, compared
+from tests.properties.sinks.views.tables import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROWS: Final = {
+    "a": Rows(
+        ((1, 1, 1.5, None), (2, None, None, None), (3, 2, -0.0, None)),
+        ((1, 1, 1.5, None), (2, 0, None, None), (4, None, 0.0, None)),
+    ),
+    "b": Rows(((1, 1, [1]), (2, None, None)), ((1, 1, [1]), (2, 0, None), (3, None, None))),
+    "k": Rows(((1, 1.5), (None, None), (2, 0.0)), ((1, 1.5), (None, None), (3, -0.0))),
+}
+
+
+@pytest.fixture(scope="module")
+def comparison(spark: "SparkSession") -> Comparison:
+    """Compare in a session of its own."""
+    return compared(spark)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(
+            "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x"
+            " AND EXISTS (SELECT 1 FROM k WHERE k.x = b.id))",
+            id="a condition of an inner subquery was lost",
+        ),
+        pytest.param(
+            "SELECT a.id, b.id AS other FROM a JOIN b ON a.x = b.x AND a.id IN (SELECT x FROM k)",
+            id="a union had a key and its column as one",
+        ),
+        pytest.param(
+            "SELECT l.y, r.e FROM (SELECT DISTINCT x AS y FROM k) l"
+            " FULL JOIN (SELECT DISTINCT x AS e FROM b WHERE id > 1) r ON l.y = r.e",
+            id="null was the key of rows of either side",
+        ),
+        pytest.param(
+            "SELECT id FROM a WHERE x >= (SELECT min(x) FROM b)",
+            id="a subquery that isn't correlated read nothing",
+        ),
+    ],
+)
+def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str) -> None:
+    assert comparison.fault(sql, comparison.read(sql), ROWS) is None
