@@ -207,7 +207,7 @@ class Settings(Section):
                 "[[views]] need Millrace's own log: topics of a real Debezium don't tell when all"
                 " tables were there together"
             )
-        if twice := repeated([view.name for view in self.views]):
+        if twice := repeated([name for view in self.views for name in view.tables]):
             raise ValueError(f"[[views]]: {twice}: give each view another name")
         return self
 

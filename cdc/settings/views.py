@@ -25,7 +25,8 @@ def _view_name(text: str) -> str:
 class View(Section):
     """A SELECT in Spark SQL over derived tables and other views, kept in ``views/<name>``.
 
-    Its text is the ``query``, or in a ``file``. With a ``history`` the versions of its rows stay.
+    Its text is the ``query``, or in a ``file``. With a ``history`` there is a second table, of all
+    versions of its rows: ``views/<name>_history``.
     """
 
     name: Annotated[str, AfterValidator(_view_name)]
@@ -38,6 +39,11 @@ class View(Section):
         if (self.query is None) == (self.file is None):
             raise ValueError(f"{self.name}: either query or file, one of them")
         return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of its Delta tables, in the folder of views."""
+        return (self.name, f"{self.name}_history") if self.history else (self.name,)
 
     @property
     def where(self) -> str:

@@ -87,6 +87,14 @@ class Version:
         """Whether reading it as a whole is faster than selecting files."""
         return self.size_bytes < SMALL_BYTES
 
+    def count(self) -> int:
+        """How many rows it has, by what Delta's log says of its files."""
+        rows = F.get_json_object("stats", "$.numRecords").cast("bigint")
+        files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
+        gone = F.coalesce("deletionVector.cardinality", F.lit(0))
+        counted = files.agg(F.sum(rows - gone).alias("rows")).first()
+        return int(counted["rows"] or 0) if counted is not None else 0
+
     def rows(self) -> DataFrame:
         """All rows."""
         return self._of(self._all_files())

@@ -29,6 +29,9 @@ class TableAtCuts(Protocol):
     def is_small(self) -> bool:
         """Whether reading all rows is faster than a search through them."""
 
+    def count(self) -> int:
+        """How many rows it has at the new cut."""
+
     def rows(self, cut: Cut) -> DataFrame:
         """All rows."""
 
@@ -192,13 +195,22 @@ class Evaluation:
         self._query = query
         self._tables = tables
         self._at_us = at_us
-        differences = cache(lambda name: tables[name].difference())
-        self._algebra = SparkAlgebra(catalyst, tables, differences)
+        self._differences = cache(lambda name: tables[name].difference())
+        self._algebra = SparkAlgebra(catalyst, tables, self._differences)
         self._rules = Rules(self._algebra)
 
     def whole(self, cut: Cut) -> DataFrame:
         """All of its rows."""
         return self._shown(self._rules.rows(self._query.top, cut), cut)
+
+    def touched_share(self) -> float:
+        """How much of a table is touched; of that of which it is most. Small ones don't count."""
+        shares = [0.0]
+        for name, table in self._tables.items():
+            if not table.is_small and (difference := self._differences(name)) is not None:
+                touched = max(difference.gone.count(), difference.come.count())
+                shares.append(touched / max(1, table.count()))
+        return max(shares)
 
     def groups(self) -> Near[Plan] | None:
         """The groups that may be others; None: there are none."""
@@ -243,6 +255,10 @@ class EmptyTable:
 
     frame: DataFrame
     is_small: bool = False
+
+    def count(self) -> int:
+        """None."""
+        return 0
 
     def rows(self, cut: Cut) -> DataFrame:
         """None."""

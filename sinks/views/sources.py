@@ -182,10 +182,9 @@ class SourceAtCuts:
         """Whether reading all rows is faster than a search through them."""
         return self._newer.is_small and (self._older is None or self._older.is_small)
 
-    @property
-    def size_bytes(self) -> int:
-        """How large the newer one is."""
-        return self._newer.size_bytes
+    def count(self) -> int:
+        """How many rows the newer one has."""
+        return self._newer.count()
 
     def _at(self, cut: Cut) -> "Version":
         version = self._older if cut == OLD else self._newer

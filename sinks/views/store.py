@@ -16,11 +16,12 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from cdc.errors import SinkError
 from sinks.changes.derived import Derived
-from sinks.changes.names import quoted
+from sinks.changes.names import END, IS_CURRENT, POSITION, VALID_FROM, VALID_TO, quoted
 from sinks.delta.commit import ATTEMPTS_MAX
 from sinks.delta.evolution import needs_mapping, retention_properties
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
+from sinks.run.cuts import Instant
 from sinks.run.summary import Rows
 from sinks.views.sources import VIEWS
 
@@ -30,28 +31,45 @@ _STATISTICS_MAX: Final = 32
 """Of so many columns, the first ones, Delta has statistics by itself."""
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
 """Types by whose least and greatest values files are left out."""
+_OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
 _NEW: Final = "_millrace_new"
 _STORED: Final = "_millrace_stored"
 
 
 class ViewTable:
-    """The Delta table of a view, in a session."""
+    """The Delta table of a view, in a session.
 
-    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
+    One that ``keeps`` versions has each row as it was from one cut to the next at which it was
+    another one, in columns as those of a table's history.
+    """
+
+    def __init__(
+        self, spark: SparkSession, prefix: str, derived: Derived, *, keeps: bool = False
+    ) -> None:
         self.delta = DerivedDeltaTable(spark, prefix, derived)
+        self._keeps = keeps
 
     def step(self) -> int:
         """The number of the last commit; 0: there is none."""
         there = self.delta.read_applied()
         return there.run if there is not None else 0
 
-    def replace(self, step: int, rows: DataFrame, keys: Sequence[str]) -> Rows:
+    def has_columns(self, rows: DataFrame) -> bool:
+        """Whether the table has the columns of these rows, and no others of the user's."""
+        if not self.delta.exists():
+            return False
+        there = {field.name: field.dataType for field in self.delta.columns().fields}
+        new = {field.name: field.dataType for field in rows.schema.fields}
+        return new == {name: of for name, of in there.items() if name not in _OF_VERSIONS}
+
+    def replace(self, step: int, rows: DataFrame, keys: Sequence[str], at: Instant) -> Rows:
         """Have the table have these rows and columns, and no others, by one commit.
 
         Whoever reads it has all rows of before, or all of these.
         """
         target = self.delta
         before = target.read_applied()
+        rows = rows.select("*", *_begins(at)) if self._keeps else rows
         properties = self._properties(rows, keys)
         if before is not None and needs_mapping(rows.columns):
             _set(target, {"delta.columnMapping.mode": "name"})
@@ -82,6 +100,7 @@ class ViewTable:
         keys: Sequence[str],
         groups: DataFrame | None,
         columns: Mapping[str, str],
+        at: Instant,
     ) -> Rows:
         """Have the rows of some groups be these; of all, where there are no ``groups``.
 
@@ -89,7 +108,7 @@ class ViewTable:
         """
         for _attempt in range(ATTEMPTS_MAX):
             try:
-                return self._change(step, rows, keys, groups, columns)
+                return self._change(step, rows, keys, groups, columns, at)
             except CONFLICTS:  # compaction, for example
                 continue
         raise SinkError(
@@ -105,6 +124,7 @@ class ViewTable:
         keys: Sequence[str],
         groups: DataFrame | None,
         columns: Mapping[str, str],
+        at: Instant,
     ) -> Rows:
         target = self.delta
         transaction = DeltaTransaction(target, step)
@@ -113,8 +133,9 @@ class ViewTable:
         files = transaction.files(bounds)
         place = [F.col(of).alias(name) for name, of in FILE_AND_INDEX.items()]
         stored = transaction.rows(files).select("*", *place)
-        names = [name for name in stored.columns if name not in FILE_AND_INDEX]
-        touched = stored if groups is None else _only(stored, groups, columns)
+        current = stored.where(F.col(END).isNull()) if self._keeps else stored
+        names = [name for name in rows.columns if name in stored.columns]
+        touched = current if groups is None else _only(current, groups, columns)
         differences = _differences(touched, rows, names, keys).localCheckpoint()
         counts = differences.agg(
             F.count_if(_is_there(_NEW) & ~_is_there(_STORED)).alias("inserted"),
@@ -125,9 +146,12 @@ class ViewTable:
             return Rows(version=target.applied().at)
         gone = differences.where(_is_there(_STORED)).select(f"{_STORED}.*")
         come = differences.where(_is_there(_NEW)).select(f"{_NEW}.*")
+        if self._keeps:
+            ended = gone.drop(*FILE_AND_INDEX).withColumns(_ends(at))
+            come = come.select("*", *_begins(at)).unionByName(ended)
         if small:
             unchanged = stored.join(gone.select(*FILE_AND_INDEX), [*FILE_AND_INDEX], "left_anti")
-            transaction.write(unchanged.select(*map(quoted, names)).unionByName(come))
+            transaction.write(unchanged.drop(*FILE_AND_INDEX).unionByName(come))
             transaction.remove(files)
         else:
             if counts["updated"] or counts["deleted"]:
@@ -135,6 +159,26 @@ class ViewTable:
             transaction.write(come)
         done = transaction.commit(counts["inserted"], counts["updated"], counts["deleted"])
         return done._replace(version=target.applied().at)
+
+
+def _begins(at: Instant) -> list[SparkColumn]:
+    """The columns of versions that begin at a cut."""
+    return [
+        F.lit(str(at.cut)).alias(POSITION),
+        F.timestamp_micros(F.lit(at.committed_us)).alias(VALID_FROM),
+        F.lit(None).cast("timestamp").alias(VALID_TO),
+        F.lit(None).cast("string").alias(END),
+        F.lit(True).alias(IS_CURRENT),
+    ]
+
+
+def _ends(at: Instant) -> dict[str, SparkColumn]:
+    """What of versions changes that end at a cut."""
+    return {
+        VALID_TO: F.timestamp_micros(F.lit(at.committed_us)),
+        END: F.lit(str(at.cut)),
+        IS_CURRENT: F.lit(False),
+    }
 
 
 def _is_there(side: str) -> SparkColumn:

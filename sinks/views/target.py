@@ -94,6 +94,17 @@ class ViewTarget(CutTarget[ViewGeneration]):
         prefix = self._context.settings.capture.topic_prefix
         return ViewTable(self._spark, prefix, self._derived)
 
+    @cached_property
+    def _history(self) -> "ViewTable | None":
+        """The table of all versions of the rows, where there is to be one."""
+        from sinks.views.store import ViewTable
+
+        if not self._view.history:
+            return None
+        prefix = self._context.settings.capture.topic_prefix
+        derived = derived_view(self._context.settings.require_lakehouse(), self._view.tables[1])
+        return ViewTable(self._spark, prefix, derived, keeps=True)
+
     def tables(self, generation: ViewGeneration | None) -> set[str]:
         """The tables that the view reads; those of a definition that has been read are recorded."""
         if generation is not None:
@@ -190,7 +201,14 @@ class ViewTarget(CutTarget[ViewGeneration]):
             return
         with self._analysis.explained():
             rows = self._evaluation(None, at).whole("new")
-            self._rows = self._table.replace(self.record.step, rows, loading.into.keys)
+            keys = loading.into.keys
+            rows = rows.localCheckpoint() if self._history is not None else rows
+            if self._history is not None and self._history.step() < self.record.step:
+                if self._history.has_columns(rows):
+                    self._history.change(self.record.step, rows, keys, None, {}, at)
+                else:
+                    self._history.replace(self.record.step, rows, keys, at)
+            self._rows = self._table.replace(self.record.step, rows, keys, at)
 
     def write_changed(self, generation: ViewGeneration, at: Instant, to: Instant) -> None:
         """Compute the groups again that may be others, and write the rows that are."""
@@ -202,23 +220,29 @@ class ViewTarget(CutTarget[ViewGeneration]):
             return
         with self._analysis.explained():
             evaluation = self._evaluation(at, to)
+            values, columns = None, dict[str, str]()
+            if self._is_whole(evaluation, to):
+                rows = evaluation.whole("new")
+            else:
+                groups = evaluation.groups()
+                if groups is None:
+                    self._rows = Rows(version=self._table.delta.applied().at)
+                    return
+                values, columns = evaluation.names(groups)
+                rows = evaluation.of_groups(groups)
             step, keys = self.record.step, generation.keys
-            if self._is_whole(to):
-                self._rows = self._table.change(step, evaluation.whole("new"), keys, None, {})
-                return
-            groups = evaluation.groups()
-            if groups is None:
-                self._rows = Rows(version=self._table.delta.applied().at)
-                return
-            values, columns = evaluation.names(groups)
-            rows = evaluation.of_groups(groups)
-            self._rows = self._table.change(step, rows, keys, values, columns)
+            rows = rows.localCheckpoint() if self._history is not None else rows
+            if self._history is not None and self._history.step() < step:
+                self._history.change(step, rows, keys, values, columns, to)
+            self._rows = self._table.change(step, rows, keys, values, columns, to)
 
-    def _is_whole(self, to: Instant) -> bool:
+    def _is_whole(self, evaluation: "Evaluation", to: Instant) -> bool:
         """Whether to evaluate all of it."""
         sizes = [self._version(name, to).size_bytes for name in to.versions]
         own = self._table.delta.size_bytes()
-        return bool(self.query(to).reasons) or sum(sizes) + own < WHOLE_BYTES
+        if self.query(to).reasons or sum(sizes) + own < WHOLE_BYTES:
+            return True
+        return evaluation.touched_share() > TOUCHED_MAX
 
     def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
         from sinks.views.evaluate import Evaluation

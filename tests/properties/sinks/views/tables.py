@@ -108,6 +108,10 @@ class TwoCuts:
     is_small: bool = False
     _read: "dict[Cut, DataFrame]" = field(default_factory=dict)
 
+    def count(self) -> int:
+        """How many rows it has at the new cut."""
+        return len(self.of.new)
+
     def rows(self, cut: Cut) -> "DataFrame":
         """All rows, of which all occurrences of the table read the same."""
         if cut not in self._read:
