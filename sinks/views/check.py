@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pyspark.sql.types import StructType
+
 from cdc.errors import ConfigError, MillraceError
+from sinks.delta.version import Version
 from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
-from sinks.views.evaluate import Plan, SparkAlgebra
+from sinks.views.evaluate import Evaluation, Plan, SparkAlgebra
 from sinks.views.operators import NEW, Cut, Table
 from sinks.views.query import ViewQuery
 from sinks.views.run import ViewsRun
@@ -60,6 +63,7 @@ def _report(run: ViewsRun, target: ViewTarget) -> ViewReport:
                 remedy="run `millrace merge all` once; then check again",
             )
         query, casts = target.query(at), target.casts(at)
+        run.sources.plan(name, _Planned(target, query, at), _stored_keys(query))
     except MillraceError as error:
         return ViewReport(name, error=error)
     return ViewReport(
@@ -67,7 +71,7 @@ def _report(run: ViewsRun, target: ViewTarget) -> ViewReport:
         reads=tuple(sorted(reads)),
         way="whole" if query.reasons else "changes",
         reasons=query.reasons,
-        keys=tuple(query.described(query.top.row_key or ())),
+        keys=() if query.is_bag else tuple(query.described(query.top.row_key or ())),
         groups=tuple(query.described(query.top.group)),
         read_whole=() if query.reasons else tuple(_read_whole(target, query, at)),
         casts=casts,
@@ -76,11 +80,27 @@ def _report(run: ViewsRun, target: ViewTarget) -> ViewReport:
     )
 
 
+def _stored_keys(query: ViewQuery) -> tuple[str, ...]:
+    return tuple(query.stored(query.top.row_key or ()))
+
+
+class _Planned(Version):
+    """A view's table as it will be."""
+
+    def __init__(self, target: ViewTarget, query: ViewQuery, at: Instant) -> None:  # no super()
+        evaluation = Evaluation(target.catalyst, query, target.empty_tables(at))
+        self._schema = evaluation.whole(NEW).schema
+
+    def columns(self) -> StructType:
+        """Its columns."""
+        return self._schema
+
+
 def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[str]:
     """Which tables are read as a whole when another one, or they themselves, change."""
     tables = target.empty_tables(at)
     for changed in sorted(tables):
-        algebra = _Lookups(target.catalyst, tables, lambda _: None)
+        algebra = _WholeReads(target.catalyst, tables, lambda _: None)
         algebra.changing.add(changed)
         rules = Rules(algebra)
         groups = rules.groups(query.top)
@@ -91,7 +111,7 @@ def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[s
 
 
 @dataclass(frozen=True, slots=True)
-class _Lookups(SparkAlgebra):
+class _WholeReads(SparkAlgebra):
     """The rules without any rows: which tables they read as a whole when others change."""
 
     changing: set[str] = field(default_factory=set)

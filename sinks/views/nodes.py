@@ -41,7 +41,8 @@ def local(reader: NodeReader, node: Any) -> Operator:
     if name is None:
         return constant(reader, node)
     output = spark.by_number(node)
-    names = {number: str(attribute.name()) for number, attribute in output.items()}
+    wanted = [number for number in output if number in reader.wanted] or [*output][:1]
+    names = {number: str(output[number].name()) for number in wanted}
     reader.types |= {number: each.dataType() for number, each in output.items()}
     keys = reader.keys.get(name, {})
     numbers = tuple(int(spark.new_number().id()) for _ in keys)
