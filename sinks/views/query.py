@@ -372,7 +372,8 @@ class QueryReader:
         if name not in _JOINS:
             return self._whole(node, f"a join of kind {type_.sql()}")
         kind = _JOINS[name]
-        left = self._marked(left) if kind == "full" else left
+        if kind == "full" and left.row_key is not None:
+            left = self._marked(left, left.row_key)
         condition = node.condition()
         wanted = condition.get() if condition.isDefined() else None
         pairs = spark.pairs(wanted, set(left.columns), set(right.columns))
@@ -404,7 +405,7 @@ class QueryReader:
             types=types,
         )
 
-    def _marked(self, side: Operator) -> Operator:
+    def _marked(self, side: Operator, key: tuple[int, ...]) -> Operator:
         """A side with a column that is null where its rows are: its keys may be null anyway."""
         spark = self.catalyst
         mark = spark.alias(spark.integer(1), "left")
@@ -412,7 +413,7 @@ class QueryReader:
         return Rowwise(
             lambda rows: spark.project([*spark.output(rows), mark], rows),
             (*side.columns, number),
-            None if side.row_key is None else (number, *side.row_key),
+            (number, *key),
             side.group,
             child=side,
             passed={each: each for each in side.columns},
