@@ -378,7 +378,8 @@ class QueryReader:
         wanted = condition.get() if condition.isDefined() else None
         pairs = spark.pairs(wanted, set(left.columns), set(right.columns))
 
-        types = {number: self._types[number] for number in (*self._kept(left), *self._kept(right))}
+        own = (*left.columns, *right.columns)
+        types = {number: self._types[number] for number in own if number in self._types}
         types |= {spark.number(each): each.dataType() for each in spark.output(node)}
 
         def make(one: Any, other: Any) -> Any:
