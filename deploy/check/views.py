@@ -47,9 +47,9 @@ def _strangers(settings: Settings) -> Iterator[MillraceError]:
     records = view_records(lakehouse.path, no_session)
     for view in settings.views:
         try:
-            if records.view(view.name) is not None:
-                continue
-            stranger = stranger_of_view(derived_view(lakehouse, view.name))
+            records.view(view.name)
+            derived = derived_view(lakehouse, view.name)
+            stranger = stranger_of_view(derived, settings.capture.topic_prefix)
         except MillraceError as error:
             yield error
         else:

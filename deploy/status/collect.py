@@ -172,7 +172,7 @@ def _sinks(asked: Questions[Any], settings: Settings, name: SinkName) -> list[Si
 def _sink_beside(settings: Settings, name: SinkName, log: LogAnswer) -> SinkStatus | None:
     """A sink's own state, beside the log's."""
     if name == "views":
-        return views_status(settings)
+        return views_status(settings, log.reports.of_sink(name))
     if name == "search":
         return search_status(settings, log.progress, log.states, log.captured)
     reported = [each.table for each in log.reports.of_sink(name)]

@@ -1,13 +1,16 @@
 """The lakehouse's records of views → how far each is, and at which cuts it stands."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from cdc.records.position import Position
+from cdc.records.reports import TableReport
 from cdc.settings import Settings
 from deploy.status.sinks import SinkStatus, ViewStatus
 from sinks.changes.derived import local_path
 from sinks.delta.cuts import Cut
+from sinks.run.plans import lakehouse_plans
 from sinks.run.wanted import CapturedTables, expected_tables
 from sinks.spark.session import open_session
 from sinks.views.records import ViewRecord, ViewRecords, view_records
@@ -40,25 +43,24 @@ def _with_views(cut: Cut, settings: Settings, records: ViewRecords) -> Cut:
     return cut.model_copy(update={"views": versions, "missing_views": missing})
 
 
-def views_status(settings: Settings) -> SinkStatus | None:
-    """How far the views are."""
+def views_status(settings: Settings, reported: Iterable[TableReport] = ()) -> SinkStatus | None:
+    """How far the views are, and why the last run couldn't bring some, as it has ``reported``."""
     if not settings.views:
         return None
     location = settings.require_lakehouse().path
     expected = expected_tables(settings, "views", CapturedTables.of((), {}))
     if local_path(location) is None:  # which takes a JVM to look at
         return SinkStatus(sink="views", expected=expected, is_read=False)
-    records = view_records(location, lambda: open_session(settings.spark))
-    runs = records.runs()
-    newest = records.at_cut(runs[-1]) if runs else None
-    failed = newest.failed if newest is not None else {}
+    session = partial(open_session, settings.spark)
+    last, records = lakehouse_plans(location, session).last(), view_records(location, session)
+    failed = {each.table: each.error for each in reported if each.error}
     by_name = {view.name: records.view(view.name) or ViewRecord() for view in settings.views}
     served = [each for each in by_name.values() if each.serves is not None]
     reached = [each.at.cut for each in served if each.at is not None]
     return SinkStatus(
         sink="views",
         expected=expected,
-        run=runs[-1] if runs else 0,
+        run=last.run if last is not None else 0,
         cut=_lsn(min(reached)) if reached else None,
         tables=len(served),
         failed={name: why for name, why in failed.items() if name in by_name},

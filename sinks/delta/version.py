@@ -240,7 +240,7 @@ def _difference(
     columns: set[str],
     marks: Sequence[str],
 ) -> DataFrame:
-    """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null."""
+    """The rows that only one of two versions has: structs ``gone`` and ``come``, or null."""
     old, new = differing_rows(older, newer)
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
     gone = old.select(F.struct(*chosen).alias("gone"))

@@ -126,8 +126,8 @@ class Standing(NamedTuple):
 
     It has all of the topics before ``offsets`` (topic → partition → offset), or is ``made_of``
     derived tables, or views, as they were at its ``cut``. That was committed at ``cut_ts_us`` (µs
-    since 1970; 0: not known). The last ``run`` that wrote to it is 0 where there is none, and it isn't
-    ``shown`` until somebody can query it.
+    since 1970; 0: not known). The last ``run`` that wrote to it is 0 where there is none, and it
+    isn't ``shown`` until somebody can query it.
     """
 
     source: str = ""

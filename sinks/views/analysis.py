@@ -1,4 +1,4 @@
-"""A view's SQL and the columns of what it reads → its query, or what is wrong with it, and where."""
+"""A view's SQL and the columns of what it reads → its query; or what is wrong, and where."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ from sinks.run.cuts import Instant
 from sinks.spark.errors import spark_ended, spark_error
 from sinks.spark.session import first_line
 from sinks.views.catalyst import Catalyst
-from sinks.views.query import QueryReader, ViewQuery
+from sinks.views.query import ViewQuery
+from sinks.views.reading import QueryReader
 from sinks.views.sources import Sources
 
 if TYPE_CHECKING:
@@ -74,10 +75,8 @@ class Analysis:
 
     def query(self, parsed: Any, versions: "Mapping[str, Version]", at: Instant) -> ViewQuery:
         """The query over tables as they are; raises ConfigError."""
-        sources, views = self._sources, self.catalyst.views
-        schemas = {name: sources.schema(version, name) for name, version in versions.items()}
-        with self.explained():
-            plan = views.analysed(self.catalyst.session, parsed, sources.names(), schemas)
+        sources = self._sources
+        plan = self._analysed(parsed, versions)
         self._require_one_answer(plan)
         keys = {
             name: {
@@ -89,6 +88,18 @@ class Analysis:
         with self.explained():
             return QueryReader(self.catalyst, keys).read(plan)
 
+    def _analysed(self, parsed: Any, versions: "Mapping[str, Version]") -> Any:
+        sources, views = self._sources, self.catalyst.views
+        schemas = {name: sources.schema(version, name) for name, version in versions.items()}
+        with self.explained():
+            return views.analysed(self.catalyst.session, parsed, sources.names(), schemas)
+
+    def casts(self, parsed: Any, versions: "Mapping[str, Version]") -> tuple[str, ...]:
+        """Texts that the query takes for numbers, without saying so, with their places."""
+        plan = self._analysed(parsed, versions)
+        found = (str(text).split("\t") for text in self.catalyst.views.casts(plan))
+        return tuple(f"{sql}{_place(line, column)}" for _, sql, line, column in found)
+
     def _require_one_answer(self, plan: Any) -> None:
         for text in self.catalyst.views.expressions(plan, list(_OPEN)):
             kind, sql, line, column = str(text).split("\t")
@@ -96,7 +107,7 @@ class Analysis:
                 continue
             if kind == "ListAgg" and "WITHIN GROUP" in sql.upper():
                 continue
-            place = f", line {line}, column {int(column) + 1}" if int(line) else ""
+            place = _place(line, column)
             raise ConfigError(
                 f"{sql} has several right answers",
                 where=f"{self._where}{place}",
@@ -136,3 +147,8 @@ class Analysis:
                 remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
                 " make null of it",
             ) from None
+
+
+def _place(line: str, column: str) -> str:
+    """A place in the SQL, for people."""
+    return f", line {line}, column {int(column) + 1}" if int(line) else ""

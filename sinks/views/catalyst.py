@@ -68,7 +68,7 @@ class Catalyst:
         return self._python.toSeq(list(of))
 
     def alias(self, expression: Any, name: str, number: Any = None) -> Any:
-        """An expression as a column; of the same number as another one (its Java object), or new."""
+        """An expression as a column, under a number (Java's object); None: under a new one."""
         number = self._expressions.NamedExpression.newExprId() if number is None else number
         nothing = self.sequence([])
         return self._expressions.Alias(expression, name, number, nothing, self._none, nothing)

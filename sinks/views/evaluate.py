@@ -51,17 +51,17 @@ class SparkAlgebra:
         """All rows of a table at a cut; of a large one, those of files that may have the values."""
         source = self.tables[table.name]
         if near is None or source.is_small:
-            return self._as(table, source.rows(cut))
+            return self.as_table(table, source.rows(cut))
         values = self.catalyst.frame(near.values)
         columns = {
             table.names[own]: self._name(near.values, value) for own, value in near.columns.items()
         }
-        return self._as(table, source.rows_with(cut, values, columns))
+        return self.as_table(table, source.rows_with(cut, values, columns))
 
     def _name(self, plan: Plan, number: int) -> str:
         return str(self.catalyst.by_number(plan)[number].name())
 
-    def _as(self, table: Table, rows: DataFrame) -> Plan:
+    def as_table(self, table: Table, rows: DataFrame) -> Plan:
         """Rows under the numbers of an occurrence of their table.
 
         No column keeps its name: Spark takes an alias of the same name for needless, and of two of
@@ -82,7 +82,7 @@ class SparkAlgebra:
         difference = self.differences(table.name)
         if difference is None:
             return None, None
-        return self._as(table, difference.gone), self._as(table, difference.come)
+        return self.as_table(table, difference.gone), self.as_table(table, difference.come)
 
     def is_small(self, table: Table) -> bool:
         """Whether reading all of it is faster than a search through it."""
@@ -235,3 +235,25 @@ class Evaluation:
         if self._at_us is not None:
             plan = spark.views.at(plan, self._at_us)
         return spark.frame(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyTable:
+    """A table that has no rows, for as long as nobody asks."""
+
+    frame: DataFrame
+    is_small: bool = False
+
+    def rows(self, cut: Cut) -> DataFrame:
+        """None."""
+        del cut
+        return self.frame
+
+    def rows_with(self, cut: Cut, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+        """None."""
+        del cut, values, columns
+        return self.frame
+
+    def difference(self) -> TableDifference | None:
+        """None."""
+        return None

@@ -1,7 +1,7 @@
 """A query as a tree of operators, as far as the rules of what is touched need to know it.
 
-A column goes by its number, which is unique in a query and stays the same on its way up. An operator
-is evaluated by its ``make``, of Spark's plans or of plain rows.
+A column goes by its number, which is unique in a query and stays the same on its way up. An
+operator is evaluated by its ``make``, of Spark's plans or of plain rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +18,9 @@ JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "exists"]
 class Operator:
     """What all operators have: those below, the columns that come out, and how.
 
-    ``make`` takes the rows of the operators below. ``row_key`` are columns that tell all rows apart, at any cut (None: there are none).
-    ``group`` are columns by which it is worth to compute rows again together: those of the
-    outermost grouping, in which the rows below can be looked up.
+    ``make`` takes the rows of the operators below. ``row_key`` are columns that tell all rows
+    apart, at any cut (None: there are none). ``group`` are columns by which it is worth to compute
+    rows again together: those of the outermost grouping, by which the rows below can be looked up.
     """
 
     make: Callable[..., Any]

@@ -28,10 +28,10 @@ def run_views(context: RunContext, log: MillraceTopics) -> RunSummary:
     lakehouse = context.settings.require_lakehouse()
     started = time.monotonic()
     with one_at_a_time(lakehouse.path):
-        return _Run(context, log).once(started)
+        return ViewsRun(context, log).once(started)
 
 
-class _Run:
+class ViewsRun:
     """One run of all views."""
 
     def __init__(self, context: RunContext, log: MillraceTopics) -> None:
@@ -46,10 +46,10 @@ class _Run:
             lakehouse, prefix, self._state, log.state, context.session, get_args(TableKind)
         )
         names = [view.name for view in settings.views]
-        self._sources = Sources(cuts, self._records, lakehouse, prefix, names)
+        self.sources = Sources(cuts, self._records, lakehouse, prefix, names)
         self._results: list[TableResult] = []
         self._standing: dict[str, Standing] = {}
-        self._failed: dict[str, MillraceError] = {}
+        self.failed: dict[str, MillraceError] = {}
 
     def once(self, started: float) -> RunSummary:
         """Bring all of them as far as they can be brought."""
@@ -59,17 +59,19 @@ class _Run:
                 where="millrace rebuild view",
                 remedy="[[views]] has all of them",
             )
-        self._forget()
-        for target in self._in_order():
-            if target.name not in self._context.options.paused:
+        for target in self.in_order():
+            if (error := self._context.options.paused.get(target.name)) is None:
                 self._bring(target)
+            else:
+                self._fail(target.name, error, target.standing(), is_new=False)
         seconds = time.monotonic() - started
         self._record(seconds)
-        progress = self._state.progress
+        progress, last = self._state.progress, self._last
+        is_named = last is not None and bool(self._results)
         return RunSummary(
             "views",
-            0,
-            "",
+            last.run if last is not None and is_named else 0,
+            last.where if last is not None and is_named else "",
             seconds,
             self._results,
             standing=self._standing,
@@ -82,20 +84,14 @@ class _Run:
     def _names(self) -> set[str]:
         return {view.name for view in self._context.settings.views}
 
-    def _forget(self) -> None:
-        """Forget the records of views that aren't wanted any more; their tables stay."""
-        for name in self._records.names():
-            if name not in self._names():
-                self._records.remove(name)
-
     def _targets(self) -> Iterator[ViewTarget]:
         for view in self._context.settings.views:
             try:
-                yield ViewTarget(self._context, self._sources, self._records, view)
+                yield ViewTarget(self._context, self.sources, self._records, view)
             except MillraceError as error:
                 self._fail(view.name, error)
 
-    def _in_order(self) -> Iterator[ViewTarget]:
+    def in_order(self) -> Iterator[ViewTarget]:
         """Views after those that they read; those in a circle fail."""
         reads: dict[str, set[str]] = {}
         targets: dict[str, ViewTarget] = {}
@@ -111,7 +107,7 @@ class _Run:
                 raise
             except MillraceError as error:
                 self._fail(target.name, error)
-        done: set[str] = {*self._failed}
+        done: set[str] = {*self.failed}
         while targets:
             ready = [name for name in targets if reads[name] <= done]
             if not ready:
@@ -126,7 +122,7 @@ class _Run:
         name = target.name
         try:
             rebuilt = name in self._context.options.rebuilt
-            changed = CutRun(self._sources, target).once(rebuilt=rebuilt)
+            changed = CutRun(self.sources, target).once(rebuilt=rebuilt)
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
@@ -134,7 +130,7 @@ class _Run:
             return
         at, version = target.record.at, target.record.version
         if at is not None and version is not None:
-            self._sources.bring(at.run, name, self._as_compacted(name, version))
+            self.sources.bring(at.run, name, self._as_compacted(name, version))
         self._standing[name] = target.standing()
         if changed:
             self._results.append(target.result())
@@ -146,20 +142,33 @@ class _Run:
         is_same = compacted.id == version.id
         return max(version, compacted, key=lambda of: of.version) if is_same else version
 
-    def _fail(self, name: str, error: MillraceError, standing: Standing = _NOWHERE) -> None:
-        self._failed[name] = error
+    def _fail(
+        self,
+        name: str,
+        error: MillraceError,
+        standing: Standing = _NOWHERE,
+        *,
+        is_new: bool = True,
+    ) -> None:
+        self.failed[name] = error
         self._results.append(TableResult(name, error=error))
         self._standing[name] = standing._replace(error=str(error))
-        self._context.report(str(self._results[-1]))
+        if is_new:
+            self._context.report(str(self._results[-1]))
 
     def _record(self, seconds: float) -> None:
-        """Record at which versions the views stand at the newest cut that any of them has."""
+        """Record at which versions the views stand at the cuts that they were brought to."""
         results = {result.name: result for result in self._results if result.error is None}
-        for run, versions in self._sources.brought.items():
+        runs = {*self.sources.brought}
+        if self.failed and self._last is not None:
+            runs.add(self._last.run)
+        for run in sorted(runs):
+            versions = self.sources.brought.get(run, {})
             before = self._records.at_cut(run)
             there = before.versions if before is not None else {}
             own = {name.removeprefix(VIEWS): version for name, version in versions.items()}
-            if before is not None and there | own == there and not results:
+            is_same = before is not None and there | own == there
+            if is_same and not results and not self.failed:
                 continue
             self._records.finish(
                 ViewsAtCut(
@@ -168,7 +177,7 @@ class _Run:
                     seconds=seconds,
                     versions=there | own,
                     failed={
-                        name.removeprefix(VIEWS): str(error) for name, error in self._failed.items()
+                        name.removeprefix(VIEWS): str(error) for name, error in self.failed.items()
                     },
                     tables={
                         name.removeprefix(VIEWS): result.counts()

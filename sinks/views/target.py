@@ -9,7 +9,7 @@ from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutLoad, CutTarget
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
-from sinks.run.owner import log_folder
+from sinks.run.owner import log_folder, stranger_in_views
 from sinks.run.summary import Rows, Standing, TableResult, TableVersion
 from sinks.spark.session import tune
 from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from sinks.delta.version import Version
     from sinks.views.analysis import Analysis
-    from sinks.views.evaluate import Evaluation
+    from sinks.views.catalyst import Catalyst
+    from sinks.views.evaluate import EmptyTable, Evaluation
     from sinks.views.query import ViewQuery
     from sinks.views.store import ViewTable
 
@@ -49,6 +50,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._records = records
         self._derived = derived_view(context.settings.require_lakehouse(), view.name)
         self._versions: dict[tuple[str, TableVersion], Version] = {}
+        self._queries: dict[tuple[tuple[str, str, int], ...], ViewQuery] = {}
         self._rows = Rows()
         self._started = time.monotonic()
         self.record = records.view(view.name) or ViewRecord()
@@ -59,7 +61,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
         begins = (record.to is not None and record.to != before.to) or (
             record.loading is not None and before.loading is None
         )
-        update = {"step": before.step + begins, "ts_ms": int(time.time() * 1_000)}
+        # The table may be of another record, that was lost.
+        step = max(before.step, self._table.step()) + 1 if begins else before.step
+        update = {"step": step, "ts_ms": int(time.time() * 1_000)}
         self.record = record.model_copy(update=update | {"version": before.version})
         if self._rows.version is not None:
             self.record = self.record.model_copy(update={"version": self._rows.version})
@@ -150,7 +154,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return made
 
     def _generation(self, at: Instant) -> ViewGeneration:
-        query = self._query(at)
+        query = self.query(at)
         used = {
             f"{table.name}.{name}" for table in query.top.tables() for name in table.names.values()
         }
@@ -174,6 +178,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def begin(self, at: Instant, after: ViewGeneration | None) -> CutLoad[ViewGeneration]:
         """Nothing is made yet: the table is written by one commit."""
         del after
+        there = self._table.delta.read_applied() if self.record.version is None else None
+        if there is not None and not there.run:
+            raise stranger_in_views(self._derived)
         return CutLoad[ViewGeneration](into=self._generation(at))
 
     def load(self, loading: CutLoad[ViewGeneration], at: Instant) -> None:
@@ -211,12 +218,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
         """Whether to evaluate all of it."""
         sizes = [self._version(name, to).size_bytes for name in to.versions]
         own = self._table.delta.size_bytes()
-        return bool(self._query(to).reasons) or sum(sizes) + own < WHOLE_BYTES
+        return bool(self.query(to).reasons) or sum(sizes) + own < WHOLE_BYTES
 
     def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
         from sinks.views.evaluate import Evaluation
 
-        query = self._query(to)
+        query = self.query(to)
         tables = {
             name: SourceAtCuts(
                 self._sources,
@@ -231,9 +238,32 @@ class ViewTarget(CutTarget[ViewGeneration]):
         time_us = to.committed_us if query.is_timed else None
         return Evaluation(self._analysis.catalyst, query, tables, time_us)
 
-    def _query(self, at: Instant) -> "ViewQuery":
+    def query(self, at: Instant) -> "ViewQuery":
+        """The query over the tables as they are at a cut."""
+        key = tuple(sorted((name, of.id, of.version) for name, of in at.versions.items()))
+        if key not in self._queries:
+            versions = {name: self._version(name, at) for name in at.versions}
+            self._queries = {key: self._analysis.query(self._parsed, versions, at)}
+        return self._queries[key]
+
+    @property
+    def catalyst(self) -> "Catalyst":
+        """What makes plans in the view's session."""
+        return self._analysis.catalyst
+
+    def casts(self, at: Instant) -> tuple[str, ...]:
+        """Texts that the query takes for numbers, without saying so."""
         versions = {name: self._version(name, at) for name in at.versions}
-        return self._analysis.query(self._parsed, versions, at)
+        return self._analysis.casts(self._parsed, versions)
+
+    def empty_tables(self, at: Instant) -> "dict[str, EmptyTable]":
+        """What the query reads, without any rows."""
+        from sinks.views.evaluate import EmptyTable
+
+        return {
+            name: EmptyTable(self._spark.createDataFrame([], self._version(name, at).columns()))
+            for name in self.query(at).used()
+        }
 
     def _version(self, name: str, at: Instant) -> "Version":
         key = (name, at.versions[name])

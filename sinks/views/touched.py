@@ -8,7 +8,8 @@ From what is gone and has come at the top follow the groups to be computed again
 operator needs of the others below are read ``near`` some values where that is exact: rows with
 other values can't have a part in it.
 
-The rules know no Spark: whoever evaluates operators is an ``Algebra``. Tests run them on plain rows.
+The rules know no Spark: whoever evaluates operators is an ``Algebra``. Tests run them on plain
+rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ class Near(NamedTuple, Generic[R]):
     columns: Mapping[int, int]
 
     def through(self, passed: Mapping[int, int]) -> "Near[R] | None":
-        """The same for an operator below, whose columns are ``passed`` up; None: nothing is left."""
+        """The same for an operator below, whose columns are ``passed`` up; None: none is."""
         columns = {passed[own]: value for own, value in self.columns.items() if own in passed}
         return Near(self.values, columns) if columns else None
 
@@ -128,22 +129,24 @@ class Rules(Generic[R]):
 
     def touched(self, operator: Operator) -> Touched[R]:
         """What may be gone of an operator's rows, and what may have come."""
+        touched: Touched[R]
         match operator:
             case Table():
-                return Touched(*self._algebra.changed(operator))
-            case Constant():
-                return Touched(None, None)
+                touched = Touched(*self._algebra.changed(operator))
             case Rowwise():
-                return self._rowwise(operator)
+                touched = self._rowwise(operator)
             case Group() | Window():
-                return self._grouped(operator)
+                touched = self._grouped(operator)
             case Union():
-                return self._of_union(operator)
+                touched = self._of_union(operator)
             case Join(kind="semi" | "anti"):
-                return self._semi(operator)
+                touched = self._semi(operator)
             case Join():
-                return self._joined(operator)
-        raise AssertionError(operator)  # what is evaluated as a whole has no rules
+                touched = self._joined(operator)
+            case _:  # what is evaluated as a whole has no rules
+                assert isinstance(operator, Constant), operator  # noqa: S101
+                touched = Touched(None, None)
+        return touched
 
     def _rowwise(self, operator: Rowwise) -> Touched[R]:
         below = self.touched(operator.child)
@@ -264,37 +267,32 @@ class Rules(Generic[R]):
         """An operator's rows, at a cut; at least all that have any of the values."""
         if near is not None and not near.columns:
             near = None
+        if isinstance(operator, Table):
+            return self._algebra.table(operator, cut, near)
+        made: R = operator.make(*self._below(operator, cut, near))
+        return made
+
+    def _below(self, operator: Operator, cut: Cut, near: Near[R] | None) -> Sequence[R]:
+        """The rows of the operators below that it needs."""
         match operator:
-            case Table():
-                return self._algebra.table(operator, cut, near)
             case Rowwise():
-                below = near and near.through(operator.passed)
-                return operator.make(self.rows(operator.child, cut, below))
+                return [self.rows(operator.child, cut, near and near.through(operator.passed))]
             case Group():
-                near = near and near.through(self._by(operator))
+                return [self._in_groups(operator, cut, near and near.through(self._by(operator)))]
             case Window():
-                near = near and near.through(operator.by)
+                return [self._in_groups(operator, cut, near and near.through(operator.by))]
             case Join(kind=kind) if kind != "full":
-                return operator.make(*self._joined_rows(operator, cut, near))
+                return self._joined_rows(operator, cut, near)
             case Union():
                 branches = zip(operator.branches, operator.passed, strict=True)
-                return operator.make(
-                    *(
-                        self.rows(branch, cut, near and near.through(passed))
-                        for branch, passed in branches
-                    ),
-                )
-            case _:
-                near = None
-        if isinstance(operator, (Group, Window)):
-            below_rows = (
-                self.rows(operator.child, cut)
-                if near is None
-                else self.exactly(operator.child, cut, near)
-            )
-            return operator.make(below_rows)
-        rows: R = operator.make(*(self.rows(child, cut) for child in operator.children))
-        return rows
+                return [self.rows(one, cut, near and near.through(of)) for one, of in branches]
+        return [self.rows(child, cut) for child in operator.children]
+
+    def _in_groups(self, operator: Unary, cut: Cut, near: Near[R] | None) -> R:
+        """The rows below of whole groups."""
+        if near is None:
+            return self.rows(operator.child, cut)
+        return self.exactly(operator.child, cut, near)
 
     @staticmethod
     def _by(group: Group) -> dict[int, int]:

@@ -18,6 +18,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.CurrentDate;
 import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -46,6 +47,8 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
@@ -142,15 +145,24 @@ public final class ViewPlans {
   /** A plan with leaves in the place of tables' names, but for those that WITH has in scope. */
   private static LogicalPlan withTables(
       LogicalPlan plan, Set<String> scope, Function<String, LogicalPlan> leaves) {
-    return plan.transformDownWithSubqueries(
-        partial(
-            node -> {
-              if (node instanceof UnresolvedWith with) {
-                return withTables(with, scope, leaves);
-              }
-              String name = name(node);
-              return name == null || scope.contains(name) ? null : leaves.apply(name);
-            }));
+    if (plan instanceof UnresolvedWith with) {
+      return withTables(with, scope, leaves);
+    }
+    String name = name(plan);
+    LogicalPlan leaf = name == null || scope.contains(name) ? null : leaves.apply(name);
+    if (leaf != null) {
+      return leaf;
+    }
+    LogicalPlan below =
+        plan.mapChildren(child -> withTables(child, scope, leaves));
+    return below.transformExpressions(
+            partial(
+                node ->
+                    node instanceof SubqueryExpression query
+                        ? (Expression)
+                            query.withNewPlan(
+                                withTables(query.plan(), scope, leaves))
+                        : null));
   }
 
   private static LogicalPlan withTables(
@@ -345,6 +357,24 @@ public final class ViewPlans {
               boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
               if (open || names.contains(name)) {
                 shown.add(String.join("\t", name, node.sql(), place(node)));
+              }
+              return null;
+            }));
+    return new ArrayList<>(shown);
+  }
+
+  /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */
+  public static List<String> casts(LogicalPlan plan) {
+    Set<String> shown = new LinkedHashSet<>();
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              if (node instanceof Cast cast
+                  && cast.child().dataType() instanceof StringType
+                  && cast.dataType() instanceof NumericType
+                  && cast.getTagValue(Cast.USER_SPECIFIED_CAST()).isEmpty()
+                  && !cast.child().foldable()) {
+                shown.add(String.join("\t", "Cast", cast.sql(), place(node)));
               }
               return null;
             }));

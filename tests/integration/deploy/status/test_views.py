@@ -18,6 +18,7 @@ from sinks.views.records import ViewGeneration, ViewRecord, ViewsAtCut, view_rec
 from tests.fixtures.command_line import CommandLine
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import run
+from tests.fixtures.view_lake import finished_runs
 from tests.integration.deploy.status.test_wait import NAME, SmallSink
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -49,8 +50,10 @@ class SmallViews:
         capture = settings.capture
         context.progress(0, 1)
         state = LogReader(settings.kafka).state(capture.topic_prefix, capture.slot_name)
-        records = view_records(settings.require_lakehouse().path, pytest.fail)
+        lake = settings.require_lakehouse().path
+        records = view_records(lake, pytest.fail)
         number, cut = (records.runs() or [0])[-1] + 1, state.progress.cut
+        finished_runs(lake, number)
         if self.error is None:
             at = Instant(run=number, cut=cut, versions={}, committed_us=state.progress.cut_ts_us)
             records.write(VIEW, ViewRecord(serves=ViewGeneration(query=""), at=at))

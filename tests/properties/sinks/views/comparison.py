@@ -10,7 +10,8 @@ from sinks.views.analysis import pinned
 from sinks.views.catalyst import Catalyst
 from sinks.views.evaluate import Evaluation
 from sinks.views.operators import NEW, OLD
-from sinks.views.query import QueryReader, ViewQuery
+from sinks.views.query import ViewQuery
+from sinks.views.reading import QueryReader
 from tests.properties.sinks.views.relations import TABLES
 from tests.properties.sinks.views.tables import KEYS, Rows, TwoCuts, frame
 

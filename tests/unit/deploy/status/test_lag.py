@@ -119,7 +119,7 @@ def test_a_view_of_views_lacks_what_any_table_below_it_has_or_lacks() -> None:
         update = {"offsets": {}, "made_of": made_of, "source": ""}
         return _table(name, cut=cut, sink="views").model_copy(update=update)
 
-    below, top = view("below", 5, "t"), view("top", 5, "below")
+    below, top = view("below", 5, "t"), view("top", 5, "views.below")
     assert SinkLags(_reports(_table(cut=5), below, top), {}).of(top).seconds == 0.0
     assert SinkLags(_reports(_table(cut=8), below, top), {}).of(top).seconds == 3.0
     ahead = _reports(_table(cut=5), view("below", 7, "t"), top)
@@ -128,7 +128,7 @@ def test_a_view_of_views_lacks_what_any_table_below_it_has_or_lacks() -> None:
     assert SinkLags(_reports(_table(cut=5), below, top), lacking).of(top).seconds == 4.0
     unknown = SinkLags(_reports(below, top), {}).of(top).unknown
     assert unknown == "no run has reported what top is made of"
-    round_about = _reports(_table(), view("below", 5, "t", "top"), top)
+    round_about = _reports(_table(), view("below", 5, "t", "views.top"), top)
     assert SinkLags(round_about, {}).of(top).seconds == 0.0
     constant = view("constant", 5)
     assert SinkLags(_reports(constant), {}).of(constant).seconds == 0.0

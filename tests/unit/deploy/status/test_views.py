@@ -31,6 +31,7 @@ from sinks.views.records import (
     view_records,
 )
 from tests.fixtures.made_states import streaming, table_state
+from tests.fixtures.view_lake import finished_runs
 from tests.unit.deploy.status.test_screen import shown
 
 VERSION = TableVersion(id="v", version=7)
@@ -83,8 +84,9 @@ def test_views_are_as_far_as_the_last_of_them_and_say_what_they_are_at(
     records.write("c", ViewRecord(at=_instant(30, 3), loading=loading))
     records.write("gone", ViewRecord(at=_instant(10, 1), **served))
     why = "no such column\n  → mend it"
-    records.finish(ViewsAtCut(run=3, ts_ms=1, failed={"b": why, "gone": "x"}))
-    status = views_status(settings)
+    failed = [_report("views", name, 9).model_copy(update={"error": why}) for name in ("b", "gone")]
+    finished_runs(settings.require_lakehouse().path, 3)
+    status = views_status(settings, failed)
     assert status is not None
     assert (status.run, status.cut, status.tables, status.finished) == (3, "0/14", 2, False)
     assert status.failed == {"b": why}
@@ -175,7 +177,7 @@ def test_a_wait_for_views_counts_each_view_and_the_captured_tables_below_them(
         _run_of_views(1),
         _report("lakehouse", "public.t", 9),
         _report("views", "a", 9, "public.t"),
-        _report("views", "b", 5, "a"),
+        _report("views", "b", 5, "views.a"),
     )
     monkeypatch.setattr(Watched, "progress", lambda _: progress)
     monkeypatch.setattr(watched, "_states", _Held({"public.t": table}))
