@@ -36,6 +36,7 @@ class Views:
         self.log: HandLog = lakehouse.log(
             column("id", "int4", 1), column("kind", "text"), column("v", "int4")
         )
+        self.log.table(0)
         self.define(sums=SUMS, doubled=DOUBLED)
 
     def define(self, *more: View, **queries: str) -> None:
