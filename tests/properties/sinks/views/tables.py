@@ -112,6 +112,10 @@ class TwoCuts:
         """Some are read whole."""
         return len(self.of.new) % 3 == 0
 
+    def count(self) -> int:
+        """How many rows it has at the new cut."""
+        return len(self.of.new)
+
     def rows(self, cut: Cut) -> "DataFrame":
         """All rows, of which all occurrences of the table read the same."""
         if cut not in self._read:
