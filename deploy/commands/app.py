@@ -35,7 +35,7 @@ COMMANDS: Final = {
     "cuts": ("query", "List the instants of the source that tables stood at."),
     "query": ("query", "Query the lakehouse as it was at one instant."),
     "search": ("query", "Search an index, and show the best documents."),
-    "rebuild": ("merge", "Load new indexes in the place of those that serve."),
+    "rebuild": ("merge", "Write lakehouse tables or search indexes again."),
     "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
     "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }

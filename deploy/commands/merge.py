@@ -149,23 +149,32 @@ def run_options(
 
 
 def rebuild(
-    what: Annotated[Literal["search"], typer.Argument(help="What to make anew.")],
+    what: Annotated[Literal[SinkName], typer.Argument(help="What to make again.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+        typer.Argument(help="Names of derived tables, or joined documents. Default: all."),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
 ) -> None:
-    """Load a new index from the log, or of joined documents from the lakehouse, in place of one.
+    """Write lakehouse tables again, from the log or an archive; or load new search indexes.
 
-    The old one serves, and keeps up, until the new one is complete. What is interrupted goes on
-    where it was, with the next rebuild or merge.
+    search: the old index serves, and keeps up, until the new one is complete.
+
+    lakehouse: one commit replaces all rows of a table. A table that neither the log nor an archive
+    has whole is left as it is, with the reason (exit code 33). Without names, all are rebuilt that
+    can be.
+
+    The next rebuild or merge finishes what is interrupted. Exit codes: those of merge.
     """
     from sinks.job import Jobs
 
     settings = load_to_connect(config)
-    wanted = frozenset(names or all_aliases(settings))
-    with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
+    if what == "search":
+        options = RunOptions(rebuilt=frozenset(names or all_aliases(settings)))
+    else:
+        options = run_options(settings, None, frozenset(), types_from_source=False)
+        options = replace(options, rebuilt=frozenset(names or ()), rebuilds_all=not names)
+    with Jobs(settings, what, options, lasting=what == "search") as jobs:
         raise typer.Exit(jobs.run(print_line))
 
 

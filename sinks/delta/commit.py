@@ -24,14 +24,21 @@ from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS
 from sinks.run.options import Report
 from sinks.run.owner import foreign_table
+from sinks.run.plan import TablePlan
 from sinks.run.summary import Rows, TableVersion
 
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
 
 
-def create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
-    """Write a Delta table that isn't there yet; inside of ``commit``."""
+def write_whole(
+    target: DerivedDeltaTable, table: TablePlan, rows: DataFrame, shape: TableShape
+) -> Rows:
+    """Write all that a table has, be it there or not; inside of ``commit``."""
+    return (replace_all if table.base else _create)(target, rows, shape)
+
+
+def _create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     options = target.derived.options
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
     writer = rows.write.format("delta").options(**creation_properties(target, shape))
@@ -44,7 +51,7 @@ def create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Row
 def replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
-    before = target.spark.read.format("delta").load(target.path).count()
+    before = target.rows()
     writer = rows.write.format("delta").option("overwriteSchema", "true")
     if partition := shape.still(target.derived.options.partition):
         writer = writer.partitionBy(*partition)
@@ -81,16 +88,18 @@ def commit(
     report: Report,
     *,
     replaces: bool = False,
+    is_rebuilt: bool = False,
 ) -> Rows:
     """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
 
     ``base`` is the run that the table must have before. Where ``write`` ``replaces`` the columns as
-    well, they aren't changed one by one. After the commit the table must have this
+    well, they aren't changed one by one; a table that ``is_rebuilt`` may have any run of before.
+    After the commit the table must have this
     one: Delta skips a lower number than it has without a word. The version that comes back
     has this run and no later one.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        if (has_run := _applied(target, run, base)) is not None:
+        if (has_run := _applied(target, run, base, is_rebuilt=is_rebuilt)) is not None:
             if replaces:  # it may have died before
                 settle(target, shape)
             return Rows(version=has_run)
@@ -117,13 +126,20 @@ def commit(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _applied(target: DerivedDeltaTable, run: int, base: int) -> TableVersion | None:
-    """The version that has the run; None: the table stands where ``base`` has left it."""
+def _applied(
+    target: DerivedDeltaTable, run: int, base: int, *, is_rebuilt: bool
+) -> TableVersion | None:
+    """The version that has the run; None: the table stands where ``base`` has left it.
+
+    Where it ``is_rebuilt``, it may stand at any run of before: somebody has put it back.
+    """
     applied = target.read_applied()
     if (applied.run if applied else 0) not in {base, run}:
         applied = target.read_applied(listed=True)
     if applied is not None and applied.run == run:
         return applied.at
+    if is_rebuilt and applied is not None and 0 < applied.run < run:
+        return None
     if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
         raise foreign_table(target.path, applied.run if applied else None, base)
     return None

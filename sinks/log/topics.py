@@ -115,7 +115,7 @@ class MillraceTopics(Topics):
                 keyed=bool(versions_of(state, table)[-1].key),
                 archived=examination.archived.get(name, ()),
             ).at_cut(state.schemas[table.source], cut)
-            if table.pending or not table.base or table.rebuilds
+            if table.pending or table.begins or table.rebuilds
             else table
             for name, table in tables.items()
         }
@@ -148,7 +148,7 @@ class MillraceTopics(Topics):
                 continue
             is_rekeyed = newest_generation(versions) != versions[0].version
             has_lost_records = any(state.starts[table.topic].values())
-            if table.base:
+            if not table.begins:
                 is_rekeyed = has_other_key(versions, table.applied_version)
             elif table.lacks != "nothing" or (captured.cleanup == "delete" and has_lost_records):
                 continue  # what tells that rows have ended may be gone with them

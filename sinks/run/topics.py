@@ -14,7 +14,8 @@ from cdc.log.offsets import LogState, Offsets
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.ends import RowsEnd
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed
+from sinks.run.plan import RunPlan, TablePlan, proposed
+from sinks.run.wanted import WantedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,98 @@
+"""What the log and an archive have of a derived table → of which of them it can be rebuilt.
+
+A rebuild writes the whole table by one commit: whoever reads it sees the old rows or the new ones.
+It must not lose anything, so a table is refused where neither has all that it needs:
+
+| table | needs |
+| --- | --- |
+| current rows | each key: a compacted topic has it; a retained one has it from its first record, or
+    from the last read of all rows, if that is younger than ``log.keep``; else an archive |
+| history | every event: an archive, or a log that has forgotten nothing |
+| archive | a log that has forgotten nothing: else it is the only copy |
+"""
+
+import shlex
+from typing import NamedTuple
+
+from cdc.errors import LogForgottenError
+from cdc.log.offsets import LogState
+from cdc.settings.lakehouse import TableKind, TopicWriter
+from sinks.run.plan import TablePlan
+from sinks.run.topics import Topics
+
+
+class Kept(NamedTuple):
+    """What there is of a captured table: what its topic still has, and an archive's name.
+
+    The topic ``has_all`` events that it ever had, or ``has_keys``: the newest state of every row.
+    """
+
+    has_all: bool
+    has_keys: bool
+    archive: str | None
+    written_by: TopicWriter = "millrace"
+
+
+def kept(
+    topics: Topics, name: str, table: TablePlan, state: LogState, since_ms: float, archive: str | None
+) -> Kept:
+    """What there is of a table's records; those since ``since_ms`` are all in the log."""
+    captured = state.tables[table.source]
+    has_first = not any(state.starts[table.topic].values())
+    is_compacted = captured.cleanup == "compact"
+    has_keys = has_first if is_compacted else has_first or captured.begun_ms > since_ms
+    return Kept(
+        has_all=has_first and not (is_compacted and _has_forgotten(topics, name, table, state)),
+        has_keys=has_keys,
+        archive=archive,
+        written_by=topics.written_by,
+    )
+
+
+def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState) -> bool:
+    """Whether compaction may have taken any record of a topic."""
+    first = dict.fromkeys(table.start, 0)
+    try:
+        topics.require_retained(name, table.model_copy(update={"start": first}), state, fresh=False)
+    except LogForgottenError:
+        return True
+    return False
+
+
+def rebuilt_from(name: str, source: str, kind: TableKind, has: Kept) -> str | None:
+    """The archive that a table is rebuilt from; None: it is the log.
+
+    Raises LogForgottenError where neither has all that the table needs.
+    """
+    is_whole = has.has_keys if kind == "current" else has.has_all
+    if is_whole and not (kind == "history" and has.archive):
+        return None
+    if has.archive and kind != "changes":
+        return has.archive
+    raise LogForgottenError(
+        _WHY[kind], where=f"table {name}", remedy=_remedy(name, source, kind, has.written_by)
+    )
+
+
+_WHY = {
+    "current": "the log doesn't have every row any more, and no archive has what it has forgotten",
+    "history": "the log has forgotten changes, and there is no archive of the table that has them",
+    "changes": "it is the only copy of changes that the log has forgotten",
+}
+
+
+def _remedy(name: str, source: str, kind: TableKind, written_by: TopicWriter) -> str:
+    again = f"then `millrace rebuild lakehouse {shlex.quote(name)}`"
+    if kind == "changes":
+        return "nothing is lost as long as it stays; put damaged files back from a backup"
+    if kind == "history":
+        return (
+            'nothing is lost as long as it stays. Keep an archive as well (kinds = [..., "changes"])'
+            " from the first record on, to be able to rebuild it"
+        )
+    if written_by == "debezium":
+        return (
+            "have Debezium write the table to a new topic, with a snapshot, and remove the Delta"
+            " table: the next run begins with that topic"
+        )
+    return f"`millrace snapshot --reset {shlex.quote(source)}` reads all rows again; {again}"
