@@ -34,7 +34,12 @@ class Kept(NamedTuple):
 
 
 def kept(
-    topics: Topics, name: str, table: TablePlan, state: LogState, since_ms: float, archive: str | None
+    topics: Topics,
+    name: str,
+    table: TablePlan,
+    state: LogState,
+    since_ms: float,
+    archive: str | None,
 ) -> Kept:
     """What there is of a table's records; those since ``since_ms`` are all in the log."""
     captured = state.tables[table.source]

@@ -163,9 +163,7 @@ class LakehouseTarget(Target):
             if table.instead_of is None or (self._replayed[name] or name) in tables
         }
 
-    def _archives(
-        self, tables: Mapping[str, TablePlan], failed: Collection[str]
-    ) -> dict[str, str]:
+    def _archives(self, tables: Mapping[str, TablePlan], failed: Collection[str]) -> dict[str, str]:
         """The archive of each captured table that other tables can be made of."""
         return {
             table.source: name

@@ -162,7 +162,10 @@ class Version:
 
 
 class LakehouseReader:
-    """Reads tables at some cuts, in a session tuned for their size and so many ``records``."""
+    """Reads tables at some cuts, in a session tuned for their size and so many ``records``.
+
+    In between, some tables were ``rebuilt``.
+    """
 
     def __init__(
         self,
@@ -171,8 +174,10 @@ class LakehouseReader:
         derived: Mapping[str, Derived],
         instants: Iterable[Instant],
         records: int,
+        rebuilt: Collection[str] = (),
     ) -> None:
         self.spark = spark
+        self._rebuilt = rebuilt
         versions = {pair for instant in instants for pair in instant.versions.items()}
         self._versions: dict[tuple[str, TableVersion], Version] = {
             (name, version): Version(
@@ -197,7 +202,8 @@ class LakehouseReader:
         before, after = self.at(older)[name], self.at(newer)[name]
         if before is after:
             return None
-        rows, count = kept(_difference(before, after, keys, columns))
+        by_values = name in self._rebuilt
+        rows, count = kept(_difference(before, after, keys, columns, by_values=by_values))
         if not count:
             return None
         gone = rows.select("gone.*").where(F.col("gone").isNotNull())
@@ -214,24 +220,27 @@ def kept(rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _difference(
-    older: Version, newer: Version, keys: Collection[str], columns: set[str]
+    older: Version, newer: Version, keys: Collection[str], columns: set[str], *, by_values: bool
 ) -> DataFrame:
     """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null.
 
-    Rows are the same where their keys and positions are. Files that both versions have aren't read,
-    so that it costs what has changed, and not the table.
+    Rows are the same where their keys and positions are; ``by_values``: and all other columns that
+    both versions have, as a rebuild may mend them. Files that both versions have aren't read, so
+    that it costs what has changed, and not the table.
     """
     old, new = _differing_rows(older, newer)
+    compared = [name for name in old.columns if name in new.columns]
+    values = F.to_json(F.struct(*map(quoted, compared))) if by_values else F.col(POSITION)
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns)])), POSITION]
-    gone = old.select(F.struct(*chosen).alias("gone"))
-    come = new.select(F.struct(*chosen).alias("come"))
+    gone = old.select(F.struct(*chosen).alias("gone"), values.alias("was"))
+    come = new.select(F.struct(*chosen).alias("come"), values.alias("is"))
 
     def of(side: str, name: str) -> SparkColumn:
         return F.col(side).getField(name)
 
     same = reduce(and_, (of("gone", key) == of("come", key) for key in keys))
-    other = ~of("gone", POSITION).eqNullSafe(of("come", POSITION))
-    return gone.join(come, same, "full_outer").where(other)
+    other = ~F.col("was").eqNullSafe(F.col("is"))
+    return gone.join(come, same, "full_outer").where(other).select("gone", "come")
 
 
 def _differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:

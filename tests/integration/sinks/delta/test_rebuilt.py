@@ -1,15 +1,11 @@
 """`millrace rebuild lakehouse` → one commit of the table's own that replaces all of it."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
 
-from cdc.errors import ExitCode, LogForgottenError
+from cdc.errors import ExitCode
 from cdc.records.schema import TableName
 from sinks.changes.derived import table_path
 from sinks.changes.names import OP, POSITION, VALID_FROM
@@ -43,7 +39,7 @@ def begun(lakehouse: Lakehouse, *kinds: str) -> HandLog:
     log.reached(at(10, 0))
     assert lakehouse.merge().exit_code == ExitCode.OK
     log.row("u", at(20, 1), {"id": 1, "v": "updated"})
-    log.row("d", at(20, 2), {"id": 2, "v": "read"})
+    log.row("d", at(20, 2), None, {"id": 2, "v": "read"})
     log.row("c", at(20, 3), {"id": 3, "v": "new"})
     log.reached(at(20, 3))
     assert lakehouse.merge().exit_code == ExitCode.OK
