@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
+from cdc.faults import FaultPoint, reach
 from sinks.changes.shape import TableShape
 from sinks.delta.evolution import (
     creation_properties,
@@ -117,6 +118,7 @@ def commit(
                     remedy="the next run tries again",
                 ) from None
             continue
+        reach(FaultPoint.TABLE_COMMITTED)
         after = target.applied()
         if after.run != run:
             raise foreign_table(target.path, after.run, run)

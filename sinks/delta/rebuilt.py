@@ -5,8 +5,8 @@ It must not lose anything, so a table is refused where neither has all that it n
 
 | table | needs |
 | --- | --- |
-| current rows | each key: a compacted topic has it; a retained one has it from its first record, or
-    from the last read of all rows, if that is younger than ``log.keep``; else an archive |
+| current rows | each key: a compacted topic has it; a retained one has it from its first record on,
+    or from a new read of all rows that the table doesn't have yet; else an archive |
 | history | every event: an archive, or a log that has forgotten nothing |
 | archive | a log that has forgotten nothing: else it is the only copy |
 """
@@ -18,6 +18,7 @@ from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.run.plan import TablePlan
+from sinks.run.rekeyed import snapshot_position
 from sinks.run.topics import Topics
 
 
@@ -30,28 +31,31 @@ class Kept(NamedTuple):
     has_all: bool
     has_keys: bool
     archive: str | None
+    is_keyed: bool = True
     written_by: TopicWriter = "millrace"
 
 
-def kept(
-    topics: Topics,
-    name: str,
-    table: TablePlan,
-    state: LogState,
-    since_ms: float,
-    archive: str | None,
-) -> Kept:
-    """What there is of a table's records; those since ``since_ms`` are all in the log."""
-    captured = state.tables[table.source]
+def kept(topics: Topics, name: str, table: TablePlan, state: LogState, archive: str | None) -> Kept:
+    """What there is of the records of a table, which stands as its plan says."""
     has_first = not any(state.starts[table.topic].values())
-    is_compacted = captured.cleanup == "compact"
-    has_keys = has_first if is_compacted else has_first or captured.begun_ms > since_ms
+    is_compacted = state.tables[table.source].cleanup == "compact"
     return Kept(
         has_all=has_first and not (is_compacted and _has_forgotten(topics, name, table, state)),
-        has_keys=has_keys,
+        has_keys=has_first or (not is_compacted and _is_read_again(table, state)),
         archive=archive,
+        is_keyed=all(each.key for each in state.schemas.get(table.source, ())[-1:]),
         written_by=topics.written_by,
     )
+
+
+def _is_read_again(table: TablePlan, state: LogState) -> bool:
+    """Whether all rows were read since the table was applied last, and the log has all of that.
+
+    A read of some partitions isn't told from that here: the records tell (``Topics.unread``).
+    """
+    if table.after is None or table.after >= snapshot_position(state.tables[table.source]):
+        return False
+    return all(state.starts[table.topic][n] <= offset for n, offset in table.start.items())
 
 
 def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState) -> bool:
@@ -75,7 +79,7 @@ def rebuilt_from(name: str, source: str, kind: TableKind, has: Kept) -> str | No
     if has.archive and kind != "changes":
         return has.archive
     raise LogForgottenError(
-        _WHY[kind], where=f"table {name}", remedy=_remedy(name, source, kind, has.written_by)
+        _WHY[kind], where=f"table {name}", remedy=_remedy(name, source, kind, has)
     )
 
 
@@ -86,18 +90,24 @@ _WHY = {
 }
 
 
-def _remedy(name: str, source: str, kind: TableKind, written_by: TopicWriter) -> str:
-    again = f"then `millrace rebuild lakehouse {shlex.quote(name)}`"
+def _remedy(name: str, source: str, kind: TableKind, has: Kept) -> str:
     if kind == "changes":
         return "nothing is lost as long as it stays; put damaged files back from a backup"
     if kind == "history":
         return (
-            'nothing is lost as long as it stays. Keep an archive as well (kinds = [..., "changes"])'
-            " from the first record on, to be able to rebuild it"
+            "nothing is lost as long as it stays. An archive that was kept from the first record on"
+            ' (kinds = [..., "changes"]) would have them'
         )
-    if written_by == "debezium":
+    if has.written_by == "debezium":
         return (
             "have Debezium write the table to a new topic, with a snapshot, and remove the Delta"
             " table: the next run begins with that topic"
         )
-    return f"`millrace snapshot --reset {shlex.quote(source)}` reads all rows again; {again}"
+    table = shlex.quote(source)
+    read = f"have all rows read again: `millrace snapshot --reset {table}`"
+    if not has.is_keyed:
+        read = (
+            "have all rows read again: a table without a key is read while the daemon is stopped, by"
+            f" `millrace snapshot {table}`"
+        )
+    return f"{read}; then `millrace rebuild lakehouse {shlex.quote(name)}`"

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,7 +73,6 @@ class LakehouseTarget(Target):
         self._report = context.report
         self._options = context.options
         self._lakehouse = lakehouse
-        self._log_keep = context.settings.log.keep
         self._derived: dict[str, Derived] = {}
         self._replayed: dict[str, str | None] = {}
 
@@ -187,13 +185,12 @@ class LakehouseTarget(Target):
         wanted = before.keys() if self._options.rebuilds_all else self._options.rebuilt
         names = sorted(wanted & before.keys(), key=lambda name: before[name].kind != "changes")
         archives = self._archives(before, failed)
-        since_ms = (time.time() - self._log_keep.total_seconds()) * 1_000
         again, refused = dict[str, TablePlan](), dict[str, MillraceError]()
         for name in names:
             table = before[name]
             archive = archives.get(table.source)
             archive = None if archive in again else archive  # the log has all that it has
-            has = kept(topics, name, table, state, since_ms, archive)
+            has = kept(topics, name, table, state, archive)
             try:
                 self._replayed[name] = rebuilt_from(name, table.source, table.kind, has)
             except LogForgottenError as error:

@@ -15,6 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from cdc.errors import LogForgottenError, MillraceError, SinkError
+from cdc.faults import FaultPoint, reach
 from cdc.lines import Lines, on_one_line
 from cdc.log.offsets import LogState
 from sinks.run.doubts import accepted, new_doubt
@@ -54,6 +55,12 @@ _ATTEMPTS_MAX: Final = 3
 def _has_work(tables: Mapping[str, TablePlan]) -> bool:
     """Whether any table has something to read, or isn't there yet."""
     return any(table.pending or table.commits for table in tables.values())
+
+
+def _rebuilt_by(plan: RunPlan, results: Collection[TableResult]) -> set[str]:
+    """The tables that a plan has rebuilt, by the results of the run that has finished it."""
+    done = {result.name for result in results if result.error is None}
+    return {name for name in done if plan.tables[name].instead_of is not None}
 
 
 def _rebuilds(table: TablePlan) -> str:
@@ -96,7 +103,9 @@ class Run:
         results += (not_applied := self._report_errors({**unfit, **refused}))
         usable = {name: table for name, table in wanted.items() if name not in refused}
         failing = outcome.failed if outcome is not None else {}
-        again, not_rebuilt = self._rebuilt(before, failing, state, usable)
+        done = _rebuilt_by(last, results) if last is not None else set()
+        standing = {name: before[name] for name in before.keys() & usable.keys() - done}
+        again, not_rebuilt = self._rebuilt(before, standing, failing, state, usable)
         results += not_rebuilt
 
         def proposed(state: LogState) -> dict[str, TablePlan]:
@@ -186,6 +195,7 @@ class Run:
     def _rebuilt(
         self,
         before: Mapping[str, TablePlan],
+        standing: Mapping[str, TablePlan],
         failing: Collection[str],
         state: LogState,
         usable: Mapping[str, WantedTable],
@@ -194,7 +204,7 @@ class Run:
 
         Those go on as they are: they haven't failed, and are at the cut.
         """
-        standing = {name: table for name, table in before.items() if name in usable and table.base}
+        standing = {name: table for name, table in standing.items() if table.base}
         again, refused = self._target.rebuilt(standing, failing, state, self._topics)
         planned = self._target.on_archives(
             self._topics.proposed({**before, **again}, state, usable), failing, state
@@ -264,6 +274,7 @@ class Run:
             written_by=self._topics.written_by,
         )
         self._plans.start(plan)
+        reach(FaultPoint.RUN_PLANNED)
         applied = self._apply(plan, state, ())
         outcome = self._finished(plan, [*applied, *refused, *not_applied])
         return plan, outcome, [*applied, *refused]

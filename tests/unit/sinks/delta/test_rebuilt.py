@@ -1,6 +1,5 @@
 """What the log and an archive have of a table → of which of them it is rebuilt, or why not."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,10 @@ from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, TableState
+from cdc.records.topics import Cleanup
 from cdc.settings.lakehouse import TableKind
 from sinks.delta.rebuilt import Kept, kept, rebuilt_from
+from sinks.log.topics import MillraceTopics
 from sinks.run.options import RunOptions
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import RunOutcome
@@ -20,7 +21,6 @@ from tests.fixtures.made_states import streaming
 from tests.unit.sinks.delta.test_target import AT, lakehouse
 
 TABLE = str(NAME)
-KEEP_MS = 7 * 86_400_000
 NEITHER = "neither"
 
 
@@ -50,20 +50,25 @@ def test_a_table_is_rebuilt_of_what_has_all_that_it_needs(
     with pytest.raises(LogForgottenError) as refused:
         rebuilt_from(TABLE, TABLE, kind, has)
     assert TABLE in refused.value.where
-    says = {"current": f"millrace snapshot --reset {TABLE}", "history": "Keep an archive"}
+    says = {"current": f"millrace snapshot --reset {TABLE}", "history": "An archive"}
     assert says.get(kind, "put damaged files back") in refused.value.remedy
+
+
+def test_a_table_without_a_key_is_read_again_while_no_daemon_runs() -> None:
+    with pytest.raises(LogForgottenError) as refused:
+        rebuilt_from("public.d", TABLE, "current", Kept(False, False, None, is_keyed=False))
+    assert f"`millrace snapshot {TABLE}`; then" in refused.value.remedy
+    assert refused.value.remedy.endswith("`millrace rebuild lakehouse public.d`")
 
 
 def test_a_topic_of_debeziums_is_read_again_by_debezium() -> None:
     with pytest.raises(LogForgottenError) as refused:
-        rebuilt_from(TABLE, TABLE, "current", Kept(False, False, None, "debezium"))
+        rebuilt_from(TABLE, TABLE, "current", Kept(False, False, None, written_by="debezium"))
     assert "have Debezium write the table to a new topic" in refused.value.remedy
 
 
-class Topics:
+class Topics(MillraceTopics):
     """A log whose compaction may have taken records, or hasn't."""
-
-    written_by = "millrace"
 
     def __init__(self, *, forgets: bool) -> None:
         self._forgets = forgets
@@ -77,7 +82,7 @@ class Topics:
             raise LogForgottenError("it has forgotten", where=name)
 
 
-def log_state(cleanup: str, first: int, begun_ms: float = 0) -> LogState:
+def log_state(cleanup: Cleanup, first: int, read_at: int = 1) -> LogState:
     captured = TableState(
         namespace=NAME.namespace,
         table=NAME.name,
@@ -86,36 +91,30 @@ def log_state(cleanup: str, first: int, begun_ms: float = 0) -> LogState:
         cleanup=cleanup,
         epoch=1,
         phase=Phase.STREAMING,
-        snapshot_lsn=Lsn(1),
-        begun_ms=int(begun_ms),
+        snapshot_lsn=Lsn(read_at),
     )
     return LogState(streaming(AT), {TABLE: captured}, {TABLE: ()}, {TOPIC: {0: first}}, {})
 
 
 @pytest.mark.parametrize(
-    ("cleanup", "forgets", "first", "read_ago_ms", "has_all", "has_keys"),
+    ("cleanup", "forgets", "first", "read_at", "has_all", "has_keys"),
     [
-        ("compact", False, 0, None, True, True),
-        ("compact", True, 0, None, False, True),
-        ("delete", True, 0, None, True, True),
-        ("delete", True, 5, None, False, False),
-        ("delete", True, 5, KEEP_MS + 60_000, False, False),
-        ("delete", True, 5, KEEP_MS - 60_000, False, True),
-        ("compact", False, 5, 1, False, False),
+        ("compact", False, 0, 1, True, True),
+        ("compact", True, 0, 1, False, True),
+        ("compact", False, 5, 10, False, False),
+        ("delete", True, 0, 1, True, True),
+        ("delete", True, 5, 9, False, False),
+        ("delete", True, 5, 10, False, True),
+        ("delete", True, 7, 10, False, False),
     ],
 )
 def test_what_a_topic_still_has(
-    cleanup: str,
-    forgets: bool,
-    first: int,
-    read_ago_ms: int | None,
-    has_all: bool,
-    has_keys: bool,
+    cleanup: Cleanup, forgets: bool, first: int, read_at: int, has_all: bool, has_keys: bool
 ) -> None:
-    now_ms = time.time() * 1000
-    begun_ms = 0 if read_ago_ms is None else now_ms - read_ago_ms
-    state, topics = log_state(cleanup, first, begun_ms), Topics(forgets=forgets)
-    has = kept(topics, TABLE, table_plan(base=3), state, now_ms - KEEP_MS, None)
+    """The table has applied all up to LSN 9, which was before offset 6."""
+    state, topics = log_state(cleanup, first, read_at), Topics(forgets=forgets)
+    table = table_plan(base=3, after=AT, start={0: 6})
+    has = kept(topics, TABLE, table, state, None)
     assert (has.has_all, has.has_keys) == (has_all, has_keys)
 
 
