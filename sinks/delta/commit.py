@@ -121,7 +121,7 @@ def commit(
         reach(FaultPoint.TABLE_COMMITTED)
         after = target.applied()
         if after.run != run:
-            raise foreign_table(target.path, after.run, run)
+            raise foreign_table(target.name, target.path, after.run, run)
         if replaces or not base:
             settle(target, shape)
         return rows._replace(version=after.at)
@@ -143,5 +143,6 @@ def _applied(
     if is_rebuilt and applied is not None and 0 < applied.run < run:
         return None
     if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
-        raise foreign_table(target.path, applied.run if applied else None, base)
+        has = applied.run if applied else None
+        raise foreign_table(target.name, target.path, has, base)
     return None

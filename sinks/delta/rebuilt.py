@@ -107,7 +107,7 @@ def _remedy(name: str, source: str, kind: TableKind, has: Kept) -> str:
     read = f"have all rows read again: `millrace snapshot --reset {table}`"
     if not has.is_keyed:
         read = (
-            "have all rows read again: a table without a key is read while the daemon is stopped, by"
+            "have all rows read again: stop the daemon, since the table has no key, and run"
             f" `millrace snapshot {table}`"
         )
     return f"{read}; then `millrace rebuild lakehouse {shlex.quote(name)}`"

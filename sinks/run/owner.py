@@ -4,6 +4,7 @@ Nothing here takes Spark, so that who only looks can ask as runs do.
 """
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -58,13 +59,19 @@ def application(prefix: str, derived: str) -> str:
     return f"millrace/{prefix}/{derived}".replace("$", "%24")
 
 
-def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
-    """What to say of a Delta table that isn't as the plans have left it; None: there is none."""
+def foreign_table(name: str, path: str, run: int | None, expected: int) -> SinkError:
+    """What to say of a Delta table that isn't as the plans have left it; None: there is none.
+
+    One that somebody has put back to an earlier run can be rebuilt.
+    """
+    remedy = "remove the Delta table: the next run begins it again"
+    if run and run < expected:
+        remedy = f"millrace rebuild lakehouse {shlex.quote(name)}"
     state = "isn't there" if run is None else f"has run {run}" if run else "isn't ours"
     return SinkError(
         f"the Delta table {state}, but the plan goes on from run {expected}",
         where=path,
-        remedy="if no other run is under way, remove the Delta table: the next run rebuilds it",
+        remedy=f"if no other run is under way: {remedy}",
     )
 
 
@@ -100,7 +107,7 @@ def foreign_tables(
         if run is None and expected:
             continue
         if run not in expected or (run == 0 == base):
-            yield foreign_table(derived.path, run or 0, base)
+            yield foreign_table(name, derived.path, run or 0, base)
 
 
 def _run_of(log: Path, of: str) -> int | None:

@@ -191,6 +191,6 @@ def require_offsets_kept(start: Offsets, kept_from: Offsets, what: str, keep: ti
                     f"{what} comes too late: the log promises {keep} only, and may lack changes "
                     "that have not been applied",
                     where=f"topic {topic}, partition {partition}, offset {offset}",
-                    remedy="remove the derived table, so that the next run rebuilds it from the "
-                    "log where that has every key, or take a new snapshot",
+                    remedy="rebuild the derived table where the log, or an archive, has all that it"
+                    " needs (`millrace rebuild` with its name), or take a new snapshot",
                 )
