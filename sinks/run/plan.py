@@ -19,7 +19,7 @@ from cdc.records.state import GAPS_MAX, Gap, TableState
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
 from sinks.run.debezium_topic import DebeziumTopic
-from sinks.run.rekeyed import awaits_read, has_other_key, snapshot_position, versions_at
+from sinks.run.rekeyed import has_other_key, has_unread_key, snapshot_position, versions_at
 from sinks.run.summary import RunOutcome
 
 if TYPE_CHECKING:
@@ -297,6 +297,21 @@ def _settled(name: str, table: TablePlan, outcome: RunOutcome) -> TablePlan:
 def ready(table: TableState, cut: Position) -> bool:
     """Whether the table's snapshot is complete at the cut, so that it may be shown."""
     return table.phase == "streaming" and snapshot_position(table) <= cut
+
+
+def awaits_read(
+    table: TablePlan | None, captured: TableState, versions: Sequence[TableSchema]
+) -> bool:
+    """Whether a captured table that is back, or has another key, is yet to be read again.
+
+    Till then the log gets changes of rows that aren't in it. A new table begins with that, too.
+    """
+    is_doubtful = captured.doubt is not None and captured.doubt.replaces
+    if captured.gone_ms or not (is_doubtful or any(each.reset for each in captured.requests)):
+        return False
+    if table is None or not table.base:
+        return has_unread_key(versions, snapshot_position(captured))
+    return bool(is_doubtful and table.emptied) or has_other_key(versions, table.applied_version)
 
 
 def proposed(

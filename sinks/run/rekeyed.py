@@ -4,14 +4,10 @@ Nothing is imported for it where there is no news: a run that has nothing to do 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import TableState
-
-if TYPE_CHECKING:
-    from sinks.run.plan import TablePlan
 
 
 def versions_at(versions: Sequence[TableSchema], cut: Position) -> Sequence[TableSchema]:
@@ -56,18 +52,3 @@ def has_unread_key(versions: Sequence[TableSchema], read: Position) -> bool:
 def snapshot_position(table: TableState) -> Position:
     """The position of the rows of the table's last snapshot."""
     return Position(table.epoch, table.snapshot_lsn, 0)
-
-
-def awaits_read(
-    table: "TablePlan | None", captured: TableState, versions: Sequence[TableSchema]
-) -> bool:
-    """Whether a captured table that is back, or has another key, is yet to be read again.
-
-    Till then the log gets changes of rows that aren't in it. A new table begins with that, too.
-    """
-    is_doubtful = captured.doubt is not None and captured.doubt.replaces
-    if captured.gone_ms or not (is_doubtful or any(each.reset for each in captured.requests)):
-        return False
-    if table is None or not table.base:
-        return has_unread_key(versions, snapshot_position(captured))
-    return bool(is_doubtful and table.emptied) or has_other_key(versions, table.applied_version)
