@@ -14,7 +14,7 @@ It must not lose anything, so a table is refused where neither has all that it n
 import shlex
 from typing import NamedTuple
 
-from cdc.errors import LogForgottenError
+from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogState
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.run.plan import TablePlan
@@ -63,7 +63,7 @@ def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState)
     first = dict.fromkeys(table.start, 0)
     try:
         topics.require_retained(name, table.model_copy(update={"start": first}), state, fresh=False)
-    except LogForgottenError:
+    except (LogForgottenError, TopicMismatchError):
         return True
     return False
 
