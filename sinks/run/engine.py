@@ -104,8 +104,7 @@ class Run:
         usable = {name: table for name, table in wanted.items() if name not in refused}
         failing = outcome.failed if outcome is not None else {}
         done = _rebuilt_by(last, results) if last is not None else set()
-        standing = {name: before[name] for name in before.keys() & usable.keys() - done}
-        again, not_rebuilt = self._rebuilt(before, standing, failing, state, usable)
+        again, not_rebuilt = self._rebuilt(before, done, failing, state, usable)
         results += not_rebuilt
 
         def proposed(state: LogState) -> dict[str, TablePlan]:
@@ -195,17 +194,19 @@ class Run:
     def _rebuilt(
         self,
         before: Mapping[str, TablePlan],
-        standing: Mapping[str, TablePlan],
+        done: Collection[str],
         failing: Collection[str],
         state: LogState,
         usable: Mapping[str, WantedTable],
     ) -> tuple[Mapping[str, TablePlan], list[TableResult]]:
         """The plans of tables that are to be rebuilt, and results of those that can't be.
 
-        Those go on as they are: they haven't failed, and are at the cut.
+        Those go on as they are: they haven't failed, and are at the cut. Some are ``done``, by the
+        plan that this run has finished.
         """
-        standing = {name: table for name, table in standing.items() if table.base}
+        standing = {name: table for name, table in before.items() if name in usable and table.base}
         again, refused = self._target.rebuilt(standing, failing, state, self._topics)
+        again = {name: table for name, table in again.items() if name not in done}
         planned = self._target.on_archives(
             self._topics.proposed({**before, **again}, state, usable), failing, state
         )
@@ -214,6 +215,7 @@ class Run:
             remedy="`millrace status` shows how far that is; then rebuild it",
         )
         refused = {**refused, **{name: waiting for name in again if name not in planned}}
+        refused = {name: error for name, error in refused.items() if name not in done}
         for name, error in refused.items():
             self._report(Lines(f"{on_one_line(name)}: not rebuilt: {error}"))
         results = [TableResult(name, error=error) for name, error in refused.items()]

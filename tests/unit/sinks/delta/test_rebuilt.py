@@ -1,5 +1,6 @@
 """What the log and an archive have of a table → of which of them it is rebuilt, or why not."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,11 @@ import pytest
 
 from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import Cleanup
 from cdc.settings.lakehouse import TableKind
+from sinks.changes.ends import RowsEnd
 from sinks.delta.rebuilt import Kept, kept, rebuilt_from
 from sinks.log.topics import MillraceTopics
 from sinks.run.options import RunOptions
@@ -18,9 +20,11 @@ from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import RunOutcome
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 from tests.fixtures.made_states import streaming
+from tests.fixtures.spark import column, table_schema
 from tests.unit.sinks.delta.test_target import AT, lakehouse
 
 TABLE = str(NAME)
+SCHEMA = table_schema("p", NAME.name, column("id", "int4", 1), version=2)
 NEITHER = "neither"
 
 
@@ -116,6 +120,19 @@ def test_what_a_topic_still_has(
     table = table_plan(base=3, after=AT, start={0: 6})
     has = kept(topics, TABLE, table, state, None)
     assert (has.has_all, has.has_keys) == (has_all, has_keys)
+
+
+@pytest.mark.parametrize(
+    ("ends", "lacks"), [((), True), ((9,), True), ((10,), False)], ids=["none", "older", "newer"]
+)
+def test_a_topic_that_has_lost_records_needs_an_end_of_all_rows(
+    ends: tuple[int, ...], lacks: bool
+) -> None:
+    """A read of some partitions ends their rows only."""
+    ended = tuple(RowsEnd(position=Position(1, Lsn(lsn), 0), ts_us=0) for lsn in ends)
+    table = standing(start={0: 6}).rebuilt({0: 5}).model_copy(update={"ends": ended})
+    state = replace(log_state("delete", 5, 10), schemas={TABLE: (SCHEMA,)})
+    assert (TABLE in Topics(forgets=False).unread({TABLE: table}, state)) == lacks
 
 
 def standing(**more: Any) -> TablePlan:
