@@ -36,7 +36,7 @@ def write_whole(
     target: DerivedDeltaTable, table: TablePlan, rows: DataFrame, shape: TableShape
 ) -> Rows:
     """Write all that a table has, be it there or not; inside of ``commit``."""
-    return (replace_all if table.base else _create)(target, rows, shape)
+    return (_replace_all if table.base else _create)(target, rows, shape)
 
 
 def _create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
@@ -49,7 +49,7 @@ def _create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Ro
     return Rows(inserted=target.added())
 
 
-def replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
+def _replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
     before = target.rows()
@@ -89,18 +89,16 @@ def commit(
     report: Report,
     *,
     replaces: bool = False,
-    is_rebuilt: bool = False,
 ) -> Rows:
     """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
 
     ``base`` is the run that the table must have before. Where ``write`` ``replaces`` the columns as
-    well, they aren't changed one by one; a table that ``is_rebuilt`` may have any run of before.
-    After the commit the table must have this
+    well, they aren't changed one by one. After the commit the table must have this
     one: Delta skips a lower number than it has without a word. The version that comes back
     has this run and no later one.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        if (has_run := _applied(target, run, base, is_rebuilt=is_rebuilt)) is not None:
+        if (has_run := _applied(target, run, base)) is not None:
             if replaces:  # it may have died before
                 settle(target, shape)
             return Rows(version=has_run)
@@ -121,28 +119,20 @@ def commit(
         reach(FaultPoint.TABLE_COMMITTED)
         after = target.applied()
         if after.run != run:
-            raise foreign_table(target.name, target.path, after.run, run)
+            raise foreign_table(target.path, after.run, run)
         if replaces or not base:
             settle(target, shape)
         return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _applied(
-    target: DerivedDeltaTable, run: int, base: int, *, is_rebuilt: bool
-) -> TableVersion | None:
-    """The version that has the run; None: the table stands where ``base`` has left it.
-
-    Where it ``is_rebuilt``, it may stand at any run of before: somebody has put it back.
-    """
+def _applied(target: DerivedDeltaTable, run: int, base: int) -> TableVersion | None:
+    """The version that has the run; None: the table stands where ``base`` has left it."""
     applied = target.read_applied()
     if (applied.run if applied else 0) not in {base, run}:
         applied = target.read_applied(listed=True)
     if applied is not None and applied.run == run:
         return applied.at
-    if is_rebuilt and applied is not None and 0 < applied.run < run:
-        return None
     if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
-        has = applied.run if applied else None
-        raise foreign_table(target.name, target.path, has, base)
+        raise foreign_table(target.path, applied.run if applied else None, base)
     return None

@@ -268,15 +268,9 @@ class LakehouseTarget(Target):
                 write = partial(write_nothing, target)
             if not table.base:
                 self._report_features(target, plan, shape)
+            replaces = is_rekeyed or table.instead_of is not None
             rows = commit(
-                target,
-                plan.run,
-                table.base,
-                shape,
-                write,
-                self._report,
-                replaces=is_rekeyed or table.instead_of is not None,
-                is_rebuilt=table.instead_of is not None,
+                target, plan.run, table.base, shape, write, self._report, replaces=replaces
             )
         _mark_gaps(target, plan.gaps(name))
         register(target)

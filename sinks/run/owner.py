@@ -4,7 +4,6 @@ Nothing here takes Spark, so that who only looks can ask as runs do.
 """
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -59,19 +58,13 @@ def application(prefix: str, derived: str) -> str:
     return f"millrace/{prefix}/{derived}".replace("$", "%24")
 
 
-def foreign_table(name: str, path: str, run: int | None, expected: int) -> SinkError:
-    """What to say of a Delta table that isn't as the plans have left it; None: there is none.
-
-    One that somebody has put back to an earlier run can be rebuilt.
-    """
-    remedy = "remove the Delta table: the next run begins it again"
-    if run and run < expected:
-        remedy = f"millrace rebuild lakehouse {shlex.quote(name)}"
+def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
+    """What to say of a Delta table that isn't as the plans have left it; None: there is none."""
     state = "isn't there" if run is None else f"has run {run}" if run else "isn't ours"
     return SinkError(
         f"the Delta table {state}, but the plan goes on from run {expected}",
         where=path,
-        remedy=f"if no other run is under way: {remedy}",
+        remedy="if no other run is under way, remove the Delta table: the next run makes it again",
     )
 
 
@@ -84,6 +77,20 @@ def log_folder(derived: Derived) -> Path | None:
         return None
     with reachable(folder):
         return folder / LOG_FOLDER if (folder / LOG_FOLDER).is_dir() else None
+
+
+def stranger_of_view(derived: Derived) -> SinkError | None:
+    """Why a view that has no record can't have its folder: a Delta table is there, on this machine.
+
+    Raises SinkUnreachableError where nobody can look.
+    """
+    if log_folder(derived) is None:
+        return None
+    return SinkError(
+        f"there is a Delta table in the folder of view {derived.name}, which no run of views made",
+        where=derived.path,
+        remedy="give the view another name, or remove the Delta table",
+    )
 
 
 def foreign_tables(
@@ -107,7 +114,7 @@ def foreign_tables(
         if run is None and expected:
             continue
         if run not in expected or (run == 0 == base):
-            yield foreign_table(name, derived.path, run or 0, base)
+            yield foreign_table(derived.path, run or 0, base)
 
 
 def _run_of(log: Path, of: str) -> int | None:
@@ -130,7 +137,7 @@ def _run_of(log: Path, of: str) -> int | None:
                 "a Delta table's log is damaged: a commit of it can't be read",
                 where=str(log / commit),
                 remedy="put the file back from a backup; or remove the Delta table: the next"
-                " run rebuilds it from what the log has",
+                " run makes it again from what the log has",
             ) from None
         if runs:
             return runs[-1]

@@ -14,7 +14,7 @@ from cdc.errors import ConfigError, ExitCode
 from cdc.records.schema import TableName
 from cdc.records.state import Gap
 from sinks.changes.derived import table_path
-from sinks.changes.names import END, OP, POSITION
+from sinks.changes.names import DELETED, END, OP, POSITION
 from sinks.delta.cuts import Cut, cuts
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
@@ -173,3 +173,21 @@ def test_what_the_log_has_forgotten_comes_from_an_archive_or_the_table_stays(
         assert set(before) < set(rows(lakehouse, name)), "it goes on"
     with pytest.raises(ConfigError, match="no derived table"):
         rebuild(lakehouse, "public.other")
+
+
+@pytest.mark.proof
+def test_what_a_merge_refuses_of_the_configuration_a_rebuild_does(lakehouse: Lakehouse) -> None:
+    log = begun(lakehouse, "current")
+    marked = {"source": "public.t", "deletes": "mark", "types": {"w": "string"}, "cluster": ["w"]}
+    lakehouse.configure(kinds=["current"], tables=[marked])
+    log.row("c", at(30), {"id": 4, "v": "later", "w": 4})
+    log.reached(at(30))
+    refused = lakehouse.merge()
+    assert refused.exit_code == ExitCode.SINK
+    assert "millrace rebuild lakehouse public.t" in str(refused.tables[0].error)
+    assert rebuild(lakehouse, "public.t").exit_code == ExitCode.OK
+    log.row("d", at(40), None, {"id": 3, "v": "new", "w": 3})
+    log.reached(at(40))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    found = sorted(lakehouse.read("public.t", "id", "w", DELETED))
+    assert found == [(1, "1", False), (3, "3", True), (4, "4", False)]
