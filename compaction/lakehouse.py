@@ -1,9 +1,9 @@
 """The lakehouse's Delta tables → fewer, larger files, without those that no cut needs any more.
 
 Safe beside merges: OPTIMIZE changes no row, and a merge that meets it tries again. VACUUM leaves
-every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. A table
-that nothing comes for stands, for later cuts, at the version that it was left at here: what older
-versions are made of is to go some day.
+every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. A table or
+view that nothing comes for stands, for later cuts, at the version that it was left at here: what
+older versions are made of is to go some day.
 
 Files that still have values of columns that were removed (``column.drop.policy``) are rewritten
 first. Delta tells them by their footers, which are read once for each set of columns: what was
@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from cdc.settings import Settings
-from sinks.changes.derived import Derived, derived_tables
+from sinks.changes.derived import Derived, derived_tables, derived_view
 from sinks.delta.evolution import (
     PURGED_PROPERTY,
     column_ids,
@@ -30,6 +30,7 @@ from sinks.delta.evolution import (
 from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plans import Plans, lakehouse_plans, require_owner
 from sinks.spark.errors import explained
+from sinks.views.records import ViewRecords, view_records
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -97,15 +98,16 @@ class CompactedTable:
 def compact_lakehouse(
     settings: Settings, session: Callable[[], "SparkSession"], *, dry_run: bool = False
 ) -> Iterator[CompactedTable]:
-    """Compact every table that a run has written; one at a time, as it is asked for."""
+    """Compact every table and view that a run has written; one at a time, as it is asked for."""
     lakehouse = settings.require_lakehouse()
     require_owner(lakehouse.path)
     plans = lakehouse_plans(lakehouse.path, session)
     last = plans.last()
     if last is None:
         return
+    records = view_records(lakehouse.path, session)
     if not dry_run:
-        _forget(plans, last.run, lakehouse.keep)
+        _forget(plans, records, last.run, lakehouse.keep)
     tables = last.all_tables
     sources = [table.source for table in tables.values()]
     for name, derived in derived_tables(lakehouse, sources).items():
@@ -120,15 +122,42 @@ def compact_lakehouse(
                 left = target.read_applied()
                 if not dry_run and left is not None and not left.is_between:
                     plans.compact({name: (left.run, left.at)})
+    yield from _compact_views(settings, plans, records, session, dry_run=dry_run)
 
 
-def _forget(plans: Plans, last_run: int, keep: timedelta) -> None:
-    """Remove plans of cuts that needn't be queried any more."""
+def _compact_views(
+    settings: Settings,
+    plans: Plans,
+    records: ViewRecords,
+    session: Callable[[], "SparkSession"],
+    *,
+    dry_run: bool,
+) -> Iterator[CompactedTable]:
+    """Compact every view that stands."""
+    lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
+    for name in records.names():
+        record, derived = records.view(name), derived_view(lakehouse, name)
+        # Files of one that is being built aren't in Delta's log yet: to VACUUM they are leftovers.
+        if record is None or record.version is None or record.loading is not None:
+            continue
+        target = DerivedDeltaTable(session().newSession(), prefix, derived)
+        with explained(derived.name, settings.log.keep):
+            there = target.read_applied()
+            if there is not None and there.at.id == record.version.id:
+                yield _compact(target, derived, dry_run=dry_run)
+                left = target.read_applied()
+                if not dry_run and left is not None:
+                    plans.compact({derived.name: (left.run, left.at)})
+
+
+def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) -> None:
+    """Remove plans of cuts that needn't be queried any more, and what views were there."""
     oldest_ms = (time.time() - keep.total_seconds()) * 1000
     for run in plans.runs():
         outcome = plans.outcome_of(run)
         if run > last_run - RUNS_KEPT or (outcome is not None and outcome.ts_ms > oldest_ms):
             plans.forget(run)
+            records.forget(run)
             return
 
 

@@ -7,6 +7,7 @@ none, and are looked at every time. docs/decisions/0015-follow.md.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Event
@@ -46,16 +47,20 @@ def follow(
     """
     with suppress(MillraceError):  # the first run reports it
         jobs.session()
-    new_lines, failing = _NewLines(report), _FailingTables()
+    new_lines = _NewLines(report)
+    failing: defaultdict[str, _FailingTables] = defaultdict(_FailingTables)
     failures = 0
     news = News(settings.kafka, settings.capture.topic_prefix)
     while not stop.is_set():
         began = time.monotonic()
-        paused = failing.paused()
+        paused = {name: tables.paused() for name, tables in failing.items()}
         done = []
         for name, turn in jobs.turns(new_lines, paused, interval_s):
             done.append(turn)
-            _report(new_lines, name, turn, paused)
+            left = paused.get(name, {})
+            _report(new_lines, name, turn, left)
+            if isinstance(turn, RunSummary):
+                failing[name].record(turn.tables, left)
         ended = [turn for turn in done if isinstance(turn, SparkEndedError)]
         if ended:
             # A supervisor that tells all processes of a service has told the JVM as well.
@@ -65,14 +70,14 @@ def follow(
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
         errors = [turn for turn in done if isinstance(turn, MillraceError)]
         failed = any(not isinstance(error, LogMissingError) for error in errors)
-        failing.record(tables, paused, whole=not failed)
         failures = failures + 1 if failed else 0
         if failed:
             stop.wait(_pause_s(failures))
             continue
         stop.wait(began + interval_s - time.monotonic())
         if all(table.error is not None for table in tables):
-            news.wait(stop, min(IDLE_MAX_S, failing.retry_in_s()), interval_s)
+            retries = [tables.retry_in_s() for tables in failing.values()]
+            news.wait(stop, min([IDLE_MAX_S, *retries]), interval_s)
     return ExitCode.OK
 
 
@@ -83,7 +88,7 @@ class _TableFailure(NamedTuple):
 
 
 class _FailingTables:
-    """Tables that have failed: each pauses for a while, so that it doesn't hold up others."""
+    """A sink's tables that have failed: each pauses for a while, and so doesn't hold up others."""
 
     def __init__(self) -> None:
         self._tables: dict[str, _TableFailure] = {}
@@ -95,16 +100,13 @@ class _FailingTables:
             name: failure.error for name, failure in self._tables.items() if failure.retry_at > now
         }
 
-    def record(self, tables: Sequence[TableResult], paused: PausedTables, *, whole: bool) -> None:
+    def record(self, tables: Sequence[TableResult], paused: PausedTables) -> None:
         """Record what a run did to the tables that weren't paused.
 
-        A table that isn't in the results of a ``whole`` run has nothing to do, and hasn't failed.
+        A table that isn't in the results has nothing to do, and hasn't failed.
         """
-        if whole:
-            reported = paused.keys() | {table.name for table in tables}
-            self._tables = {
-                name: failure for name, failure in self._tables.items() if name in reported
-            }
+        reported = paused.keys() | {table.name for table in tables}
+        self._tables = {name: failure for name, failure in self._tables.items() if name in reported}
         for table in tables:
             if table.name in paused:
                 continue

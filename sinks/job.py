@@ -24,6 +24,7 @@ from sinks.run.plans import one_at_a_time
 from sinks.run.reported import ReportedRun
 from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
+from sinks.run.wanted import configured_sinks
 from sinks.spark.errors import run_error
 from sinks.spark.session import RECORDS_FEW, open_session
 
@@ -60,7 +61,7 @@ class Jobs:
         self._runs = {
             name: run
             for name, run in SINKS.items()
-            if sink == name or (sink == "all" and getattr(settings, name) is not None)
+            if sink == name or (sink == "all" and name in configured_sinks(settings))
         }
         _require_readable(settings, self._runs.keys())
 
@@ -89,24 +90,25 @@ class Jobs:
     def turns(
         self,
         report: Report,
-        paused: PausedTables = MappingProxyType({}),
+        paused: Mapping[str, PausedTables] = MappingProxyType({}),
         next_in_s: float | None = None,
     ) -> Iterator[Turn]:
         """Run each chosen sink once: its name, and what it did, or why it could do nothing.
 
         The next turns begin ``next_in_s`` after this one, where that is known.
 
-        The lakehouse's tables that are ``paused`` are left as they are. What one run has read of
-        the log serves the next one, if it has succeeded.
+        Tables of a sink that are ``paused`` are left as they are. What one run has read of the log
+        serves the next one, if it has succeeded.
         """
-        options = replace(self._options, paused=paused)
-        context = RunContext(self._settings, self.session, report, options, self._while_waiting)
+        given = self._options
+        context = RunContext(self._settings, self.session, report, given, self._while_waiting)
         log = MillraceTopics(context)
         try:
             for name, run in self._runs.items():
                 with ReportedRun(self._reports, name, "merge", next_in_s) as reported:
                     begins, progress = reported.begins, reported.progress
-                    own = replace(context, begins=begins, progress=progress)
+                    options = replace(given, paused=paused.get(name, {}))
+                    own = replace(context, options=options, begins=begins, progress=progress)
                     done = _result(run, own, log)
                     reported.end(done)
                 if isinstance(done, MillraceError):
@@ -142,13 +144,25 @@ def run_lakehouse(context: RunContext, log: MillraceTopics) -> RunSummary:
     return ended.summary(LakehouseTarget.sink, time.monotonic() - started)
 
 
+def _views(context: RunContext, log: MillraceTopics) -> RunSummary:
+    context.settings.require_views()
+    from sinks.views.run import run_views
+
+    return run_views(context, log)
+
+
 def _search(context: RunContext, log: MillraceTopics) -> RunSummary:
     from sinks.search.run import run_search
 
     return run_search(context, log)
 
 
-SINKS: Final[Mapping[SinkName, RunSink]] = {"lakehouse": run_lakehouse, "search": _search}
+SINKS: Final[Mapping[SinkName, RunSink]] = {
+    "lakehouse": run_lakehouse,
+    "views": _views,
+    "search": _search,
+}
+"""In the order of a turn: views and joined documents are made of the lakehouse's newest cut."""
 
 
 def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummary | MillraceError:

@@ -55,6 +55,8 @@ ALLOWED: Final = {
     | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks.debezium": CONTRACT
     | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
+    "sinks.views": CONTRACT
+    | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks": CONTRACT | {"sinks"},
     "compaction": CONTRACT | {"cdc.kafka", "sinks"},
     "deploy": SETTINGS | {"cdc.convert", "sinks"},
@@ -63,6 +65,7 @@ ALLOWED: Final = {
     "deploy.check": {"cdc", "deploy.asking", "deploy.commands", "deploy.status", "sinks"},
     "deploy.status": CONTRACT | {"cdc.kafka", "cdc.postgres", "deploy.asking", "sinks"},
     "deploy.commands": {"cdc", "compaction", "deploy.status", "sinks", "snapshots"},
+    "deploy.views": SETTINGS | {"deploy.commands", "sinks"},
     "deploy.reading": RECORDS | {"cdc.reader", "cdc.settings", "deploy.commands"},
     "millrace": RECORDS | {"cdc.compiled", "cdc.reader", "deploy.commands"},
 }

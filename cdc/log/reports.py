@@ -112,6 +112,21 @@ class Reports:
         """The tables of a sink."""
         return [report for (name, _), report in self.tables.items() if name == sink]
 
+    def sources(self, table: TableReport) -> dict[str, TableReport | None]:
+        """All that a table is made of, also by way of views; None: nobody has reported it.
+
+        Among derived tables, views go by ``views.<name>``.
+        """
+        sources: dict[str, TableReport | None] = {}
+        names = [*table.made_of]
+        while names:
+            if (name := names.pop()) not in sources:
+                view = "views", name.removeprefix("views.")
+                source = self.tables.get(("lakehouse", name)) or self.tables.get(view)
+                names += source.made_of if source is not None else ()
+                sources[name] = source
+        return sources
+
 
 def _is_newer_run(report: RunReport, before: RunReport) -> bool:
     """Whether a run is newer, also where its machine's clock is behind the other one's."""

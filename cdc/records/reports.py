@@ -74,13 +74,13 @@ class RunReport(BaseModel):
 
 
 class TableReport(BaseModel):
-    """A derived table, index or kind of joined documents: up to where it has the log.
+    """A derived table, view, index or kind of joined documents: up to where it has the log.
 
     It has all of the topics before ``offsets`` (topic → partition → offset). The ``run`` is the one
-    that brought it there; its ``cut`` was committed at ``cut_ts_us``. Joined documents have no
-    offsets, but are made of the derived tables ``made_of`` as they were at the cut. All of that
-    is of the ``log`` of that name. Where it isn't
-    ``shown``, nobody can query it yet. ``error`` is why the last run couldn't apply to it. The run
+    that brought it there; its ``cut`` was committed at ``cut_ts_us``. Views and joined documents
+    have no offsets, but are made of the derived tables, or views, ``made_of`` as they were at the
+    cut. All of that is of the ``log`` of that name. Where it isn't ``shown``, nobody can query it
+    yet. ``error`` is why the last run couldn't apply to it. The run
     that says so began at ``reported_ms`` (ms since 1970).
     """
 

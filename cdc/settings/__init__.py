@@ -6,6 +6,7 @@ from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.loading import DEFAULT_PATH, ENV_PREFIX, load
 from cdc.settings.model import ConnectPlugin, LogSettings, Settings
 from cdc.settings.search import SearchSettings
+from cdc.settings.views import View
 
 __all__ = [
     "DEFAULT_PATH",
@@ -18,5 +19,6 @@ __all__ = [
     "LogSettings",
     "SearchSettings",
     "Settings",
+    "View",
     "load",
 ]

@@ -1,7 +1,7 @@
 """All sections in one frozen model; what the sections don't say, the preset does."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -11,10 +11,11 @@ from cdc.errors import ConfigError
 from cdc.records.topics import Cleanup
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.exposure import Exposure, exposures, registry_urls
-from cdc.settings.kinds import Address, Duration, LibraryOptions, Section, web_address
+from cdc.settings.kinds import Address, Duration, LibraryOptions, Section, repeated, web_address
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.modes import ValueModes
 from cdc.settings.search import SearchSettings
+from cdc.settings.views import View
 
 DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
     "capture": {
@@ -145,6 +146,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     health: HealthSettings = HealthSettings()
     lakehouse: LakehouseSettings | None = None
+    views: tuple[View, ...] = ()
     search: SearchSettings | None = None
     spark: LibraryOptions = Field(default={}, repr=False)
 
@@ -193,6 +195,22 @@ class Settings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _views_have_tables(self) -> Self:
+        if self.views and self.lakehouse is None:
+            raise ValueError(
+                "[[views]] are made of the lakehouse's tables, and there is none:"
+                ' add a section [lakehouse] with path = "…"'
+            )
+        if self.views and not self.captures_itself:
+            raise ValueError(
+                "[[views]] need Millrace's own log: topics of a real Debezium don't tell when all"
+                " tables were there together"
+            )
+        if twice := repeated([view.name for view in self.views]):
+            raise ValueError(f"[[views]]: {twice}: give each view another name")
+        return self
+
     def _refuse_plain_text(self) -> None:
         plain = [f"\n  {each}" for each in self.exposures if each.is_plain]
         if plain:
@@ -232,6 +250,23 @@ class Settings(Section):
                 remedy='add a section [lakehouse] with path = "…"',
             )
         return self.lakehouse
+
+    def require_views(self, names: Collection[str] = ()) -> tuple[View, ...]:
+        """The views of these names, or all; raises ConfigError where there is none."""
+        if not self.views:
+            raise ConfigError(
+                "there is no view",
+                where="[[views]]",
+                remedy='add a section [[views]] with name = "…" and query = "SELECT …"',
+            )
+        there = [view.name for view in self.views]
+        if unknown := sorted({*names}.difference(there)):
+            raise ConfigError(
+                f"there is no view {', '.join(unknown)}",
+                where="[[views]]",
+                remedy=f"there are: {', '.join(there)}",
+            )
+        return tuple(view for view in self.views if not names or view.name in names)
 
     def require_search(self) -> SearchSettings:
         """The section [search]; raises ConfigError where there is none."""

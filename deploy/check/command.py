@@ -43,8 +43,7 @@ def checked(scene: Scene) -> CheckReport:
     else:
         scene.tables.settle(None)
     parts["kafka"] = partial(_kafka, scene)
-    sinks = {"merges": _merges, "lakehouse": _lakehouse, "spark": _spark, "search": _search}
-    parts |= {name: partial(check, scene) for name, check in sinks.items()}
+    parts |= {name: partial(check, scene) for name, check in _SINKS.items()}
     parts["machine"] = partial(_machine, scene)
     return CheckReport.of(run_parts(parts))
 
@@ -80,6 +79,12 @@ def _lakehouse(scene: Scene) -> CheckResults:
     return check_lakehouse(scene)
 
 
+def _views(scene: Scene) -> CheckResults:
+    from deploy.check.views import check_views
+
+    return check_views(scene)
+
+
 def _spark(scene: Scene) -> CheckResults:
     from deploy.check.spark import check_spark
 
@@ -98,6 +103,15 @@ def _machine(scene: Scene) -> CheckResults:
     from deploy.check.machine import check_machine
 
     return check_machine(scene)
+
+
+_SINKS: Final = {
+    "merges": _merges,
+    "lakehouse": _lakehouse,
+    "views": _views,
+    "spark": _spark,
+    "search": _search,
+}
 
 
 def lines(report: CheckReport) -> Iterator[str]:

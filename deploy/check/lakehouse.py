@@ -10,6 +10,7 @@ from typing import Final
 from cdc.errors import ConfigError, SinkError
 from cdc.lines import toml_text
 from cdc.postgres.described import TableDescription
+from cdc.settings import Settings
 from cdc.settings.lakehouse import LakehouseSettings
 from deploy.check.applied import APPLIED, DERIVED
 from deploy.check.result import Area, CheckResult, Unanswered
@@ -43,7 +44,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     if tables is None:
         yield part.unknown("names", "because nobody can tell which tables are captured")
         return
-    yield from _names(part, lakehouse, captured_of(settings.capture, tables), tables)
+    yield from _names(part, settings, captured_of(settings.capture, tables), tables)
 
 
 def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
@@ -81,13 +82,13 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
 
 def _names(
     part: Area,
-    lakehouse: LakehouseSettings,
+    settings: Settings,
     captured: CapturedTables,
     tables: list[TableDescription],
 ) -> CheckResults:
     """Derived tables have names and paths of their own; columns may have to take others."""
     try:
-        derived, _ = lakehouse_tables(lakehouse, captured)
+        derived, _ = lakehouse_tables(settings, captured)
     except ConfigError as error:
         yield part.of_error("names", error)
         return

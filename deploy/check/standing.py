@@ -28,7 +28,7 @@ def check_standing(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> Ch
     settings = scene.settings
     prefix = settings.capture.topic_prefix
     try:
-        plans = lakehouse_plans(lakehouse.path, _no_session)
+        plans = lakehouse_plans(lakehouse.path, no_session)
         last = plans.last()
         outcome = plans.outcome(last) if last is not None else None
         if last is not None:
@@ -37,11 +37,11 @@ def check_standing(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> Ch
         yield part.of_error(APPLIED, error)
         return
     left = left_tables(last, outcome)
-    standing = StandingLakehouse(part, lakehouse, prefix, plans, last, left)
+    standing = StandingLakehouse(part, settings, lakehouse, plans, last, left)
     if settings.captures_itself:
         yield from standing.of_own_log(scene)
     else:
-        yield from standing.of_topics(settings)
+        yield from standing.of_topics()
 
 
 @dataclass
@@ -49,8 +49,8 @@ class StandingLakehouse:
     """The derived tables as the last plan has ``left`` them."""
 
     part: Area
+    settings: Settings
     lakehouse: LakehouseSettings
-    prefix: str
     plans: Plans
     last: RunPlan | None
     left: dict[str, TablePlan]
@@ -76,12 +76,14 @@ class StandingLakehouse:
         before, wanted = self._standing(derived), wanted_in_lakehouse(self.lakehouse, derived)
         yield from goes_on_with_tables(part, scene, before, wanted)
 
-    def of_topics(self, settings: Settings) -> CheckResults:
+    def of_topics(self) -> CheckResults:
         """By the topics, which no state record describes."""
         from sinks.debezium.topics import DebeziumTopics
 
         part, last = self.part, self.last
-        context = RunContext(settings, _no_session, _discard, RunOptions(), give_up_after(WAIT_S))
+        context = RunContext(
+            self.settings, no_session, _discard, RunOptions(), give_up_after(WAIT_S)
+        )
         try:
             topics = DebeziumTopics(context, self.lakehouse)
             state = topics.state(last)
@@ -101,11 +103,11 @@ class StandingLakehouse:
     def _derived(self, captured: CapturedTables) -> dict[str, Derived]:
         planned = self.last.all_tables if self.last is not None else {}
         begun = [name for name, table in planned.items() if table.base]
-        return lakehouse_tables(self.lakehouse, captured, begun)[0]
+        return lakehouse_tables(self.settings, captured, begun)[0]
 
     def _delta_tables(self, derived: Mapping[str, Derived]) -> CheckResults:
         last = self.last
-        while foreign := list(foreign_tables(derived, last, self.prefix)):
+        while foreign := list(foreign_tables(derived, last, self.settings.capture.topic_prefix)):
             if (newest := self.plans.last()) == last:
                 break
             last = newest  # a run has begun since, and may have committed
@@ -145,5 +147,6 @@ def _discard(_line: str) -> None:
     """Take what a run would say."""
 
 
-def _no_session(_records: int = 0) -> NoReturn:
+def no_session(_records: int = 0) -> NoReturn:
+    """Where a run has Spark."""
     raise AssertionError("a lakehouse on this machine is looked at without Spark")

@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "snapshot": ("snapshot", "Read existing rows into the log, and end."),
     "new-epoch": ("run", "After a gap: go on from the source as it is now."),
     "jars": ("merge", "Fetch the jars that merges need, from a Maven repository."),
-    "merge": ("merge", "Apply the log to lakehouse tables and search indexes."),
+    "merge": ("merge", "Apply the log to lakehouse tables, views and search indexes."),
     "status": ("status", "Show how all parts are, and what mends them."),
     "runs": ("status", "List what the last merges and compactions did."),
     "wait": ("wait", "Return once the sinks show an instant of the source."),
@@ -35,7 +35,8 @@ COMMANDS: Final = {
     "cuts": ("query", "List the instants of the source that tables stood at."),
     "query": ("query", "Query the lakehouse as it was at one instant."),
     "search": ("query", "Search an index, and show the best documents."),
-    "rebuild": ("merge", "Write lakehouse tables or search indexes again."),
+    "views": ("deploy.views.command", "Check how views are kept, before anything runs."),
+    "rebuild": ("merge", "Write lakehouse tables, search indexes or views again."),
     "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
     "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }

@@ -79,7 +79,7 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
     topics: Annotated[bool, typer.Option("--topics", help="Remove the topics, too.")] = False,
     lakehouse: Annotated[
-        bool, typer.Option("--lakehouse", help="Remove the Delta tables, too.")
+        bool, typer.Option("--lakehouse", help="Remove the Delta tables and views, too.")
     ] = False,
     indexes: Annotated[bool, typer.Option("--indexes", help="Remove the indexes, too.")] = False,
 ) -> None:
@@ -290,6 +290,7 @@ def _lakehouse(settings: Settings) -> list[Item]:
     from sinks.changes.names import quoted_path
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
+    from sinks.views.records import view_path, view_records
 
     folder = local_path(lakehouse.path)
     if folder is None:
@@ -298,11 +299,14 @@ def _lakehouse(settings: Settings) -> list[Item]:
             where=lakehouse.path,
             remedy="remove that location with its own tools",
         )
-    last = lakehouse_plans(lakehouse.path, partial(open_session, settings.spark)).last()
+    session = partial(open_session, settings.spark)
+    last = lakehouse_plans(lakehouse.path, session).last()
     # Only what Millrace made: the location may hold other tables, too.
     planned = last.all_tables if last is not None else {}
     tables = [Path(table_path(str(folder), TableName.parse(name))) for name in planned]
-    plans = folder / "_millrace"  # it tells which tables there are
+    views = view_records(lakehouse.path, session).names()
+    tables += [Path(view_path(str(folder), name)) for name in views]
+    plans = folder / "_millrace"  # it tells which tables and views there are
     derived = derived_tables(lakehouse, {table.source for table in planned.values()})
     names = [of.catalog for name, of in derived.items() if name in planned and of.catalog]
     return [

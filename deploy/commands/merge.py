@@ -71,7 +71,7 @@ def merge(  # noqa: PLR0913 (a command's options)
         bool, typer.Option("--types-from-source", help="Ask for types that Debezium left out.")
     ] = False,
 ) -> None:
-    """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
+    """Apply the log to lakehouse tables, views and search indexes: one bounded run, fit for cron.
 
     Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
     came too late was rebuilt; others: docs/errors.md.
@@ -149,10 +149,12 @@ def run_options(
 
 
 def rebuild(
-    what: Annotated[Literal[SinkName], typer.Argument(help="What to make again.")],
+    what: Annotated[
+        Literal["search", "lakehouse", "view"], typer.Argument(help="What to make again.")
+    ],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of derived tables, or joined documents. Default: all."),
+        typer.Argument(help="Names of derived tables, joined documents or views. Default: all."),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
 ) -> None:
@@ -164,23 +166,30 @@ def rebuild(
     has whole is left as it is, with the reason (exit code 33). Without names, all are rebuilt that
     can be.
 
+    view: a view is evaluated whole, and swapped at once.
+
     The next rebuild or merge finishes what is interrupted. Exit codes: those of merge.
     """
     from sinks.job import Jobs
 
     settings = load_to_connect(config)
-    if what == "search":
-        options = RunOptions(rebuilt=frozenset(names or all_aliases(settings)))
-    else:
+    if what == "lakehouse":
         options = run_options(settings, None, frozenset(), types_from_source=False)
         options = replace(options, rebuilt=frozenset(names or ()), rebuilds_all=not names)
-    with Jobs(settings, what, options, lasting=what == "search") as jobs:
+        sink: str = what
+    elif what == "view":
+        views = settings.require_views(names or ())
+        sink, options = "views", RunOptions(rebuilt=frozenset(view.name for view in views))
+    else:
+        sink, options = what, RunOptions(rebuilt=frozenset(names or all_aliases(settings)))
+    with Jobs(settings, sink, options, lasting=what != "lakehouse") as jobs:
         raise typer.Exit(jobs.run(print_line))
 
 
 def compact(
     what: Annotated[
-        Literal["topics", SinkName, "all"], typer.Argument(help="What to keep small.")
+        Literal["topics", "lakehouse", "search", "all"],
+        typer.Argument(help="What to keep small."),
     ] = "all",
     config: ConfigOption = DEFAULT_PATH,
     *,

@@ -33,17 +33,21 @@ def cuts(
     json: JsonOption = False,
 ) -> None:
     """List the instants of the source that the lakehouse's tables have stood at together."""
+    from deploy.status.views import with_views
     from sinks.delta.cuts import cuts as of_plans
 
     settings = load(config)
-    listed = of_plans(_plans(settings), newest)
+    listed = with_views(settings, of_plans(_plans(settings), newest))
     if json:
         print_json(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
         return
-    shown = Table("run", "LSN", "committed (UTC)", "tables", "not there")
+    has_views = bool(settings.views)
+    names = ("run", "LSN", "committed (UTC)", "tables", *(["views"] * has_views), "not there")
+    shown = Table(*names)
     for cut in listed:
-        missing = Text(", ".join(cut.missing))
-        shown.add_row(str(cut.run), cut.where, cut.committed, str(len(cut.versions)), missing)
+        missing = Text(", ".join([*cut.missing, *(f"view {name}" for name in cut.missing_views)]))
+        counts = [str(len(cut.versions)), *([str(len(cut.views))] * has_views)]
+        shown.add_row(str(cut.run), cut.where, cut.committed, *counts, missing)
     print_rich(shown)
 
 
@@ -56,26 +60,29 @@ def query(
     ] = "latest",
     form: Annotated[RowFormat, typer.Option("--format", "-f", help="How to print rows.")] = "table",
 ) -> None:
-    """Query the lakehouse's tables, all as they were at one instant of the source."""
+    """Query the lakehouse's tables and views, all as they were at one instant of the source."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from sinks.changes.derived import derived_tables
+    from deploy.status.views import with_views
+    from sinks.changes.derived import derived_tables, derived_view
     from sinks.delta.cuts import cut_at
     from sinks.delta.cuts import cuts as of_plans
-    from sinks.delta.cuts import query as answer
+    from sinks.delta.query import query as answer
     from sinks.spark.errors import query_error
     from sinks.spark.session import open_session
 
     settings = load(config)
-    plans = _plans(settings)
-    cut = cut_at(of_plans(plans), at)
+    lakehouse, plans = settings.require_lakehouse(), _plans(settings)
+    (cut,) = with_views(settings, [cut_at(of_plans(plans), at)])
     print(f"as of {cut}", file=sys.stderr)
     spark = open_session(settings.spark, "millrace query")
     try:
         plan = plans.last()
         sources = [table.source for table in plan.all_tables.values()] if plan else []
-        rows = answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql)
+        views = [derived_view(lakehouse, name) for name in (*cut.views, *cut.missing_views)]
+        tables = derived_tables(lakehouse, sources) | {view.name: view for view in views}
+        rows = answer(spark, tables, cut, sql)
         try:
             _print(rows, form)
         except (PySparkException, Py4JJavaError) as error:

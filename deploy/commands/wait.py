@@ -2,7 +2,7 @@
 
 import time
 from contextlib import closing
-from typing import Annotated, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple
 
 import typer
 
@@ -25,6 +25,7 @@ from deploy.commands.configuration import load_to_connect, seconds
 from deploy.status.patience import PATIENCE_S, ask_source
 from deploy.status.shown import Lacking, Outlook, Watched
 from sinks.run.summary import SinkName
+from sinks.run.wanted import configured_sinks
 
 _LOOK_S: Final = 0.05
 _ANSWER_S: Final = 1.0
@@ -111,16 +112,12 @@ def _lacking(
 
 
 def _sinks(settings: Settings, wanted: str) -> tuple[SinkName, ...]:
-    sinks: tuple[SinkName, ...] = tuple(
-        name
-        for name in get_args(SinkName)
-        if getattr(settings, name) is not None and wanted in {name, "all"}
-    )
+    sinks = tuple(name for name in configured_sinks(settings) if wanted in {name, "all"})
     if not sinks:
         what = "any sink" if wanted == "all" else f"a sink {wanted}"
         raise ConfigError(
             f"the configuration doesn't have {what}",
-            where="[lakehouse], [search]",
+            where="[lakehouse], [[views]], [search]",
             remedy="add its section, or name another one: --sink",
         )
     return sinks

@@ -25,6 +25,8 @@ from deploy.local.processes import Command, Process, ServerError, environment_wi
 
 TomlValue = Any
 """What TOML has: text, numbers, booleans, lists and tables of these."""
+TomlSection = Any
+"""A table, or a list of such, as views are."""
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -47,14 +49,14 @@ class Pipeline:
         prefix: str,
         search_url: str | None = None,
         capture: Mapping[str, str | int] | None = None,
-        sections: Mapping[str, Mapping[str, TomlValue]] | None = None,
+        sections: Mapping[str, TomlSection] | None = None,
         preset: str = "millrace",
     ) -> None:
         self.folder = folder
         self.config = folder / "millrace.toml"
         self._source = dict(source)
         name = prefix.replace("-", "_")
-        own: dict[str, Mapping[str, TomlValue]] = {
+        own: dict[str, TomlValue] = {
             "source": source,
             "capture": {"topic.prefix": prefix, "slot.name": name, "publication.name": name}
             | dict(capture or {}),
@@ -65,7 +67,8 @@ class Pipeline:
         if search_url is not None:
             own["search"] = {"url": search_url, "index.prefix": f"{prefix}."}
         for section, values in (sections or {}).items():
-            own[section] = {**own.get(section, {}), **values}
+            is_one = isinstance(values, Mapping)
+            own[section] = {**own.get(section, {}), **values} if is_one else values
         self.config.write_text(_toml(own, preset), encoding="utf-8")
         self.config.chmod(0o600)
         self.settings: Settings = load(self.config)
@@ -153,11 +156,13 @@ class Pipeline:
             time.sleep(_POLL_S)
 
 
-def _toml(sections: Mapping[str, Mapping[str, TomlValue]], preset: str) -> str:
+def _toml(sections: Mapping[str, TomlSection], preset: str) -> str:
     lines = [f'preset = "{preset}"', ""]
-    for section, values in sections.items():
-        pairs = (f"{_toml_text(key)} = {_toml_text(v)}" for key, v in values.items())
-        lines += [f"[{section}]", *pairs, ""]
+    for section, given in sections.items():
+        is_one = isinstance(given, Mapping)
+        for values in (given,) if is_one else given:
+            pairs = (f"{_toml_text(key)} = {_toml_text(v)}" for key, v in values.items())
+            lines += [f"[{section}]" if is_one else f"[[{section}]]", *pairs, ""]
     return "\n".join(lines)
 
 

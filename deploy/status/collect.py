@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import LogAccessError, LogFormatError, LogMissingError, MillraceError
@@ -40,7 +41,9 @@ from deploy.status.problems import found_problems, unanswered
 from deploy.status.sinks import SinkStatus, lakehouse_status, search_status
 from deploy.status.source import SourceStatus, source_status
 from deploy.status.tables import table_status
-from sinks.run.wanted import CapturedTables, names_in_log, newest_schemas
+from deploy.status.views import views_status
+from sinks.run.summary import SINK_NAMES, SinkName
+from sinks.run.wanted import CapturedTables, configured_sinks, names_in_log, newest_schemas
 
 _SINKS_WAIT_S: Final = 1.0
 """How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
@@ -73,11 +76,9 @@ def collect(settings: Settings) -> Status:
     asked.ask("log", lambda: [_log(settings)])
     if settings.standby is not None:
         asked.ask("standby", lambda: [(why_unread(settings),)])
-    if settings.lakehouse is not None:
-        asked.ask("lakehouse", lambda: [_sink(asked, settings, "lakehouse")])
-    if settings.search is not None:
-        asked.ask("search", lambda: [_sink(asked, settings, "search")])
-    names = ("source", "log", "standby", "lakehouse", "search")
+    for sink in configured_sinks(settings):
+        asked.ask(sink, partial(_sinks, asked, settings, sink))
+    names = ("source", "log", "standby", *SINK_NAMES)
     given = {name: only_answer(asked, name) for name in names}
     problems = unanswered(given)
     answers = {
@@ -158,18 +159,20 @@ def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, Millrac
     return Reports(), missing
 
 
-def _sink(asked: Questions[Any], settings: Settings, name: str) -> SinkStatus | None:
+def _sinks(asked: Questions[Any], settings: Settings, name: SinkName) -> list[SinkStatus | None]:
     """A sink's own state, once the log has answered; without its answer some is missing."""
     log = only_answer(asked, "log", _SINKS_WAIT_S)
     if isinstance(log, LogAnswer):
-        return _sink_beside(settings, name, log)
+        return [_sink_beside(settings, name, log)]
     nothing = LogAnswer(None, [], {}, CapturedTables.of((), {}), Reports(), {})
     sink = _sink_beside(settings, name, nothing)
-    return None if sink is None else sink.model_copy(update={"expected": None})
+    return [None if sink is None else sink.model_copy(update={"expected": None})]
 
 
-def _sink_beside(settings: Settings, name: str, log: LogAnswer) -> SinkStatus | None:
+def _sink_beside(settings: Settings, name: SinkName, log: LogAnswer) -> SinkStatus | None:
     """A sink's own state, beside the log's."""
+    if name == "views":
+        return views_status(settings, log.reports.of_sink(name))
     if name == "search":
         return search_status(settings, log.progress, log.states, log.captured)
     reported = [each.table for each in log.reports.of_sink(name)]
@@ -182,7 +185,7 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
     status = Status(
         slot=source.slot if source else None, is_captured=source.is_captured if source else None
     )
-    of_sinks = [answers["lakehouse"], answers["search"]]
+    of_sinks = [answers[name] for name in SINK_NAMES]
     status.sinks = [sink for sink in of_sinks if sink is not None]
     if log is None:
         why = Lag(unknown="the log isn't read")
@@ -260,5 +263,6 @@ def _with_missing(
     yield from tables.values()
     gone = {str(state.name) for state in states if state.gone_ms}
     for name, sources in expected.items():
-        if name not in tables and not gone.issuperset(sources):
+        is_gone = bool(sources) and gone.issuperset(sources)
+        if name not in tables and not is_gone:
             yield Lag(unknown=f"no run has brought {name} yet")

@@ -143,18 +143,14 @@ class SinkLags:
 
         None: that isn't known.
         """
-        if not table.made_of:
-            return None if self._unknown(table) else self._newest_us(table)
-        newest_us = 0
-        for name in table.made_of:
-            source = self._reports.tables.get(("lakehouse", name))
-            lacks_us = None if source is None else self.newest_missing_us(source)
-            if source is None or lacks_us is None:
+        if self._unknown(table):
+            return None
+        newest_us = self._newest_us(table)
+        for source in self._reports.sources(table).values():
+            if source is None:
                 return None
-            is_newer = _is_newer(source, table)
-            if is_newer and not source.cut_ts_us:
-                return None
-            newest_us = max(newest_us, lacks_us, source.cut_ts_us if is_newer else 0)
+            newer_us = source.cut_ts_us if _is_newer(source, table) else 0
+            newest_us = max(newest_us, newer_us, self._newest_us(source))
         return newest_us
 
     def _newest_us(self, table: TableReport) -> int:
@@ -163,17 +159,17 @@ class SinkLags:
 
     def _unknown(self, table: TableReport) -> str:
         """Why nobody knows what it lacks; empty where that is known."""
-        sources = [self._reports.tables.get(("lakehouse", name)) for name in table.made_of]
-        reasons = [self._unknown(source) for source in sources if source is not None]
+        sources = [each for each in self._reports.sources(table).values() if each is not None]
+        reasons = [
+            f"topic {topic}: {why}"
+            for each in (*sources, table)
+            for topic, offset, last in self._last_of(each)
+            if (why := last.lacks(offset))
+        ]
         reasons += [
             f"nobody has reported when the cut of {source.table} was committed"
             for source in sources
-            if source is not None and _is_newer(source, table) and not source.cut_ts_us
-        ]
-        reasons += [
-            f"topic {topic}: {why}"
-            for topic, offset, last in self._last_of(table)
-            if (why := last.lacks(offset))
+            if _is_newer(source, table) and not source.cut_ts_us
         ]
         return next(filter(None, reasons), "")
 

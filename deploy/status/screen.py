@@ -32,7 +32,7 @@ def render(status: Status) -> Group:
         parts.append(_tables(status))
     if status.sinks:
         parts.append(_sinks(status))
-    parts += [*_indexes(status), *_notes(status)]
+    parts += [*_views(status), *_indexes(status), *_notes(status)]
     return Group(*parts)
 
 
@@ -110,6 +110,17 @@ def _run_text(sink: SinkStatus) -> str:
     if sink.keep_left_s is not None:
         lines.append(f"log.keep left: {seconds_text(sink.keep_left_s)}")
     return "\n".join(lines) or "none yet"
+
+
+def _views(status: Status) -> Iterator[Table]:
+    """The views; nothing where there is none."""
+    shown = _table("view", "cut", "state")
+    for view in (view for sink in status.sinks for view in sink.views):
+        states = ["being built"] if view.loads else []
+        states += ["FAILED"] if view.failed else []
+        shown.add_row(Text(view.name), view.cut or "none yet", ", ".join(states))
+    if shown.row_count:
+        yield shown
 
 
 def _indexes(status: Status) -> Iterator[Table]:

@@ -101,7 +101,9 @@ class Watched:
         unseen = {*captured} - {str(state.name) for state in states}
         names = (*(str(state.name) for state in states), *unseen)
         all_of_them = CapturedTables(names, frozenset(names) - in_log.keyless, in_log.keyless)
-        sources = {report.source for sink in self._sinks for report in reports.of_sink(sink)}
+        made = [report for sink in self._sinks for report in reports.of_sink(sink)]
+        made += [each for report in made for each in reports.sources(report).values() if each]
+        sources = {report.source for report in made}
         for sink in self._sinks:
             sources.update(*self._expected(sink, all_of_them, reports).values())
         lacking = list(_unready(states, sources))

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from sinks.delta.cuts import Cut
     from sinks.search.progress import DocumentRecord, Ledger, TableRecord
 
-
 RUNS_SHOWN = 5
 
 
@@ -97,6 +96,15 @@ class IndexStatus(BaseModel):
     refused: int = 0
 
 
+class ViewStatus(BaseModel):
+    """A view: its cut, whether it ``loads`` from the beginning, and why it ``failed``."""
+
+    name: str
+    cut: str | None
+    loads: bool = False
+    failed: str = ""
+
+
 class DropStatus(BaseModel):
     """A derived table whose captured ``table`` is gone at the source.
 
@@ -145,6 +153,7 @@ class SinkStatus(BaseModel):
     doubts: dict[str, str] = {}
     """Why rows of tables may be wrong, where a real Debezium captures; and what to do."""
     indexes: list[IndexStatus] = []
+    views: list[ViewStatus] = []
     drops: list[DropStatus] = []
 
     def gap_texts(self) -> list[str]:
@@ -223,11 +232,10 @@ def lakehouse_status(
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
     tables = left_tables(last, outcome)
     begun = [name for name, table in tables.items() if table.base]
-    derived, _ = lakehouse_tables(lakehouse, captured, begun)
+    derived, _ = lakehouse_tables(settings, captured, begun)
     wanted = wanted_in_lakehouse(lakehouse, derived)
     drops = _drops(wanted, last, outcome, progress, states, settings.capture)
     checked = plans.checked()
-    doubtful = dict(doubts(tables, settings.capture.signal_data_collection))
     gaps = {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
     shown = {
         "expected": expected_tables(settings, "lakehouse", captured, [*begun, *reported]),
@@ -235,7 +243,7 @@ def lakehouse_status(
         "runs": runs,
         "drops": drops,
         "gaps": gaps,
-        "doubts": doubtful,
+        "doubts": dict(doubts(tables, settings.capture.signal_data_collection)),
     }
     return _status(settings, last, outcome, checked, **shown)
 

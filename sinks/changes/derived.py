@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 from cdc.errors import ConfigError
 from cdc.records.schema import TableName
 from cdc.settings.lakehouse import DerivedTable, LakehouseSettings, TableKind
+from cdc.settings.views import VIEWS
 from sinks.changes.names import (
     DELETED,
     END,
@@ -130,6 +131,24 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
         tables[name] = _derived(lakehouse, options)
     _require_different(tables.values())
     return tables
+
+
+def derived_view(lakehouse: LakehouseSettings, name: str) -> Derived:
+    """The Delta table of a view, ``views.<name>``: one that is of no captured table."""
+    table = TableName(VIEWS, name)
+    given = {"compatibility": lakehouse.compatibility, "incompatible": lakehouse.incompatible}
+    return Derived(
+        name=str(table),
+        source="",
+        kind="current",
+        path=table_path(lakehouse.path, table),
+        options=DerivedTable(source=str(table)).model_copy(update=given),
+        salt="",
+        marks_deletes=False,
+        keep=lakehouse.keep,
+        deletion_vectors=lakehouse.deletion_vectors and lakehouse.compatibility == "delta",
+        catalog=None,
+    )
 
 
 def without_unfit(

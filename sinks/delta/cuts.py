@@ -6,11 +6,11 @@ that the source itself has shown. Each table has it at one of its own versions.
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,20 +18,16 @@ from cdc.errors import ConfigError, SinkError
 from cdc.log.offsets import LogState
 from cdc.records.fields import PositionField
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import TableName
 from cdc.settings import LakehouseSettings
+from cdc.settings.lakehouse import TableKind
 from sinks.changes.derived import Derived, derived_tables
-from sinks.changes.names import quoted, sql_name
 from sinks.run.cuts import Instant
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.summary import RunOutcome, TableCounts, TableVersion
-from sinks.spark.errors import query_error, spark_error
 from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from sinks.changes.shape import TableShape
     from sinks.delta.version import LakehouseReader
 
@@ -40,17 +36,14 @@ _RUNS_MAX: Final = 1_000
 """So many runs back a cut is looked for that all tables have."""
 
 
-_PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
-_DEFAULT_SCHEMA: Final = "public"
-
-
 class Cut(BaseModel):
     """An instant of the source that a run has brought the tables to.
 
     ``position`` is the last commit's, ``committed_us`` its time (µs since 1970, UTC; 0: none was
     seen yet), ``applied_ms`` when the run was done, in ``seconds``. ``versions`` has the version of
     each table that stands there; ``missing`` are the others, which had failed. ``tables`` are those
-    that the run had something for.
+    that the run had something for. Where somebody has asked for ``views`` as well, these are their
+    versions, and ``missing_views`` has why others aren't there.
 
     Of topics that a real Debezium wrote it is no instant: each table has what its topic had when
     the run began, at ``planned_ms``, and the position says nothing.
@@ -66,6 +59,8 @@ class Cut(BaseModel):
     versions: dict[str, TableVersion]
     missing: list[str]
     tables: dict[str, TableCounts]
+    views: dict[str, TableVersion] = {}
+    missing_views: dict[str, str] = {}
     planned_ms: int = 0
     is_instant: bool = True
 
@@ -193,7 +188,7 @@ def _moment_us(at: str) -> int:
 
 
 class LakehouseCuts:
-    """The cuts at which tables of current rows stand, for what is made of these.
+    """The cuts at which tables of some ``kinds`` stand, for what is made of these.
 
     ``log`` tells what the log has by now: a merge's plan may have more of it than ``state``.
     """
@@ -205,6 +200,7 @@ class LakehouseCuts:
         state: LogState,
         log: Callable[[RunPlan], LogState],
         session: SparkProvider,
+        kinds: tuple[TableKind, ...] = ("current",),
     ) -> None:
         self._lakehouse = lakehouse
         self._prefix = prefix
@@ -212,7 +208,7 @@ class LakehouseCuts:
         self._log = log
         self._session = session
         derived = derived_tables(lakehouse, state.tables)
-        self._derived = {name: of for name, of in derived.items() if of.kind == "current"}
+        self._derived = {name: of for name, of in derived.items() if of.kind in kinds}
 
     @cached_property
     def _plans(self) -> Plans:
@@ -220,6 +216,10 @@ class LakehouseCuts:
 
     def newest(self, tables: Collection[str]) -> Instant | None:
         """The newest cut at which all of these tables stand."""
+        return next(self.instants(tables), None)
+
+    def instants(self, tables: Collection[str]) -> Iterator[Instant]:
+        """The cuts at which all of these tables stand, newest first."""
         last = self._plans.last()
         run = last.run if last is not None else 0
         for number in range(run, max(0, run - _RUNS_MAX), -1):
@@ -228,10 +228,9 @@ class LakehouseCuts:
                 continue
             if all(self._stands(name, plan, outcome) for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
-                return Instant(
+                yield Instant(
                     run=number, cut=plan.cut, versions=versions, committed_us=plan.cut_ts_us
                 )
-        return None
 
     def _stands(self, name: str, plan: RunPlan, outcome: RunOutcome) -> bool:
         """Whether a table has the plan's cut, in columns that the state of the log tells."""
@@ -270,14 +269,19 @@ class LakehouseCuts:
         versions = [schema for schema in schemas if schema.version <= table.schema_version]
         return derive_shape(versions, table.first_version, derived.options, derived.reserved)
 
+    @property
+    def tables(self) -> Mapping[str, Derived]:
+        """The tables, by their names."""
+        return self._derived
+
     def reader(self, *instants: Instant, records: int = 0) -> "LakehouseReader":
         """A reader of the tables at some cuts, for work that is that of about so many records."""
         from sinks.delta.version import LakehouseReader
 
-        spark, rebuilt = self._session().newSession(), self._rebuilt(instants)
+        spark, rebuilt = self._session().newSession(), self.rebuilt(instants)
         return LakehouseReader(spark, self._prefix, self._derived, instants, records, rebuilt)
 
-    def _rebuilt(self, instants: Sequence[Instant]) -> set[str]:
+    def rebuilt(self, instants: Sequence[Instant]) -> set[str]:
         """The tables that were rebuilt between the first and the last of some cuts."""
         runs = [instant.run for instant in instants]
         plans = map(self._plans.plan_of, range(min(runs) + 1, max(runs) + 1))
@@ -288,76 +292,3 @@ class LakehouseCuts:
             for name, table in plan.tables.items()
             if table.instead_of is not None
         }
-
-
-def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: str) -> "DataFrame":
-    """The query's answer at the cut.
-
-    Raises ConfigError where it isn't a query that Spark understands, SinkError where a table that
-    it names doesn't stand at the cut.
-    """
-    from pyspark.errors import PySparkException
-
-    views, text = view_names(derived), sql.lower()
-    mentioned = {name: view for name, view in views.items() if view.name in text}
-    try:
-        _require_query(spark, sql)
-        _make_views(spark, derived, cut, mentioned)
-        return spark.sql(sql)
-    except PySparkException as error:
-        lacking = [name for name in mentioned if name in cut.missing]
-        if lacking:
-            remedy = f"{', '.join(lacking)}: didn't reach this cut; `millrace cuts` lists others"
-            raise spark_error(
-                "the query isn't possible", error, where=str(cut), remedy=remedy
-            ) from None
-        raise query_error(
-            "the query isn't possible",
-            error,
-            where=str(cut),
-            missing_remedy="tables are named as in the source; `millrace cuts` lists which cuts"
-            " have them",
-        ) from None
-
-
-def view_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
-    """A name in SQL for each table; characters that Spark's names can't have become ``_``."""
-    taken: set[TableName] = set()
-    views: dict[str, TableName] = {}
-    for name in derived:
-        namespace, table = map(sql_name, TableName.parse(name))
-        view, number = TableName(namespace, table), 2
-        while view in taken:
-            view, number = TableName(namespace, f"{table}__{number}"), number + 1
-        taken.add(view)
-        views[name] = view
-    return views
-
-
-def _make_views(
-    spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, views: Mapping[str, TableName]
-) -> None:
-    from sinks.delta.table import DerivedDeltaTable
-
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_DEFAULT_SCHEMA}")
-    for name, view in views.items():
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
-        at_cut = cut.versions.get(name)
-        applied = DerivedDeltaTable(spark, "", derived[name]).read_applied()
-        if at_cut is None or applied is None or applied.at.id != at_cut.id:
-            spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
-            continue
-        version = f"delta.{quoted(derived[name].path)} VERSION AS OF {at_cut.version}"
-        # Names of letters and digits, and a quoted path: nothing that could end the statement.
-        made = f"CREATE OR REPLACE VIEW `{view.namespace}`.`{view.name}` AS SELECT * FROM {version}"  # noqa: S608
-        spark.sql(made)
-    spark.sql(f"USE {_DEFAULT_SCHEMA}")
-
-
-def _require_query(spark: "SparkSession", sql: str) -> None:
-    """Refuse what would change something; Spark runs commands as soon as it has read them."""
-    jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
-    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001
-    for kind in ("Command", "ParsedStatement"):
-        if jvm.java.lang.Class.forName(f"{_PLANS}.{kind}").isInstance(parsed):
-            raise ConfigError("only queries are answered", remedy='"SELECT … FROM public.orders"')

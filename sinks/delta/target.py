@@ -68,6 +68,7 @@ class LakehouseTarget(Target):
 
     def __init__(self, context: RunContext, lakehouse: LakehouseSettings) -> None:
         self.plans = self._plans = lakehouse_plans(lakehouse.path, context.session)
+        self._settings = context.settings
         self._prefix = context.settings.capture.topic_prefix
         self._session = context.session
         self._report = context.report
@@ -82,7 +83,7 @@ class LakehouseTarget(Target):
             if table.source not in state.tables:
                 self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
         captured = CapturedTables.of(state.tables, state.newest_schemas)
-        self._derived, left_out = lakehouse_tables(self._lakehouse, captured, begun)
+        self._derived, left_out = lakehouse_tables(self._settings, captured, begun)
         accepted = {
             "--accept-gap": self._options.accepted_gaps,
             "--accept-doubt": self._options.accepted_doubts,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED, POSITION, quoted
@@ -68,6 +69,10 @@ class Version:
             if int(last.version()) == number
             else log.getSnapshotAt(number, self._none, self._none, False)
         )
+
+    def columns(self) -> StructType:
+        """The table's columns at this version, with what Delta's log says of each."""
+        return StructType.fromJson(json.loads(self._snapshot.schema().json()))
 
     @property
     def size_bytes(self) -> int:
@@ -202,13 +207,7 @@ class LakehouseReader:
         before, after = self.at(older)[name], self.at(newer)[name]
         if before is after:
             return None
-        by_values = name in self._rebuilt
-        rows, count = kept(_difference(before, after, keys, columns, by_values=by_values))
-        if not count:
-            return None
-        gone = rows.select("gone.*").where(F.col("gone").isNotNull())
-        come = rows.select("come.*").where(F.col("come").isNotNull())
-        return TableDifference(gone, come)
+        return difference(before, after, keys, columns, by_values=name in self._rebuilt)
 
 
 def kept(rows: DataFrame) -> tuple[DataFrame, int]:
@@ -219,19 +218,43 @@ def kept(rows: DataFrame) -> tuple[DataFrame, int]:
     return checkpoint, int(checkpoint.count() if summary is None else summary.getAs("rows"))
 
 
-def _difference(
-    older: Version, newer: Version, keys: Collection[str], columns: set[str], *, by_values: bool
-) -> DataFrame:
-    """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null.
+def difference(
+    older: Version,
+    newer: Version,
+    keys: Collection[str],
+    columns: set[str],
+    marks: Sequence[str] = (POSITION,),
+    *,
+    by_values: bool = False,
+) -> TableDifference | None:
+    """By which rows two versions of a table differ: their keys and some columns. None: by none.
 
-    Rows are the same where their keys and positions are; ``by_values``: and all other columns that
+    Rows are the same where their keys and ``marks`` are; ``by_values``: and all other columns that
     both versions have, as a rebuild may mend them. Files that both versions have aren't read, so
     that it costs what has changed, and not the table.
     """
-    old, new = _differing_rows(older, newer)
-    compared = [name for name in old.columns if name in new.columns]
-    values = F.to_json(F.struct(*map(quoted, compared))) if by_values else F.col(POSITION)
-    chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns)])), POSITION]
+    rows, count = kept(_difference(older, newer, keys, columns, marks, by_values=by_values))
+    if not count:
+        return None
+    gone = rows.select("gone.*").where(F.col("gone").isNotNull())
+    come = rows.select("come.*").where(F.col("come").isNotNull())
+    return TableDifference(gone, come)
+
+
+def _difference(
+    older: Version,
+    newer: Version,
+    keys: Collection[str],
+    columns: set[str],
+    marks: Sequence[str],
+    *,
+    by_values: bool,
+) -> DataFrame:
+    """The rows that only one of two versions has: structs ``gone`` and ``come``, or null."""
+    old, new = differing_rows(older, newer)
+    compared = [name for name in old.columns if name in new.columns] if by_values else marks
+    values = F.to_json(F.struct(*map(quoted, compared)))
+    chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
     gone = old.select(F.struct(*chosen).alias("gone"), values.alias("was"))
     come = new.select(F.struct(*chosen).alias("come"), values.alias("is"))
 
@@ -243,7 +266,7 @@ def _difference(
     return gone.join(come, same, "full_outer").where(other).select("gone", "come")
 
 
-def _differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
+def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
     """The rows of files that the other version hasn't, or has with other rows; of few, all."""
     if older.is_small and newer.is_small:
         return older.rows(), newer.rows()

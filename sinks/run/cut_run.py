@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.lines import Lines, on_one_line
-from sinks.run.cuts import Cuts, Instant
+from sinks.run.cuts import Instant, Instants
 from sinks.run.options import Report
 
 CutGeneration = TypeVar("CutGeneration", bound=BaseModel)
@@ -132,6 +132,11 @@ class CutTarget(ABC, Generic[CutGeneration]):
     def publish(self, generation: CutGeneration) -> None:
         """Let a loaded generation serve, as far as that isn't told by the record alone."""
 
+    def is_timed(self, generation: CutGeneration) -> bool:
+        """Whether it is another one at each cut, though no row of its tables is."""
+        del generation
+        return False
+
     def say(self, text: str) -> None:
         """Tell the user."""
         self.report(Lines(f"{on_one_line(self.name)}: {on_one_line(text)}"))
@@ -140,7 +145,7 @@ class CutTarget(ABC, Generic[CutGeneration]):
 class CutRun(Generic[CutGeneration]):
     """One run of one target; ``once`` is all that there is to call."""
 
-    def __init__(self, cuts: Cuts, target: CutTarget[CutGeneration]) -> None:
+    def __init__(self, cuts: Instants, target: CutTarget[CutGeneration]) -> None:
         self._cuts = cuts
         self._target = target
 
@@ -286,7 +291,9 @@ class CutRun(Generic[CutGeneration]):
         at = self._record.at
         if at is None or at.run == newest.run:
             return
-        if all(at.versions.get(name) == version for name, version in newest.versions.items()):
+        is_timed = any(map(self._target.is_timed, self._record.written))
+        is_same = all(at.versions.get(name) == of for name, of in newest.versions.items())
+        if is_same and not is_timed:
             self._write(at=newest)
             return
         self._write(to=newest)

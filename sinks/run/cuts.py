@@ -67,14 +67,18 @@ class CutReader(Protocol):
         """By which rows a table differs: their keys and some columns. None: by none."""
 
 
-class Cuts(Protocol):
-    """Instants at which tables stand together."""
+class Instants(Protocol):
+    """Cuts at which tables stand together."""
 
     def newest(self, tables: Collection[str]) -> Instant | None:
         """The newest cut at which all of these tables stand."""
 
     def has(self, instant: Instant) -> bool:
         """Whether a cut is still that, and its versions of the tables are kept."""
+
+
+class Cuts(Instants, Protocol):
+    """Instants, and the tables as they were there."""
 
     def shapes(self, instant: Instant) -> "dict[str, TableShape]":
         """The columns of the tables at a cut."""

@@ -39,9 +39,10 @@ class RunOptions:
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs, those of
     ``accepted_doubts`` count as right although nothing has covered all of their rows. Topics that
     a real Debezium wrote are read by ``schema_of`` and ``types_of``. Lakehouse tables that are to
-    be ``rebuilt`` are written as a whole, indexes get a new one in their place; ``rebuilds_all``:
-    so are all lakehouse tables that can be. Of indexes ``replayed`` the documents that were refused
-    are made again. Captured tables of ``accepted_drops`` count as dropped, however many are
+    be ``rebuilt`` are written as a whole, indexes and views get a new one in their place;
+    ``rebuilds_all``: so are all lakehouse tables that can be. Of indexes ``replayed`` the documents
+    that were refused are made again. Captured tables of ``accepted_drops`` count as dropped,
+    however many are
     missing. Tables that are ``paused`` are left as they are.
     """
 

@@ -79,13 +79,19 @@ def log_folder(derived: Derived) -> Path | None:
         return folder / LOG_FOLDER if (folder / LOG_FOLDER).is_dir() else None
 
 
-def stranger_of_view(derived: Derived) -> SinkError | None:
-    """Why a view that has no record can't have its folder: a Delta table is there, on this machine.
+def stranger_of_view(derived: Derived, prefix: str) -> SinkError | None:
+    """Why a view can't have its folder on this machine: there is a Delta table that isn't ours.
 
-    Raises SinkUnreachableError where nobody can look.
+    Raises a sink's error where nobody can look.
     """
-    if log_folder(derived) is None:
+    log = log_folder(derived)
+    if log is None or _run_of(log, application(prefix, derived.name)) != 0:
         return None
+    return stranger_in_views(derived)
+
+
+def stranger_in_views(derived: Derived) -> SinkError:
+    """Tell of a Delta table in a view's folder that isn't ours."""
     return SinkError(
         f"there is a Delta table in the folder of view {derived.name}, which no run of views made",
         where=derived.path,

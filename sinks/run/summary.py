@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -10,8 +10,9 @@ from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
 from cdc.lines import Lines, on_one_line
 from cdc.records.position import Position
 
-SinkName = Literal["lakehouse", "search"]
-"""What there are derived tables in, by the name of its section in the configuration."""
+SinkName = Literal["lakehouse", "views", "search"]
+"""What there are derived tables in, by its name in the configuration; runs are in this order."""
+SINK_NAMES: Final[tuple[SinkName, ...]] = get_args(SinkName)
 
 
 class TableVersion(BaseModel):
@@ -124,9 +125,9 @@ class Standing(NamedTuple):
     """Up to where a derived table has the log, after a run.
 
     It has all of the topics before ``offsets`` (topic → partition → offset), or is ``made_of``
-    derived tables as they were at its ``cut``, which was committed at ``cut_ts_us`` (µs since 1970;
-    0: not known). The last ``run`` that wrote to it is 0 where there is none, and it isn't
-    ``shown`` until somebody can query it.
+    derived tables, or views, as they were at its ``cut``. That was committed at ``cut_ts_us`` (µs
+    since 1970; 0: not known). The last ``run`` that wrote to it is 0 where there is none, and it
+    isn't ``shown`` until somebody can query it.
     """
 
     source: str = ""
@@ -191,7 +192,7 @@ class RunSummary:
             for what in ("events", "inserted", "updated", "deleted")
         )
         run = f"run {self.run} to {self.cut}: " if self.run else ""
-        what = "indexes" if self.sink == "search" else "tables"
+        what = {"search": "indexes", "views": "views"}.get(self.sink, "tables")
         return (
             f"{self.sink}: {run}{len(ended) - len(failed)} of {len(ended)} {what}, {counts} in "
             f"{self.seconds:.1f} s" + (f"; FAILED: {', '.join(failed)}" if failed else "")

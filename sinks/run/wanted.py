@@ -6,13 +6,16 @@ Whoever makes them, waits for them, or tells which of them are missing, wants th
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self
 
+from cdc.errors import ConfigError
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import TableState
 from cdc.settings import SearchSettings, Settings
 from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import LakehouseSettings, TableKind
-from sinks.changes.derived import Derived, derived_tables, without_unfit
-from sinks.run.summary import SinkName
+from cdc.settings.views import VIEWS
+from sinks.changes.derived import Derived, derived_tables, table_path, without_unfit
+from sinks.changes.names import sql_name
+from sinks.run.summary import SINK_NAMES, SinkName
 
 
 class WantedTable(NamedTuple):
@@ -61,15 +64,42 @@ def newest_schemas(schemas: Iterable[TableSchema]) -> dict[str, TableSchema]:
     return {str(each.name): each for each in sorted(schemas, key=lambda each: each.version)}
 
 
+def configured_sinks(settings: Settings) -> tuple[SinkName, ...]:
+    """The sinks that the configuration has, in the order of their runs."""
+    return tuple(sink for sink in SINK_NAMES if getattr(settings, sink))
+
+
 def lakehouse_tables(
-    lakehouse: LakehouseSettings, captured: CapturedTables, begun: Collection[str] = ()
+    settings: Settings, captured: CapturedTables, begun: Collection[str] = ()
 ) -> tuple[dict[str, Derived], list[str]]:
     """The lakehouse's tables, by name, and the names of those that can't be made without a key.
 
-    ``begun`` are those that the last plan had. Raises ConfigError where two have one name.
+    ``begun`` are those that the last plan had. Raises ConfigError where two have one name, or one
+    has a view's.
     """
+    lakehouse = settings.require_lakehouse()
     tables = derived_tables(lakehouse, captured.names)
+    _require_apart(settings, tables.values())
     return without_unfit(tables, lakehouse, captured.keyless, begun)
+
+
+def _require_apart(settings: Settings, tables: Iterable[Derived]) -> None:
+    """Refuse a table whose folder, or whose name in SQL, is a view's."""
+    lakehouse = settings.require_lakehouse().path
+    names = {view.name for view in settings.views}
+    paths = {table_path(lakehouse, TableName(VIEWS, name)): name for name in names}
+    for table in tables:
+        namespace, name = map(sql_name, TableName.parse(table.name))
+        view = paths.get(table.path.rstrip("/"))
+        if view is None and namespace == VIEWS and name in names:
+            view = name
+        if view is not None:
+            raise ConfigError(
+                f"derived table {table.name} and view {view} would have one folder, or one name in"
+                " SQL",
+                where="[[views]]",
+                remedy="give the view another name",
+            )
 
 
 def wanted_in_lakehouse(
@@ -106,9 +136,14 @@ def expected_tables(
     captured: CapturedTables,
     begun: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
-    """Each derived table of a sink, and each joined document, with the captured tables it is of."""
+    """Each derived table of a sink, and each joined document, with the captured tables it is of.
+
+    What a view is made of, only Spark tells from its SELECT, and reports do.
+    """
+    if sink == "views":
+        return {view.name: frozenset() for view in settings.views}
     if sink == "lakehouse":
-        derived, _ = lakehouse_tables(settings.require_lakehouse(), captured, begun)
+        derived, _ = lakehouse_tables(settings, captured, begun)
         return {name: frozenset({table.source}) for name, table in derived.items()}
     search = settings.require_search()
     documents = {each.name: frozenset(each.tables()) for each in search.documents}

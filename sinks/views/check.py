@@ -1,10 +1,18 @@
 """[[views]] and the tables' columns → how each view is kept, before anything runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cdc.errors import MillraceError
+from cdc.errors import ConfigError, MillraceError
+from sinks.log.topics import MillraceTopics
+from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
+from sinks.views.evaluate import Plan, SparkAlgebra
+from sinks.views.operators import NEW, Cut, Table
+from sinks.views.query import ViewQuery
+from sinks.views.run import ViewsRun
+from sinks.views.target import ViewTarget
+from sinks.views.touched import Near, Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +40,76 @@ class ViewReport:
 
 
 def check_views(context: RunContext) -> Sequence[ViewReport]:
-    """Analyse all views against the tables' columns in the newest schemas; starts Spark."""
-    raise NotImplementedError(context)
+    """Analyse all views over the tables at their newest cut; starts Spark."""
+    run = ViewsRun(context, MillraceTopics(context))
+    reports = [_report(run, target) for target in run.in_order()]
+    failed = [ViewReport(name, error=error) for name, error in run.failed.items()]
+    order = [view.name for view in context.settings.views]
+    return sorted([*reports, *failed], key=lambda report: order.index(report.name))
+
+
+def _report(run: ViewsRun, target: ViewTarget) -> ViewReport:
+    name = target.name
+    try:
+        reads = target.tables(None)
+        at = run.sources.newest(reads)
+        if at is None:
+            raise ConfigError(
+                f"no cut of the lakehouse has all of {', '.join(sorted(reads))}",
+                where=target.where,
+                remedy="run `millrace merge all` once; then check again",
+            )
+        query, casts = target.query(at), target.casts(at)
+    except MillraceError as error:
+        return ViewReport(name, error=error)
+    return ViewReport(
+        name,
+        reads=tuple(sorted(reads)),
+        way="whole" if query.reasons else "changes",
+        reasons=query.reasons,
+        keys=tuple(query.described(query.top.row_key or ())),
+        groups=tuple(query.described(query.top.group)),
+        read_whole=() if query.reasons else tuple(_read_whole(target, query, at)),
+        casts=casts,
+        made_definite=query.definite,
+        columns=dict(query.types),
+    )
+
+
+def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[str]:
+    """Which tables are read as a whole when another one, or they themselves, change."""
+    tables = target.empty_tables(at)
+    for changed in sorted(tables):
+        algebra = _Lookups(target.catalyst, tables, lambda _: None)
+        algebra.changing.add(changed)
+        rules = Rules(algebra)
+        groups = rules.groups(query.top)
+        if groups is not None:
+            rules.exactly(query.top, NEW, groups)
+        for name in sorted(algebra.whole):
+            yield f"{name}, when {changed} changes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookups(SparkAlgebra):
+    """The rules without any rows: which tables they read as a whole when others change."""
+
+    changing: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
+
+    def table(self, table: Table, cut: Cut, near: Near[Plan] | None) -> Plan:
+        """Note a table that isn't looked up by any values."""
+        if near is None:
+            self.whole.add(table.name)
+        return self.as_table(table, self.tables[table.name].rows(cut))
+
+    def changed(self, table: Table) -> tuple[Plan | None, Plan | None]:
+        """Something has come, and something is gone, if it is the one."""
+        if table.name not in self.changing:
+            return None, None
+        rows = self.tables[table.name].rows(NEW)
+        return self.as_table(table, rows), self.as_table(table, rows)
+
+    def kept(self, rows: Plan) -> Plan | None:
+        """The rows, as if there were any."""
+        return rows

@@ -26,8 +26,10 @@ _DONE: Final = re.compile(r"(\d{20})\.done\.json")
 class ViewGeneration(BaseModel):
     """A view's Delta table, as one definition has it.
 
-    ``columns`` are those of the tables that the query reads, by table and name: each one's identity
-    and type. ``tables`` are the names of what it reads, which may be views.
+    ``tables`` are the names of what it reads, which may be views. ``columns`` are those of them
+    that it uses, by table and name: each one's identity and type; ``seen`` are all that there were.
+    ``shown`` are its own, by name. By ``keys`` its rows are told apart, by ``groups`` they are
+    computed again. It ``is_timed`` where it asks for the time.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,15 +38,24 @@ class ViewGeneration(BaseModel):
     history: bool = False
     tables: tuple[str, ...] = ()
     columns: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    shown: dict[str, str] = {}
+    keys: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    is_timed: bool = False
 
     def __str__(self) -> str:
         return "table"
 
 
 class ViewRecord(CutRecord[ViewGeneration]):
-    """Where a view is. Its Delta table has the version ``at`` the cut that it stands at."""
+    """Where a view is. Its Delta table has the ``version`` at the cut that it stands at.
+
+    ``step`` is the number of its last commit, or of the one that is under way.
+    """
 
     version: TableVersion | None = None
+    step: int = 0
 
 
 class ViewsAtCut(BaseModel):

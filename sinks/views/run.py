@@ -1,8 +1,22 @@
 """The lakehouse's newest cut → every view, brought there: one bounded run."""
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, get_args
+
+from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.settings.lakehouse import TableKind
+from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
+from sinks.run.cut_run import CutRun
 from sinks.run.options import RunContext
-from sinks.run.summary import RunSummary
+from sinks.run.plans import lakehouse_plans, one_at_a_time
+from sinks.run.summary import RunSummary, Standing, TableResult, TableVersion
+from sinks.views.records import ViewRecords, ViewsAtCut, view_records
+from sinks.views.sources import VIEWS, Sources
+from sinks.views.target import ViewTarget
+
+_NOWHERE: Final = Standing(shown=False)
 
 
 def run_views(context: RunContext, log: MillraceTopics) -> RunSummary:
@@ -11,4 +25,181 @@ def run_views(context: RunContext, log: MillraceTopics) -> RunSummary:
     One that fails fails alone, with the views that read it. Raises MillraceError where none could
     be brought anywhere (the lakehouse can't be reached, another run).
     """
-    raise NotImplementedError(context, log)
+    lakehouse = context.settings.require_lakehouse()
+    started = time.monotonic()
+    with one_at_a_time(lakehouse.path):
+        return ViewsRun(context, log).once(started)
+
+
+class ViewsRun:
+    """One run of all views."""
+
+    def __init__(self, context: RunContext, log: MillraceTopics) -> None:
+        settings = context.settings
+        lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
+        self._context = context
+        self._plans = lakehouse_plans(lakehouse.path, context.session)
+        self._records: ViewRecords = view_records(lakehouse.path, context.session)
+        self._last = self._plans.last()
+        self._state = log.state(self._last)
+        cuts = LakehouseCuts(
+            lakehouse, prefix, self._state, log.state, context.session, get_args(TableKind)
+        )
+        names = [view.name for view in settings.views]
+        self.sources = Sources(cuts, self._records, lakehouse, prefix, names)
+        self._results: list[TableResult] = []
+        self._standing: dict[str, Standing] = {}
+        self.failed: dict[str, MillraceError] = {}
+
+    def once(self, started: float) -> RunSummary:
+        """Bring all of them as far as they can be brought."""
+        if unknown := sorted(self._context.options.rebuilt - self._names()):
+            raise ConfigError(
+                f"there is no view {', '.join(unknown)}",
+                where="millrace rebuild view",
+                remedy="[[views]] has all of them",
+            )
+        for target in self.in_order():
+            if (error := self._context.options.paused.get(target.name)) is None:
+                self._bring(target)
+            else:
+                self._fail(target.name, error, target.standing(), is_new=False)
+        seconds = time.monotonic() - started
+        self._record(seconds)
+        progress, last = self._state.progress, self._last
+        is_named = last is not None and bool(self._results)
+        return RunSummary(
+            "views",
+            last.run if last is not None and is_named else 0,
+            last.where if last is not None and is_named else "",
+            seconds,
+            self._results,
+            standing=self._standing,
+            reached=progress.cut,
+            reached_ts_us=progress.cut_ts_us,
+            last_run=self._last.run if self._last is not None else 0,
+            log=progress.log,
+        )
+
+    def _names(self) -> set[str]:
+        return {view.name for view in self._context.settings.views}
+
+    def _targets(self) -> Iterator[ViewTarget]:
+        for view in self._context.settings.views:
+            try:
+                yield ViewTarget(self._context, self.sources, self._records, view)
+            except MillraceError as error:
+                self._fail(view.name, error)
+
+    def in_order(self) -> Iterator[ViewTarget]:
+        """Views after those that they read; those in a circle fail."""
+        reads: dict[str, set[str]] = {}
+        targets: dict[str, ViewTarget] = {}
+        for target in self._targets():
+            try:
+                reads[target.name] = {
+                    name.removeprefix(VIEWS)
+                    for name in target.tables(None)
+                    if name.startswith(VIEWS)
+                }
+                targets[target.name] = target
+            except (BusyError, SinkUnreachableError):
+                raise
+            except MillraceError as error:
+                self._fail(target.name, error)
+        done: set[str] = {*self.failed}
+        while targets:
+            ready = [name for name in targets if reads[name] <= done]
+            if not ready:
+                for name, target in targets.items():
+                    self._fail(name, _circle(target, targets, reads))
+                return
+            for name in ready:
+                yield targets.pop(name)
+                done.add(name)
+
+    def _bring(self, target: ViewTarget) -> None:
+        name = target.name
+        try:
+            rebuilt = name in self._context.options.rebuilt
+            changed = CutRun(self.sources, target).once(rebuilt=rebuilt)
+        except (BusyError, SinkUnreachableError):
+            raise
+        except MillraceError as error:
+            self._fail(name, error, target.standing())
+            return
+        at, version = target.record.at, target.record.version
+        if at is not None and version is not None:
+            self.sources.bring(at.run, name, self._as_compacted(name, version))
+        self._standing[name] = target.standing()
+        if changed:
+            self._results.append(target.result())
+            self._context.report(str(self._results[-1]))
+
+    def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:
+        """The version, or the one that compaction has left since."""
+        _, compacted = self._plans.compacted().tables.get(f"{VIEWS}{name}", (0, version))
+        is_same = compacted.id == version.id
+        return max(version, compacted, key=lambda of: of.version) if is_same else version
+
+    def _fail(
+        self,
+        name: str,
+        error: MillraceError,
+        standing: Standing = _NOWHERE,
+        *,
+        is_new: bool = True,
+    ) -> None:
+        self.failed[name] = error
+        self._results.append(TableResult(name, error=error))
+        self._standing[name] = standing._replace(error=str(error))
+        if is_new:
+            self._context.report(str(self._results[-1]))
+
+    def _record(self, seconds: float) -> None:
+        """Record at which versions the views stand at the cuts that they were brought to."""
+        results = {result.name: result for result in self._results if result.error is None}
+        runs = {*self.sources.brought}
+        if self.failed and self._last is not None:
+            runs.add(self._last.run)
+        for run in sorted(runs):
+            versions = self.sources.brought.get(run, {})
+            before = self._records.at_cut(run)
+            there = before.versions if before is not None else {}
+            own = {name.removeprefix(VIEWS): version for name, version in versions.items()}
+            is_same = before is not None and there | own == there
+            if is_same and not results and not self.failed:
+                continue
+            self._records.finish(
+                ViewsAtCut(
+                    run=run,
+                    ts_ms=int(time.time() * 1_000),
+                    seconds=seconds,
+                    versions=there | own,
+                    failed={
+                        name.removeprefix(VIEWS): str(error) for name, error in self.failed.items()
+                    },
+                    tables={
+                        name.removeprefix(VIEWS): result.counts()
+                        for name, result in results.items()
+                    },
+                )
+            )
+
+
+def _circle(
+    target: ViewTarget, targets: Mapping[str, ViewTarget], reads: Mapping[str, set[str]]
+) -> ConfigError:
+    path: list[str] = [target.name]
+    while (following := _next(path[-1], targets, reads)) not in path:
+        path.append(following)
+    circle: Sequence[str] = [*path[path.index(following) :], following]
+    return ConfigError(
+        f"views read each other in a circle: {' → '.join(circle)}",
+        where=target.where,
+        remedy="have one of them read tables",
+    )
+
+
+def _next(name: str, targets: Mapping[str, ViewTarget], reads: Mapping[str, set[str]]) -> str:
+    return min(reads[name] & targets.keys())

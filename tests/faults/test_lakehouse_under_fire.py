@@ -21,7 +21,8 @@ from psycopg.conninfo import make_conninfo
 from cdc.errors import ExitCode
 from sinks.changes.derived import Derived, derived_tables
 from sinks.changes.names import END, POSITION
-from sinks.delta.cuts import Cut, cuts, query
+from sinks.delta.cuts import Cut, cuts
+from sinks.delta.query import query
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.pipeline import RunningPipeline

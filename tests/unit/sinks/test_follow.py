@@ -1,7 +1,7 @@
 """Runs that go well, fail, or find nothing → when the next one begins, and of what."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -34,6 +34,7 @@ class Followed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *turns: Any, pause_s: float = 0.0) -> None:
         self.events: list[Any] = []
+        self.held: list[dict[str, list[str]]] = []
         self.lines: list[str] = []
         self._turns = list(turns)
         self._stop = threading.Event()
@@ -41,14 +42,15 @@ class Followed:
         monkeypatch.setattr(follow, "_pause_s", lambda _: pause_s)
 
     def turns(
-        self, report: Any, paused: PausedTables, _next_in_s: float
+        self, report: Any, paused: Mapping[str, PausedTables], _next_in_s: float
     ) -> Iterator[tuple[str, Any]]:
         report("the same every time")
-        self.events.append(sorted(paused))
+        self.held.append({sink: sorted(tables) for sink, tables in paused.items()})
+        self.events.append(sorted(name for tables in paused.values() for name in tables))
         turn = self._turns.pop(0)
         if not self._turns:
             self._stop.set()
-        yield "lakehouse", turn
+        yield from turn.items() if isinstance(turn, dict) else [("lakehouse", turn)]
 
     def wait(self, _stop: threading.Event, seconds: float, _interval_s: float) -> None:
         assert 0 < seconds <= follow.IDLE_MAX_S
@@ -84,6 +86,18 @@ def test_a_table_that_fails_is_held_for_a_while_and_no_other(
         "waits",
     ]
     assert followed.lines == ["the same every time", BROKEN.line()]
+
+
+def test_a_name_that_fails_in_one_sink_is_held_in_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = RunSummary("views", 2, "0/2", 0.1, [TableResult("public.good", error=ERROR)])
+    turns: list[dict[str, Any]] = [{"lakehouse": APPLIED, "views": failed}]
+    turns.append({"lakehouse": NOTHING, "views": failed})
+    followed = Followed(monkeypatch, *turns, pause_s=5.0)
+    followed.run()
+    assert followed.held == [{}, {"lakehouse": [], "views": ["public.good"]}]
+    assert followed.lines == ["the same every time", APPLIED.line(), failed.line()]
 
 
 def test_what_fails_as_a_whole_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from cdc.errors import ConfigError, SinkError
 from sinks.changes.derived import derived_tables
-from sinks.delta.cuts import Cut, cut_at, cuts, query
+from sinks.delta.cuts import Cut, cut_at, cuts
+from sinks.delta.query import query
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse

@@ -13,7 +13,8 @@ from cdc.errors import ExitCode
 from cdc.records.schema import Column
 from sinks.changes.derived import derived_tables
 from sinks.changes.names import POSITION
-from sinks.delta.cuts import cuts, query
+from sinks.delta.cuts import cuts
+from sinks.delta.query import query
 from sinks.delta.table import DerivedDeltaTable
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans

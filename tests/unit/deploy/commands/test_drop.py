@@ -15,6 +15,7 @@ from cdc.errors import (
 )
 from cdc.settings import Settings
 from deploy.commands import drop
+from sinks.views.records import ViewRecord, view_records
 from tests.unit.cdc.capture.test_start import SLOT
 
 SETTINGS = Settings.model_validate({
@@ -88,3 +89,23 @@ def test_a_folder_counts_as_gone_once_it_is_gone(
     monkeypatch.setattr(shutil, "rmtree", Mock(side_effect=FileNotFoundError(2, "No such file")))
     errors = drop._remove([item], [])
     assert len(errors) == (0 if is_gone else 1)
+
+
+def test_views_go_with_the_tables_and_what_else_is_in_their_folder_stays(tmp_path: Path) -> None:
+    lakehouse = {"lakehouse": {"path": str(tmp_path)}}
+    settings = Settings.model_validate(
+        {"source": {}, "capture": {"topic.prefix": "p"}, "kafka": {"bootstrap.servers": "n:1"}}
+        | lakehouse
+    )
+    for name in ("totals", "somebody_elses"):
+        (tmp_path / "views" / name).mkdir(parents=True)
+    view_records(str(tmp_path), pytest.fail).write("totals", ViewRecord())
+    listed = drop._lakehouse(settings)
+    totals, records = tmp_path / "views" / "totals", tmp_path / "_millrace"
+    assert [item.what for item in listed] == [
+        f"lakehouse folder {totals}",
+        f"lakehouse folder {records}",
+    ]
+    assert drop._remove(listed, []) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["views"]
+    assert [path.name for path in (tmp_path / "views").iterdir()] == ["somebody_elses"]

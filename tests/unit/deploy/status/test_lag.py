@@ -114,6 +114,26 @@ def test_joined_documents_lack_what_the_lakehouse_has_since_their_cut_or_lacks_i
     assert SinkLags(_reports(), {}).of(made_of).seconds is None
 
 
+def test_a_view_of_views_lacks_what_any_table_below_it_has_or_lacks() -> None:
+    def view(name: str, cut: int, *made_of: str) -> TableReport:
+        update = {"offsets": {}, "made_of": made_of, "source": ""}
+        return _table(name, cut=cut, sink="views").model_copy(update=update)
+
+    below, top = view("below", 5, "t"), view("top", 5, "views.below")
+    assert SinkLags(_reports(_table(cut=5), below, top), {}).of(top).seconds == 0.0
+    assert SinkLags(_reports(_table(cut=8), below, top), {}).of(top).seconds == 3.0
+    ahead = _reports(_table(cut=5), view("below", 7, "t"), top)
+    assert SinkLags(ahead, {}).of(top).seconds == 2.0
+    lacking = {(TOPIC, 0): LastRecord(10, 9 * S)}
+    assert SinkLags(_reports(_table(cut=5), below, top), lacking).of(top).seconds == 4.0
+    unknown = SinkLags(_reports(below, top), {}).of(top).unknown
+    assert unknown == "no run has reported what top is made of"
+    round_about = _reports(_table(), view("below", 5, "t", "views.top"), top)
+    assert SinkLags(round_about, {}).of(top).seconds == 0.0
+    constant = view("constant", 5)
+    assert SinkLags(_reports(constant), {}).of(constant).seconds == 0.0
+
+
 def test_joined_documents_behind_a_cut_of_which_nobody_knows_the_time_lack_something() -> None:
     """A report that is made again after it was lost doesn't have the time."""
     made_of = _table("doc", sink="search").model_copy(update={"offsets": {}, "made_of": ("t",)})

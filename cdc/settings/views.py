@@ -1,0 +1,63 @@
+"""[[views]] → which views there are, and the SQL text of each."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from cdc.errors import ConfigError
+from cdc.settings.kinds import Section
+
+VIEWS: Final = "views"
+"""The views' folder in the lakehouse, and their schema in SQL."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
+
+
+def _view_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"{text!r} can't be a view's: up to 128 of a-z, 0-9 and _, the first one a letter"
+        )
+    return text
+
+
+class View(Section):
+    """A SELECT in Spark SQL over derived tables and other views, kept in ``views/<name>``.
+
+    Its text is the ``query``, or in a ``file``. With a ``history`` the versions of its rows stay.
+    """
+
+    name: Annotated[str, AfterValidator(_view_name)]
+    query: str | None = Field(None, pattern=r"\S")
+    file: Path | None = None
+    history: bool = False
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if (self.query is None) == (self.file is None):
+            raise ValueError(f"{self.name}: either query or file, one of them")
+        return self
+
+    @property
+    def where(self) -> str:
+        """Where the user has written it, for messages."""
+        return f"[[views]] {self.name}"
+
+    def sql(self) -> str:
+        """Its SELECT; raises ConfigError where its file can't be read, or has nothing in it."""
+        if self.file is None:
+            return self.query or ""
+        remedy = "let the user of merges read it; a relative path begins in the current directory"
+        try:
+            text = self.file.read_text(encoding="utf-8")
+        except OSError as error:
+            what = f"its file {self.file} can't be read: {error.strerror}"
+            raise ConfigError(what, where=self.where, remedy=remedy) from None
+        except UnicodeDecodeError:
+            what = f"its file {self.file} isn't UTF-8"
+            raise ConfigError(what, where=self.where, remedy="save it as such") from None
+        if not text.strip():
+            what = f"its file {self.file} is empty"
+            raise ConfigError(what, where=self.where, remedy="write a SELECT into it")
+        return text

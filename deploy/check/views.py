@@ -1,0 +1,57 @@
+"""[[views]] → whether each has its SELECT, and a folder of its own; Spark is asked of no more."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cdc.errors import MillraceError
+from cdc.settings import Settings
+from deploy.check.result import Area, CheckResult
+from deploy.check.scene import Scene
+from deploy.check.standing import DELTA, no_session
+from sinks.changes.derived import derived_view, local_path
+from sinks.run.owner import stranger_of_view
+from sinks.views.records import view_records
+
+_QUERIES: Final = "queries"
+
+
+def check_views(scene: Scene) -> Iterator[CheckResult]:
+    """All of the views that takes no Spark."""
+    part, settings = Area("views"), scene.settings
+    if not settings.views:
+        return
+    found = (
+        f"{len(settings.views)} views have a SELECT; `millrace views check` says how each is kept"
+    )
+    yield from part.of_errors(_QUERIES, _without_query(settings), found)
+    location = settings.require_lakehouse().path
+    if local_path(location) is None:
+        why, remedy = f"because only Spark reaches {location}", "run `millrace merge views` once"
+        yield part.unknown(DELTA, why, remedy)
+        return
+    found = "each folder is the view's own, or isn't there yet"
+    yield from part.of_errors(DELTA, _strangers(settings), found)
+
+
+def _without_query(settings: Settings) -> Iterator[MillraceError]:
+    for view in settings.views:
+        try:
+            view.sql()
+        except MillraceError as error:
+            yield error
+
+
+def _strangers(settings: Settings) -> Iterator[MillraceError]:
+    """What stands where a view is to be and isn't one, and records that can't be read."""
+    lakehouse = settings.require_lakehouse()
+    records = view_records(lakehouse.path, no_session)
+    for view in settings.views:
+        try:
+            records.view(view.name)
+            derived = derived_view(lakehouse, view.name)
+            stranger = stranger_of_view(derived, settings.capture.topic_prefix)
+        except MillraceError as error:
+            yield error
+        else:
+            if stranger is not None:
+                yield stranger

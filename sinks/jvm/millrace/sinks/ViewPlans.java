@@ -1,0 +1,410 @@
+package millrace.sinks;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.AliasIdentifier;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.CurrentDate;
+import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
+import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
+import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions;
+import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
+import org.apache.spark.sql.catalyst.optimizer.ReplaceDistinctWithAggregate;
+import org.apache.spark.sql.catalyst.optimizer.ReplaceExceptWithAntiJoin;
+import org.apache.spark.sql.catalyst.optimizer.ReplaceIntersectWithSemiJoin;
+import org.apache.spark.sql.catalyst.optimizer.RewriteCorrelatedScalarSubquery;
+import org.apache.spark.sql.catalyst.optimizer.RewriteLateralSubquery;
+import org.apache.spark.sql.catalyst.optimizer.RewritePredicateSubquery;
+import org.apache.spark.sql.catalyst.parser.ParseException;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
+import org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.NumericType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.PartialFunction;
+import scala.Tuple3;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractPartialFunction;
+
+/**
+ * A view's query as Spark's analysed plan, and the steps on it that take Spark's own classes.
+ *
+ * <p>The tables that it reads are leaves without rows, which have the table's name in the metadata
+ * of their columns. Each occurrence has columns of its own, as Spark's analysis numbers them.
+ */
+public final class ViewPlans {
+  private static final String TABLE = "millrace.table";
+  private static final int ROUNDS_MAX = 20;
+  private static final long DAY_US = 86_400_000_000L;
+
+  private ViewPlans() {}
+
+  /** A query → its plan as it is written. */
+  public static LogicalPlan parsed(SparkSession session, String sql) throws ParseException {
+    return session.sessionState().sqlParser().parsePlan(sql);
+  }
+
+  /** The names of tables that a query has, as it writes them, in lower case. */
+  public static List<String> relations(LogicalPlan parsed) {
+    Set<String> names = new LinkedHashSet<>();
+    withTables(parsed, Set.of(), name -> names.add(name) ? null : null);
+    return new ArrayList<>(names);
+  }
+
+  /**
+   * A parsed query → its analysed plan, in which subqueries are joins, and set operations joins and
+   * groups.
+   *
+   * @param names the tables' names as they may be written, in lower case, and which table each is
+   * @param schemas the columns of each table, as JSON
+   */
+  public static LogicalPlan analysed(
+      SparkSession session,
+      LogicalPlan parsed,
+      Map<String, String> names,
+      Map<String, String> schemas) {
+    Map<String, LogicalPlan> leaves = new HashMap<>();
+    names.forEach(
+        (name, table) -> {
+          if (schemas.containsKey(table)) {
+            leaves.put(name, named(name, leaf(table, schemas.get(table))));
+          }
+        });
+    LogicalPlan plan = withTables(parsed, Set.of(), leaves::get);
+    plan =
+        session
+            .sessionState()
+            .analyzer()
+            .executeAndCheck(plan, new QueryPlanningTracker(Option.empty()));
+    plan = EliminateSubqueryAliases.apply(new InlineCTE(true, false).apply(plan));
+    for (int round = 0; round < ROUNDS_MAX; round++) {
+      LogicalPlan next = EliminateSubqueryAliases.apply(rewritten(plan));
+      if (next.fastEquals(plan)) {
+        break;
+      }
+      plan = next;
+    }
+    return PullOutGroupingExpressions.apply(plan);
+  }
+
+  private static LogicalPlan rewritten(LogicalPlan plan) {
+    LogicalPlan next = RewritePredicateSubquery.apply(pulledUp(plan));
+    next = RewriteCorrelatedScalarSubquery.apply(next);
+    next = RewriteLateralSubquery.apply(next);
+    next = ReplaceIntersectWithSemiJoin.apply(next);
+    next = ReplaceExceptWithAntiJoin.apply(next);
+    return ReplaceDistinctWithAggregate.apply(next);
+  }
+
+  /**
+   * A plan whose subqueries, and theirs, have the conditions with what is outside of them pulled up:
+   * the rewriting goes down into subqueries, and would lose those of the inner ones.
+   */
+  private static LogicalPlan pulledUp(LogicalPlan plan) {
+    return PullupCorrelatedPredicates.apply(plan)
+        .transformAllExpressions(
+            partial(
+                each ->
+                    each instanceof SubqueryExpression query
+                        ? query.withNewPlan(pulledUp(query.plan()))
+                        : null));
+  }
+
+  /** A plan with leaves in the place of tables' names, but for those that WITH has in scope. */
+  private static LogicalPlan withTables(
+      LogicalPlan plan, Set<String> scope, Function<String, LogicalPlan> leaves) {
+    if (plan instanceof UnresolvedWith with) {
+      return withTables(with, scope, leaves);
+    }
+    String name = name(plan);
+    LogicalPlan leaf = name == null || scope.contains(name) ? null : leaves.apply(name);
+    if (leaf != null) {
+      return leaf;
+    }
+    LogicalPlan below =
+        plan.mapChildren(child -> withTables(child, scope, leaves));
+    return below.transformExpressions(
+            partial(
+                node ->
+                    node instanceof SubqueryExpression query
+                        ? (Expression)
+                            query.withNewPlan(
+                                withTables(query.plan(), scope, leaves))
+                        : null));
+  }
+
+  private static LogicalPlan withTables(
+      UnresolvedWith with, Set<String> scope, Function<String, LogicalPlan> leaves) {
+    Set<String> inner = new HashSet<>(scope);
+    List<Tuple3<String, SubqueryAlias, Option<Object>>> relations = new ArrayList<>();
+    for (Tuple3<String, SubqueryAlias, Option<Object>> each :
+        CollectionConverters.asJava(with.cteRelations())) {
+      if (with.allowRecursion()) {
+        inner.add(each._1().toLowerCase(Locale.ROOT));
+      }
+      SubqueryAlias changed = (SubqueryAlias) withTables(each._2(), Set.copyOf(inner), leaves);
+      relations.add(new Tuple3<>(each._1(), changed, each._3()));
+      inner.add(each._1().toLowerCase(Locale.ROOT));
+    }
+    Seq<Tuple3<String, SubqueryAlias, Option<Object>>> all =
+        CollectionConverters.asScala(relations).toSeq();
+    LogicalPlan child = withTables(with.child(), inner, leaves);
+    return new UnresolvedWith(child, all, with.allowRecursion());
+  }
+
+  /** The name of a table as it is written; of {@code changes(t)} that of the table of events. */
+  private static String name(LogicalPlan node) {
+    if (node instanceof UnresolvedRelation relation) {
+      return dotted(relation.multipartIdentifier());
+    }
+    boolean isChanges =
+        node instanceof UnresolvedTableValuedFunction call
+            && dotted(call.name()).equals("changes")
+            && call.functionArgs().size() == 1
+            && call.functionArgs().head() instanceof UnresolvedAttribute;
+    if (!isChanges) {
+      return null;
+    }
+    Expression table = ((UnresolvedTableValuedFunction) node).functionArgs().head();
+    return "changes(" + dotted(((UnresolvedAttribute) table).nameParts()) + ")";
+  }
+
+  private static String dotted(Seq<String> parts) {
+    return String.join(".", CollectionConverters.asJava(parts)).toLowerCase(Locale.ROOT);
+  }
+
+  private static LogicalPlan leaf(String table, String schema) {
+    Metadata metadata = new MetadataBuilder().putString(TABLE, table).build();
+    List<Attribute> columns = new ArrayList<>();
+    for (StructField field : ((StructType) StructType.fromJson(schema)).fields()) {
+      columns.add(
+          new AttributeReference(
+              field.name(),
+              field.dataType(),
+              field.nullable(),
+              metadata,
+              NamedExpression.newExprId(),
+              sequence(List.of())));
+    }
+    return new LocalRelation(sequence(columns), sequence(List.of()), false, Option.empty());
+  }
+
+  private static LogicalPlan named(String name, LogicalPlan leaf) {
+    String written = name.startsWith("changes(") ? name.substring(8, name.length() - 1) : name;
+    List<String> parts = List.of(written.split("\\."));
+    List<String> qualifier = parts.subList(0, parts.size() - 1);
+    return new SubqueryAlias(
+        new AliasIdentifier(parts.get(parts.size() - 1), sequence(qualifier)), leaf);
+  }
+
+  /** The name of the table that a plan stands for; null: it is something else. */
+  public static String table(LogicalPlan plan) {
+    if (!(plan instanceof LocalRelation leaf) || leaf.output().isEmpty()) {
+      return null;
+    }
+    Metadata metadata = leaf.output().head().metadata();
+    return metadata.contains(TABLE) ? metadata.getString(TABLE) : null;
+  }
+
+  /** The names of the tables in subqueries that are expressions still. */
+  public static List<String> inSubqueries(LogicalPlan plan) {
+    Set<String> tables = new LinkedHashSet<>();
+    plan.transformDownWithSubqueries(
+        partial(
+            node -> {
+              if (table(node) != null) {
+                tables.add(table(node));
+              }
+              return null;
+            }));
+    return new ArrayList<>(tables);
+  }
+
+  /** The columns of tables in subqueries that are expressions: table and column, by a tab. */
+  public static List<String> innerColumns(LogicalPlan plan) {
+    Set<String> columns = new LinkedHashSet<>();
+    plan.foreach(
+        node -> {
+          CollectionConverters.asJava(node.subqueries()).forEach(each -> columnsOf(each, columns));
+          return null;
+        });
+    return new ArrayList<>(columns);
+  }
+
+  private static void columnsOf(LogicalPlan plan, Set<String> columns) {
+    plan.transformDownWithSubqueries(
+        partial(
+            node -> {
+              if (table(node) != null) {
+                CollectionConverters.asJava(node.output())
+                    .forEach(each -> columns.add(table(node) + "\t" + each.name()));
+              }
+              return null;
+            }));
+  }
+
+  /** Whether a statement does something else than to ask. */
+  public static boolean isCommand(LogicalPlan parsed) {
+    return parsed instanceof Command || parsed instanceof ParsedStatement;
+  }
+
+  /** The plan with the rows of tables in the place of their leaves, in subqueries, too. */
+  public static LogicalPlan filled(LogicalPlan plan, Map<String, LogicalPlan> tables) {
+    return plan.transformDownWithSubqueries(
+        partial(
+            node -> {
+              LogicalPlan rows = table(node) == null ? null : tables.get(table(node));
+              return rows == null ? null : under(node, rows);
+            }));
+  }
+
+  /** Rows under the numbers of a leaf's columns. */
+  private static LogicalPlan under(LogicalPlan leaf, LogicalPlan rows) {
+    Map<String, Attribute> there = new HashMap<>();
+    CollectionConverters.asJava(rows.output()).forEach(each -> there.put(each.name(), each));
+    List<NamedExpression> columns = new ArrayList<>();
+    for (Attribute each : CollectionConverters.asJava(leaf.output())) {
+      columns.add(
+          new Alias(
+              there.get(each.name()),
+              each.name(),
+              each.exprId(),
+              sequence(List.of()),
+              Option.empty(),
+              sequence(List.of())));
+    }
+    return new Project(sequence(columns), rows);
+  }
+
+  /** The plan as of an instant (µs since 1970), where it asks for the time. */
+  public static LogicalPlan at(LogicalPlan plan, long micros) {
+    return plan.transformAllExpressionsWithSubqueries(partial(node -> time(node, micros)));
+  }
+
+  private static Expression time(Expression node, long micros) {
+    if (node instanceof CurrentDate) {
+      int day = (int) Math.floorDiv(micros, DAY_US);
+      return Literal.create(day, DataTypes.DateType);
+    }
+    if (node instanceof LocalTimestamp) {
+      return Literal.create(micros, DataTypes.TimestampNTZType);
+    }
+    return node instanceof CurrentTimestampLike
+        ? Literal.create(micros, DataTypes.TimestampType)
+        : null;
+  }
+
+  /** Whether a plan asks for the time. */
+  public static boolean asksForTime(LogicalPlan plan) {
+    boolean[] asks = {false};
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              asks[0] |= time(node, 0) != null;
+              return null;
+            }));
+    return asks[0];
+  }
+
+  /** Whether an expression of a plan's own node has a query of its own. */
+  public static boolean hasSubquery(LogicalPlan plan) {
+    return !plan.subqueries().isEmpty();
+  }
+
+  /**
+   * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
+   * whose class has one of the names: for each its class, its text, and its line and column in the
+   * query (0: not known), separated by tabs.
+   */
+  public static List<String> expressions(LogicalPlan plan, List<String> names) {
+    Set<String> shown = new LinkedHashSet<>();
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              String name = node.getClass().getSimpleName();
+              boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
+              if (open || names.contains(name)) {
+                shown.add(String.join("\t", name, node.sql(), place(node)));
+              }
+              return null;
+            }));
+    return new ArrayList<>(shown);
+  }
+
+  /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */
+  public static List<String> casts(LogicalPlan plan) {
+    Set<String> shown = new LinkedHashSet<>();
+    plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              if (node instanceof Cast cast
+                  && cast.child().dataType() instanceof StringType
+                  && cast.dataType() instanceof NumericType
+                  && cast.getTagValue(Cast.USER_SPECIFIED_CAST()).isEmpty()
+                  && !cast.child().foldable()) {
+                shown.add(String.join("\t", "Cast", cast.sql(), place(node)));
+              }
+              return null;
+            }));
+    return new ArrayList<>(shown);
+  }
+
+  private static String place(Expression node) {
+    Option<Object> line = node.origin().line();
+    Option<Object> column = node.origin().startPosition();
+    return (line.isDefined() ? line.get() : 0) + "\t" + (column.isDefined() ? column.get() : 0);
+  }
+
+  private static <T> Seq<T> sequence(List<? extends T> list) {
+    return CollectionConverters.<T>asScala(new ArrayList<T>(list)).toSeq();
+  }
+
+  /** A function that is defined where it doesn't return null. */
+  private static <T> PartialFunction<T, T> partial(Function<T, T> function) {
+    return new AbstractPartialFunction<>() {
+      @Override
+      public boolean isDefinedAt(T node) {
+        return function.apply(node) != null;
+      }
+
+      @Override
+      public <A extends T, B> B applyOrElse(A node, scala.Function1<A, B> otherwise) {
+        @SuppressWarnings("unchecked")
+        B made = (B) function.apply(node);
+        return made == null ? otherwise.apply(node) : made;
+      }
+    };
+  }
+}

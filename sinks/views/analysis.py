@@ -1,0 +1,154 @@
+"""A view's SQL and the columns of what it reads → its query; or what is wrong, and where."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from cdc.errors import ConfigError
+from sinks.run.cuts import Instant
+from sinks.spark.errors import spark_ended, spark_error
+from sinks.spark.session import first_line
+from sinks.views.catalyst import Catalyst
+from sinks.views.query import ViewQuery
+from sinks.views.reading import QueryReader
+from sinks.views.sources import Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sinks.delta.version import Version
+
+SESSION: Final = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.crossJoin.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+}
+"""What an answer depends on: pinned, whatever [spark] says."""
+_OPEN: Final = {
+    "First": "min_by(x, key), or an aggregate such as min(x)",
+    "Last": "max_by(x, key), or an aggregate such as max(x)",
+    "AnyValue": "min(x)",
+    "Mode": "a subquery that counts, and row_number() that chooses",
+    "PivotFirst": "PIVOT with an aggregate such as min(x) for one value per group",
+    "CollectList": "array_sort(collect_list(x))",
+    "CollectSet": "array_sort(collect_set(x))",
+    "ListAgg": "listagg(x, ',') WITHIN GROUP (ORDER BY x)",
+    "ApproximatePercentile": "percentile(x, 0.5)",
+}
+"""Functions with several right answers, and what has one."""
+_SORTED: Final = ("array_sort(", "sort_array(")
+
+
+def pinned(spark: "SparkSession") -> "SparkSession":
+    """A session of its own in which a query has one answer."""
+    own = spark.newSession()
+    for name, value in SESSION.items():
+        own.conf.set(name, value)
+    return own
+
+
+class Analysis:
+    """The analysis of one view's SQL in a session. ``where`` is its place in the configuration."""
+
+    def __init__(self, spark: "SparkSession", sources: Sources, where: str) -> None:
+        self.catalyst = Catalyst(spark)
+        self._sources = sources
+        self._where = where
+
+    def parsed(self, sql: str) -> Any:
+        """The query as it is written; raises ConfigError."""
+        with self.explained():
+            plan = self.catalyst.views.parsed(self.catalyst.session, sql)
+        if self.catalyst.views.isCommand(plan):
+            raise ConfigError("a view is a SELECT", where=self._where, remedy="SELECT … FROM …")
+        return plan
+
+    def tables(self, parsed: Any) -> frozenset[str]:
+        """The names of what a query reads; what isn't known is left to Spark's own words."""
+        names = self._sources.names()
+        written = self.catalyst.views.relations(parsed)
+        return frozenset(names[name] for name in written if name in names)
+
+    def query(self, parsed: Any, versions: "Mapping[str, Version]", at: Instant) -> ViewQuery:
+        """The query over tables as they are; raises ConfigError."""
+        sources = self._sources
+        plan = self._analysed(parsed, versions)
+        self._require_one_answer(plan)
+        keys = {
+            name: {
+                column: self.catalyst.type_of(version.columns()[column].dataType.json())
+                for column in sources.key(name, at)
+            }
+            for name, version in versions.items()
+        }
+        with self.explained():
+            return QueryReader(self.catalyst, keys).read(plan)
+
+    def _analysed(self, parsed: Any, versions: "Mapping[str, Version]") -> Any:
+        sources, views = self._sources, self.catalyst.views
+        schemas = {name: sources.schema(version, name) for name, version in versions.items()}
+        with self.explained():
+            return views.analysed(self.catalyst.session, parsed, sources.names(), schemas)
+
+    def casts(self, parsed: Any, versions: "Mapping[str, Version]") -> tuple[str, ...]:
+        """Texts that the query takes for numbers, without saying so, with their places."""
+        plan = self._analysed(parsed, versions)
+        found = (str(text).split("\t") for text in self.catalyst.views.casts(plan))
+        return tuple(f"{sql}{_place(line, column)}" for _, sql, line, column in found)
+
+    def _require_one_answer(self, plan: Any) -> None:
+        for text in self.catalyst.views.expressions(plan, list(_OPEN)):
+            kind, sql, line, column = str(text).split("\t")
+            if kind in {"CollectList", "CollectSet"} and self._is_sorted(plan, sql):
+                continue
+            if kind == "ListAgg" and "WITHIN GROUP" in sql.upper():
+                continue
+            place = _place(line, column)
+            raise ConfigError(
+                f"{sql} has several right answers",
+                where=f"{self._where}{place}",
+                remedy=f"write {_OPEN[kind]}"
+                if kind in _OPEN
+                else "a view may ask for nothing that is another thing each time",
+            )
+
+    @staticmethod
+    def _is_sorted(plan: Any, sql: str) -> bool:
+        text = str(plan.toString())
+        return any(f"{sort}{sql.lower()[:12]}" in text.lower() for sort in _SORTED)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what Spark raises into an error with a remedy."""
+        try:
+            yield
+        except (AnalysisException, ParseException) as error:
+            raise ConfigError(
+                f"Spark doesn't understand the query: {first_line(error)}",
+                where=self._where,
+                remedy="it is Spark SQL over captured tables, their histories, changes(table), and"
+                " other views; `millrace views check` shows what each view reads",
+            ) from None
+        except ConfigError as error:
+            raise ConfigError(
+                error.what, where=error.where or self._where, remedy=error.remedy
+            ) from None
+        except (PySparkException, Py4JError) as error:
+            if spark_ended(error):
+                raise  # for all
+            raise spark_error(
+                "the view can't be evaluated",
+                error,
+                where=self._where,
+                remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
+                " make null of it",
+            ) from None
+
+
+def _place(line: str, column: str) -> str:
+    """A place in the SQL, for people."""
+    return f", line {line}, column {int(column) + 1}" if int(line) else ""

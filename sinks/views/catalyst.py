@@ -1,0 +1,235 @@
+"""Nodes and expressions of Spark's plans, made and read from Python.
+
+PySpark's own calls go by names of columns, which a query may have twice. Here columns go by the
+numbers that Spark gives each of them (expression ids), and stay what they are in joins of a table
+with itself. The classes aren't public, and those of the Spark that is pinned.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+class Catalyst:
+    """Makes plans in a session. A plan, an expression and an attribute are Java's objects."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+        self.spark = spark
+        self.session: Any = spark._jsparkSession  # noqa: SLF001
+        self._catalyst = jvm.org.apache.spark.sql.catalyst
+        self._expressions = self._catalyst.expressions
+        self._logical = self._catalyst.plans.logical
+        self._joins = self._catalyst.plans
+        self._python = jvm.org.apache.spark.api.python.PythonUtils
+        self._none = jvm.scala.Option.empty()
+        self._some = jvm.scala.Option.apply
+        self._dataset = jvm.org.apache.spark.sql.classic.Dataset
+        self._types = jvm.org.apache.spark.sql.types
+        self.views = jvm.millrace.sinks.ViewPlans
+        self.integers = self._types.DataTypes.IntegerType
+        self._jvm_id = self.new_number().jvmId()
+
+    def frame(self, plan: Any) -> DataFrame:
+        """A plan's rows."""
+        return DataFrame(self._dataset.ofRows(self.session, plan), self.spark)
+
+    @staticmethod
+    def plan(rows: DataFrame) -> Any:
+        """The analysed plan of some rows."""
+        return rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+
+    @staticmethod
+    def each(sequence: Any) -> list[Any]:
+        """A sequence of Scala's as a list."""
+        return [sequence.apply(number) for number in range(sequence.size())]
+
+    def output(self, plan: Any) -> list[Any]:
+        """The attributes that come out of a plan."""
+        return self.each(plan.output())
+
+    @staticmethod
+    def number(named: Any) -> int:
+        """The number of an attribute or an alias."""
+        return int(named.exprId().id())
+
+    def numbers(self, plan: Any) -> tuple[int, ...]:
+        """The numbers of the columns that come out of a plan."""
+        return tuple(map(self.number, self.output(plan)))
+
+    def by_number(self, plan: Any) -> dict[int, Any]:
+        """The attributes that come out of a plan, by their numbers."""
+        return {self.number(attribute): attribute for attribute in self.output(plan)}
+
+    def sequence(self, of: Sequence[Any]) -> Any:
+        """A list as a sequence of Scala's."""
+        return self._python.toSeq(list(of))
+
+    def alias(self, expression: Any, name: str, number: Any = None) -> Any:
+        """An expression as a column, under a number (Java's object); None: under a new one."""
+        number = self._expressions.NamedExpression.newExprId() if number is None else number
+        nothing = self.sequence([])
+        return self._expressions.Alias(expression, name, number, nothing, self._none, nothing)
+
+    def shown(self, attribute: Any, name: str) -> Any:
+        """An attribute under a name, without what its metadata says of where it comes from."""
+        nothing = self.sequence([])
+        empty = self._some(self._types.Metadata.empty())
+        return self._expressions.Alias(attribute, name, self.new_number(), nothing, empty, nothing)
+
+    def integer(self, value: int) -> Any:
+        """A literal."""
+        return self._expressions.Literal.create(value, self.integers)
+
+    def null(self, type_: Any) -> Any:
+        """Null of a type."""
+        return self._expressions.Literal.create(None, type_)
+
+    def type_of(self, json: str) -> Any:
+        """A type of Spark's, of its JSON."""
+        return self._types.DataType.fromJson(json)
+
+    def new_number(self) -> Any:
+        """The number of a new column, as Java has it."""
+        return self._expressions.NamedExpression.newExprId()
+
+    def id_of(self, number: int) -> Any:
+        """A column's number, as Java has it."""
+        return self._expressions.ExprId(number, self._jvm_id)
+
+    def boolean(self, *, value: bool) -> Any:
+        """A literal."""
+        return self._expressions.Literal.create(value, self._types.DataTypes.BooleanType)
+
+    @staticmethod
+    def has_type(type_: Any, *names: str) -> bool:
+        """Whether a type is one of some classes, or has one inside."""
+        return any(name.removesuffix("Type").lower() in str(type_.simpleString()) for name in names)
+
+    def pairs(
+        self, condition: Any | None, left: set[int], right: set[int]
+    ) -> tuple[tuple[int, int], ...]:
+        """The columns of two sides that a condition wants to be equal."""
+        if condition is None:
+            return ()
+        if is_kind(condition, "And"):
+            both = (condition.left(), condition.right())
+            return tuple(pair for each in both for pair in self.pairs(each, left, right))
+        if not is_kind(condition, "EqualTo", "EqualNullSafe"):
+            return ()
+        sides = (condition.left(), condition.right())
+        if not all(is_kind(side, "AttributeReference") for side in sides):
+            return ()
+        one, other = map(self.number, sides)
+        if one in left and other in right:
+            return ((one, other),)
+        return ((other, one),) if other in left and one in right else ()
+
+    def joined(self, left: Any, right: Any, type_: Any, condition: Any | None) -> Any:
+        """A join of a kind that is Spark's object."""
+        hint = self._logical.JoinHint.NONE()
+        return self._logical.Join(left, right, type_, self._some(condition), hint)
+
+    def aggregate(self, grouping: Any, aggregates: Sequence[Any], plan: Any) -> Any:
+        """GROUP BY."""
+        return self._logical.Aggregate(grouping, self.sequence(aggregates), plan, self._none)
+
+    def pos_explode(self, of: Any) -> Any:
+        """The elements of a list, each with its number."""
+        return self._expressions.PosExplode(of)
+
+    def generated(self, generator: Any, node: Any, output: Sequence[Any], plan: Any) -> Any:
+        """LATERAL VIEW, as the node has it, with another generator."""
+        return self._logical.Generate(
+            generator,
+            self.sequence([]),
+            node.outer(),
+            node.qualifier(),
+            self.sequence(output),
+            plan,
+        )
+
+    def expanded(self, projections: Sequence[Any], output: Sequence[Any], plan: Any) -> Any:
+        """Several rows of each row."""
+        return self._logical.Expand(self.sequence(projections), self.sequence(output), plan)
+
+    def sorted(self, order: Sequence[Any], plan: Any) -> Any:
+        """ORDER BY."""
+        return self._logical.Sort(self.sequence(order), True, plan, self._none)
+
+    def numbered(self, columns: Sequence[Any], number: Any, plan: Any) -> Any:
+        """Rows with a number of each among those that are equal in some columns."""
+        expressions = self._expressions
+        of = {
+            name: getattr(getattr(expressions, f"{name}$"), "MODULE$")
+            for name in ("RowFrame", "UnboundedPreceding", "CurrentRow")
+        }
+        frame = expressions.SpecifiedWindowFrame(*of.values())
+        order = [self.ascending(self.integer(1))]
+        lists = self.sequence(columns), self.sequence(order)
+        spec = expressions.WindowSpecDefinition(*lists, frame)
+        window = expressions.WindowExpression(expressions.RowNumber(), spec)
+        return self.windowed([self.alias(window, "copy", number)], columns, order, plan)
+
+    def project(self, columns: Sequence[Any], plan: Any) -> Any:
+        """SELECT."""
+        return self._logical.Project(self.sequence(columns), plan)
+
+    def distinct(self, columns: Sequence[Any], plan: Any) -> Any:
+        """SELECT DISTINCT some attributes."""
+        listed = self.sequence(columns)
+        return self._logical.Aggregate(listed, listed, plan, self._none)
+
+    def union(self, plans: Sequence[Any]) -> Any:
+        """UNION ALL, column by column."""
+        return self._logical.Union(self.sequence(plans), False, False)
+
+    def join(self, left: Any, right: Any, kind: str, condition: Any | None) -> Any:
+        """A join of one of the kinds Inner, LeftSemi …."""
+        type_ = getattr(getattr(self._joins, f"{kind}$"), "MODULE$")
+        hint = self._logical.JoinHint.NONE()
+        return self._logical.Join(left, right, type_, self._some(condition), hint)
+
+    def filter(self, condition: Any, plan: Any) -> Any:
+        """WHERE."""
+        return self._logical.Filter(condition, plan)
+
+    def same(self, one: Any, other: Any) -> Any:
+        """Whether two values are equal, or both null."""
+        return self._expressions.EqualNullSafe(one, other)
+
+    def all(self, conditions: Iterable[Any]) -> Any:
+        """Whether all of them hold; there is one at least."""
+        return reduce(self._expressions.And, conditions)
+
+    def attribute(self, name: str, type_: Any) -> Any:
+        """A new column, that may be null."""
+        empty = self._types.Metadata.empty()
+        number = self._expressions.NamedExpression.newExprId()
+        return self._expressions.AttributeReference(
+            name, type_, True, empty, number, self.sequence([])
+        )
+
+    def ascending(self, expression: Any) -> Any:
+        """An order by an expression."""
+        direction = getattr(getattr(self._expressions, "Ascending$"), "MODULE$")
+        nulls = direction.defaultNullOrdering()
+        return self._expressions.SortOrder(expression, direction, nulls, self.sequence([]))
+
+    def at_leaves(self, plan: Any, leaves: Mapping[str, Any]) -> Any:
+        """The plan with others in the place of its leaves, by their names."""
+        return self.views.replaced(plan, dict(leaves))
+
+    def windowed(
+        self, windows: Sequence[Any], by: Sequence[Any], order: Sequence[Any], plan: Any
+    ) -> Any:
+        """Functions over windows."""
+        listed = map(self.sequence, (windows, by, order))
+        return self._logical.Window(*listed, plan, self._none)
+
+
+def is_kind(node: Any, *names: str) -> bool:
+    """Whether a node or an expression is of one of the classes, by their simple names."""
+    return str(node.getClass().getSimpleName()) in names

@@ -1,0 +1,259 @@
+"""Operators of a query → its rows at a cut, and the groups that may be others at the new one.
+
+The rules (``sinks/views/touched.py``) on Spark's plans. Values that rows are looked up by are kept
+on the executors, since their number decides how to go on, and each use would compute them again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from sinks.delta.version import kept
+from sinks.run.cuts import TableDifference
+from sinks.views.catalyst import Catalyst
+from sinks.views.operators import NEW, Cut, Join, Table, Union
+from sinks.views.query import ViewQuery
+from sinks.views.touched import Near, Rules
+
+Plan = Any
+"""Spark's plan of some rows."""
+
+
+class TableAtCuts(Protocol):
+    """A table that a query reads, at the old cut and at the new one."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether reading all rows is faster than a search through them."""
+
+    def rows(self, cut: Cut) -> DataFrame:
+        """All rows."""
+
+    def rows_with(self, cut: Cut, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+        """Rows among which are all that have any of the ``values``; of which column each is."""
+
+    def difference(self) -> TableDifference | None:
+        """The rows, with all columns that are read, that only one of the cuts has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkAlgebra:
+    """Evaluates operators over tables by their names."""
+
+    catalyst: Catalyst
+    tables: Mapping[str, TableAtCuts]
+    differences: Callable[[str], TableDifference | None]
+
+    def table(self, table: Table, cut: Cut, near: Near[Plan] | None) -> Plan:
+        """All rows of a table at a cut; of a large one, those of files that may have the values."""
+        source = self.tables[table.name]
+        if near is None or source.is_small:
+            return self.as_table(table, source.rows(cut))
+        values = self.catalyst.frame(near.values)
+        columns = {
+            table.names[own]: self._name(near.values, value) for own, value in near.columns.items()
+        }
+        return self.as_table(table, source.rows_with(cut, values, columns))
+
+    def _name(self, plan: Plan, number: int) -> str:
+        return str(self.catalyst.by_number(plan)[number].name())
+
+    def as_table(self, table: Table, rows: DataFrame) -> Plan:
+        """Rows under the numbers of an occurrence of their table.
+
+        No column keeps its name: Spark takes an alias of the same name for needless, and of two of
+        one column (a key, once more) it would make the same column twice, which no union may have.
+        """
+        spark = self.catalyst
+        plan = spark.plan(rows)
+        there = {str(each.name()): each for each in spark.output(plan)}
+        columns = [
+            spark.alias(there[name], f"column_{number}", spark.id_of(number))
+            for number, name in table.names.items()
+            if name in there
+        ]
+        return spark.project(columns, plan)
+
+    def changed(self, table: Table) -> tuple[Plan | None, Plan | None]:
+        """The rows of a table that are gone, and those that have come."""
+        difference = self.differences(table.name)
+        if difference is None:
+            return None, None
+        return self.as_table(table, difference.gone), self.as_table(table, difference.come)
+
+    def is_small(self, table: Table) -> bool:
+        """Whether reading all of it is faster than a search through it."""
+        return self.tables[table.name].is_small
+
+    def union(self, rows: Sequence[Plan]) -> Plan:
+        """All of them; columns go by their numbers, which the first one tells."""
+        spark = self.catalyst
+        numbers = spark.numbers(rows[0])
+        first, *others = rows
+        aligned = [first]
+        for plan in others:
+            there = spark.by_number(plan)
+            aligned.append(spark.project([there[number] for number in numbers], plan))
+        return spark.union(aligned)
+
+    def branch(self, union: Union, number: int, rows: Plan) -> Plan:
+        """Rows of one branch of a union, as the union shows them."""
+        spark, passed = self.catalyst, union.passed[number]
+        there = spark.by_number(rows)
+        columns = [
+            there[out]
+            if passed[out] == out
+            else spark.alias(there[passed[out]], "branch", spark.id_of(out))
+            for out in union.columns
+        ]
+        return spark.project(columns, rows)
+
+    def matching(self, join: Join, left: Plan, right: Plan, *, kept: str) -> Plan:
+        """The rows of the ``kept`` side that match any of the other side."""
+        sides = (left, right) if kept == "left" else (right, left)
+        return self.catalyst.join(*sides, "LeftSemi", join.condition)
+
+    def joined(self, join: Join, left: Plan, right: Plan) -> Plan:
+        """The pairs of rows that match, whatever the kind of the join is."""
+        return self.catalyst.join(left, right, "Inner", join.condition)
+
+    def extended(self, join: Join, rows: Plan, *, kept: str) -> Plan:
+        """Rows of the ``kept`` side as the join shows those that match nothing."""
+        spark = self.catalyst
+        other = join.right if kept == "left" else join.left
+        there = spark.by_number(rows)
+        nulls = {
+            number: spark.alias(spark.null(join.types[number]), "none", spark.id_of(number))
+            for number in other.columns
+        }
+        return spark.project([there.get(number) or nulls[number] for number in join.columns], rows)
+
+    def flagged(self, join: Join, rows: Plan) -> Plan:
+        """Rows of the left side with both values of the column that tells whether any match."""
+        spark = self.catalyst
+        there, flag = spark.by_number(rows), join.columns[-1]
+        return spark.union(
+            [
+                spark.project(
+                    [
+                        *(there[number] for number in join.columns[:-1]),
+                        spark.alias(spark.boolean(value=value), "exists", spark.id_of(flag)),
+                    ],
+                    rows,
+                )
+                for value in (True, False)
+            ]
+        )
+
+    def only(self, rows: Plan, near: Near[Plan]) -> Plan:
+        """The rows that have any of the values."""
+        spark = self.catalyst
+        own, values = spark.by_number(rows), spark.by_number(near.values)
+        same = spark.all(spark.same(own[one], values[other]) for one, other in near.columns.items())
+        return spark.join(rows, near.values, "LeftSemi", same)
+
+    def values(self, rows: Plan, columns: Sequence[int]) -> Near[Plan] | None:
+        """The values of some columns, each once; None: there are no rows."""
+        spark = self.catalyst
+        there = spark.by_number(rows)
+        aliases = {
+            column: spark.alias(there[column], f"value_{place}")
+            for place, column in enumerate(dict.fromkeys(columns))
+        }
+        plan = spark.project([*aliases.values()] or [spark.alias(spark.integer(1), "any")], rows)
+        found = self.kept(spark.distinct(spark.output(plan), plan))
+        if found is None:
+            return None
+        return Near(found, {column: spark.number(alias) for column, alias in aliases.items()})
+
+    def kept(self, rows: Plan) -> Plan | None:
+        """The rows, kept on the executors; None: there are none."""
+        frame, count = kept(self.catalyst.frame(rows))
+        return self.catalyst.plan(frame) if count else None
+
+
+class Evaluation:
+    """A query over tables at two cuts, or at the new one alone.
+
+    ``at_us`` is what it takes for the present (µs since 1970), if it asks for the time.
+    """
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        query: ViewQuery,
+        tables: Mapping[str, TableAtCuts],
+        at_us: int | None = None,
+    ) -> None:
+        self._catalyst = catalyst
+        self._query = query
+        self._tables = tables
+        self._at_us = at_us
+        differences = cache(lambda name: tables[name].difference())
+        self._algebra = SparkAlgebra(catalyst, tables, differences)
+        self._rules = Rules(self._algebra)
+
+    def whole(self, cut: Cut) -> DataFrame:
+        """All of its rows."""
+        return self._shown(self._rules.rows(self._query.top, cut), cut)
+
+    def groups(self) -> Near[Plan] | None:
+        """The groups that may be others; None: there are none."""
+        return self._rules.groups(self._query.top)
+
+    def of_groups(self, groups: Near[Plan]) -> DataFrame:
+        """The rows of some groups at the new cut."""
+        return self._shown(self._rules.exactly(self._query.top, NEW, groups), NEW)
+
+    def names(self, groups: Near[Plan]) -> tuple[DataFrame, dict[str, str]]:
+        """The groups' values, and of which column of the view's table each is."""
+        spark, columns = self._catalyst, groups.columns
+        there = spark.by_number(groups.values)
+        stored = self._query.stored(tuple(columns))
+        values = {
+            name: str(there[value].name())
+            for name, value in zip(stored, columns.values(), strict=True)
+        }
+        return spark.frame(groups.values), values
+
+    def _shown(self, plan: Plan, cut: Cut) -> DataFrame:
+        """The user's columns by their names, and those that rows are kept by."""
+        spark = self._catalyst
+        there = spark.by_number(plan)
+        columns = [
+            spark.shown(there[number], name)
+            for name, number in (*self._query.columns, *self._query.hidden)
+        ]
+        plan = spark.project(columns, plan)
+        tables = [*spark.views.inSubqueries(plan)]
+        if tables:
+            rows = {name: spark.plan(self._tables[name].rows(cut)) for name in tables}
+            plan = spark.views.filled(plan, rows)
+        if self._at_us is not None:
+            plan = spark.views.at(plan, self._at_us)
+        return spark.frame(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyTable:
+    """A table that has no rows, for as long as nobody asks."""
+
+    frame: DataFrame
+    is_small: bool = False
+
+    def rows(self, cut: Cut) -> DataFrame:
+        """None."""
+        del cut
+        return self.frame
+
+    def rows_with(self, cut: Cut, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+        """None."""
+        del cut, values, columns
+        return self.frame
+
+    def difference(self) -> TableDifference | None:
+        """None."""
+        return None

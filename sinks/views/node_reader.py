@@ -1,0 +1,66 @@
+"""What reading the nodes of a plan has in common: numbers, types, what stays open, and why."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sinks.views.catalyst import Catalyst
+from sinks.views.operators import Operator, Whole
+
+
+@dataclass(slots=True)
+class NodeReader:
+    """Reads plans by ``reads``, a function for each kind of node.
+
+    ``keys`` are those of the tables by their names: columns, and their types. ``reasons`` and
+    ``definite`` are those of the query; ``types`` and ``texts``, for people, are
+    of the columns that rows are kept by.
+    """
+
+    catalyst: Catalyst
+    keys: Mapping[str, Mapping[str, Any]]
+    reads: "Mapping[str, ReadNode]"
+    unknown: "ReadNode"
+    reasons: list[str] = field(default_factory=list)
+    definite: list[str] = field(default_factory=list)
+    types: dict[int, Any] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+
+    def operator(self, node: Any) -> Operator:
+        """A node of Spark's plan, and those below, as an operator."""
+        kind = str(node.getClass().getSimpleName()).removesuffix("$")
+        return self.reads.get(kind, self.unknown)(self, node)
+
+    def kept(self, operator: Operator) -> list[int]:
+        """The columns that rows of an operator are kept by, which have to come up."""
+        return [*dict.fromkeys((*(operator.row_key or ()), *operator.group))]
+
+    def named(self, column: Any, text: str = "") -> int:
+        """The number of a column of ours, whose type is remembered."""
+        number = self.catalyst.number(column)
+        self.types[number] = column.dataType()
+        self.texts[number] = text or str(column.name())
+        return number
+
+    def whole(self, node: Any, reason: str) -> Operator:
+        """An operator as it is, on what its children show to the user."""
+        spark = self.catalyst
+        self.reasons.append(reason)
+        children = spark.each(node.children())
+        below = tuple(map(self.operator, children))
+        shown = [spark.output(child) for child in children]
+
+        def make(*rows: Any) -> Any:
+            own = [spark.project(columns, each) for columns, each in zip(shown, rows, strict=True)]
+            return node.withNewChildren(spark.sequence(own))
+
+        return Whole(make, spark.numbers(node), None, (), below=below, reason=reason)
+
+    def require_no_query(self, node: Any) -> None:
+        """Note where an expression has a query of its own, whose tables the rules don't follow."""
+        if self.catalyst.views.hasSubquery(node):
+            self.reasons.append("a scalar subquery that isn't correlated")
+
+
+ReadNode = Callable[[NodeReader, Any], Operator]
+"""A node of one kind → an operator."""

@@ -1,0 +1,151 @@
+"""Spark's analysed plan of a view's query → operators, with the columns that rows are kept by.
+
+From the tables up, every operator is given columns of its own, beside those that the query has: the
+keys of all rows that one of its rows is made of, or of its group. They have numbers of their own at
+each occurrence of a table, so that a join of a table with itself has no column twice.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from cdc.errors import ConfigError
+from sinks.views import nodes, several
+from sinks.views.catalyst import Catalyst
+from sinks.views.node_reader import NodeReader, ReadNode
+from sinks.views.operators import Operator, Rowwise, Window
+from sinks.views.query import HIDDEN, ViewQuery
+
+_UNORDERED: Final = ("MapType", "VariantType")
+_READS: Final[Mapping[str, ReadNode]] = {
+    "Project": nodes.project,
+    "Filter": nodes.filtered,
+    "Aggregate": nodes.aggregate,
+    "Window": nodes.window,
+    "Join": nodes.join,
+    "Union": several.union,
+    "Generate": several.generate,
+    "Expand": several.expand,
+    "Sort": lambda reader, sort: reader.operator(sort.child()),
+    "OneRowRelation": nodes.one_row,
+    "LocalRelation": nodes.local,
+    "Range": nodes.constant,
+    **dict.fromkeys(several.LIMITS, several.limit),
+}
+
+
+class QueryReader:
+    """Reads the plan of a query; ``keys`` are as in ``NodeReader``."""
+
+    def __init__(self, catalyst: Catalyst, keys: Mapping[str, Mapping[str, Any]]) -> None:
+        self.catalyst = catalyst
+        self._nodes = NodeReader(catalyst, keys, _READS, nodes.unknown)
+
+    def read(self, plan: Any) -> ViewQuery:
+        """An analysed plan's operators."""
+        spark = self.catalyst
+        shown = [(str(each.name()), spark.number(each)) for each in spark.output(plan)]
+        _require_different(name for name, _ in shown)
+        is_timed = bool(spark.views.asksForTime(plan))
+        if is_timed:
+            self._nodes.reasons.append("it asks for the time")
+        top = self._nodes.operator(plan)
+        top, columns = self._shown(top, plan, shown)
+        if top.row_key is None:
+            top = self._copies(top, plan, columns)
+        kept = dict.fromkeys((*top.row_key, *top.group)) if top.row_key is not None else {}
+        own = {number for _, number in columns}
+        hidden = [number for number in kept if number not in own]
+        return ViewQuery(
+            top,
+            tuple(columns),
+            tuple((f"{HIDDEN}{place}", number) for place, number in enumerate(hidden, 1)),
+            self._shown_types(plan),
+            self._nodes.texts,
+            tuple(dict.fromkeys(self._nodes.reasons)),
+            tuple(dict.fromkeys(self._nodes.definite)),
+            is_timed,
+            self._inner(plan),
+        )
+
+    def _shown_types(self, plan: Any) -> dict[str, str]:
+        return {
+            str(each.name()): str(each.dataType().simpleString())
+            for each in self.catalyst.output(plan)
+        }
+
+    def _inner(self, plan: Any) -> dict[str, frozenset[str]]:
+        """The tables of subqueries that stay expressions, with all of their columns."""
+        columns: dict[str, frozenset[str]] = {}
+        for text in self.catalyst.views.innerColumns(plan):
+            name, _, column = str(text).partition("\t")
+            columns[name] = columns.get(name, frozenset()) | {column}
+        return columns
+
+    def _shown(
+        self, top: Operator, plan: Any, shown: list[tuple[str, int]]
+    ) -> tuple[Operator, list[tuple[str, int]]]:
+        """The topmost operator with each of the user's columns under a number of its own."""
+        spark, seen, columns, added = (
+            self.catalyst,
+            set[int](),
+            list[tuple[str, int]](),
+            list[Any](),
+        )
+        passed = {number: number for number in top.columns}
+        for attribute, (name, number) in zip(spark.output(plan), shown, strict=True):
+            new = number
+            if number in seen:
+                alias = spark.alias(attribute, "again")
+                added.append(alias)
+                new = spark.number(alias)
+                passed[new] = number
+            seen.add(new)
+            columns.append((name, new))
+        if not added:
+            return top, columns
+
+        def make(child: Any) -> Any:
+            return spark.project([*spark.by_number(child).values(), *added], child)
+
+        return Rowwise(
+            make, tuple(passed), top.row_key, top.group, child=top, passed=passed
+        ), columns
+
+    def _copies(self, top: Operator, plan: Any, columns: list[tuple[str, int]]) -> Operator:
+        """Equal rows, told apart by a number: where there is no key, all columns are one."""
+        spark = self.catalyst
+        output = spark.by_number(plan)
+        for name, number in columns:
+            kind = output[number].dataType() if number in output else None
+            if kind is not None and spark.has_type(kind, *_UNORDERED):
+                raise ConfigError(
+                    f"the query has rows without a key, and column {name} can't be compared",
+                    remedy="select the keys of its tables from tables that have one, or leave the"
+                    " column out",
+                )
+        copies = spark.new_number()
+
+        def make(child: Any) -> Any:
+            there = spark.by_number(child)
+            return spark.numbered([there[each] for _, each in columns], copies, child)
+
+        group = tuple(each for _, each in columns)
+        copy = int(copies.id())
+        by = {each: each for each in group}
+        return Window(make, (*top.columns, copy), (*group, copy), group, child=top, by=by)
+
+
+def _require_different(names: Iterable[str]) -> None:
+    """Refuse columns of one name, and of names that begin as those of ours."""
+    listed = [name.lower() for name in names]
+    if twice := sorted(name for name, count in Counter(listed).items() if count > 1):
+        raise ConfigError(
+            f"the query has several columns of one name: {', '.join(twice)}",
+            remedy="give each a name of its own: SELECT a.id AS a_id, …",
+        )
+    if ours := sorted(name for name in listed if name.startswith(HIDDEN)):
+        raise ConfigError(
+            f"columns can't begin with {HIDDEN}, as Millrace's own do: {', '.join(ours)}",
+            remedy="give them other names",
+        )

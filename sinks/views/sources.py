@@ -1,0 +1,257 @@
+"""What a view may read: the lakehouse's tables and other views, at the cuts at which they stand.
+
+In a query they go by their names there (``public.orders``, ``orders_history``, ``views.daily``); a
+table of the schema ``public``, and a view, also without it. ``changes(orders)`` is the archive.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cdc.settings import LakehouseSettings
+from sinks.changes.derived import Derived, derived_view
+from sinks.changes.names import DELETED, END, POSITION, quoted
+from sinks.delta.cuts import LakehouseCuts
+from sinks.delta.query import sql_names
+from sinks.run.cuts import Instant, TableDifference
+from sinks.run.summary import TableVersion
+from sinks.views.operators import OLD, Cut
+from sinks.views.query import HIDDEN
+from sinks.views.records import ViewRecords
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sinks.delta.version import Version
+
+VIEWS: Final = "views."
+"""How the names of views begin, among those of tables."""
+_SCHEMA: Final = "public."
+_NOT_SHOWN: Final = frozenset({POSITION, DELETED})
+"""Columns of current rows that aren't the source's."""
+
+
+class SourceColumn(NamedTuple):
+    """A column of a table or a view: its type, and who it is whatever it is called."""
+
+    type: str
+    id: str
+
+
+class Sources:
+    """All that views may read, by name; ``wanted`` are the views that there are to be."""
+
+    def __init__(
+        self,
+        cuts: LakehouseCuts,
+        records: ViewRecords,
+        lakehouse: LakehouseSettings,
+        prefix: str,
+        wanted: Collection[str],
+    ) -> None:
+        self._cuts = cuts
+        self._records = records
+        self._lakehouse = lakehouse
+        self._prefix = prefix
+        self._views = {f"{VIEWS}{name}" for name in wanted}
+        self.brought: dict[int, dict[str, TableVersion]] = {}
+        self.keys: dict[str, tuple[str, ...]] = {}
+
+    def names(self) -> dict[str, str]:
+        """Names that a query may write, in lower case → what they name."""
+        names: dict[str, str] = {name: name for name in sorted(self._views)}
+        names |= {name.removeprefix(VIEWS): name for name in sorted(self._views)}
+        for name, table in sql_names(self._cuts.tables).items():
+            written = f"{table.namespace}.{table.name}".lower()
+            names[written] = name
+            if written.startswith(_SCHEMA):
+                names[written.removeprefix(_SCHEMA)] = name
+        archives = {
+            f"changes({written.removesuffix('_changes')})": name
+            for written, name in names.items()
+            if self._kind(name) == "changes" and written.endswith("_changes")
+        }
+        return names | archives
+
+    def _kind(self, name: str) -> str:
+        return self._cuts.tables[name].kind if name in self._cuts.tables else "view"
+
+    def bring(self, run: int, name: str, version: TableVersion) -> None:
+        """Note that a view stands at the cut of a run."""
+        self.brought.setdefault(run, {})[f"{VIEWS}{name}"] = version
+
+    def newest(self, tables: Collection[str]) -> Instant | None:
+        """The newest cut at which all of these stand."""
+        return next(self._instants(tables), None)
+
+    def _instants(self, tables: Collection[str]) -> Iterator[Instant]:
+        views = {name for name in tables if name.startswith(VIEWS)}
+        for instant in self._cuts.instants({*tables} - views):
+            there = self._views_at(instant.run) if views else {}
+            if there.keys() >= views:
+                versions = {name: there[name] for name in views}
+                yield instant.model_copy(update={"versions": instant.versions | versions})
+
+    def _views_at(self, run: int) -> Mapping[str, TableVersion]:
+        if run in self.brought:
+            return self.brought[run]
+        at = self._records.at_cut(run)
+        return {f"{VIEWS}{name}": of for name, of in at.versions.items()} if at else {}
+
+    def has(self, instant: Instant) -> bool:
+        """Whether a cut is still that, and its versions are kept."""
+        views = {name for name in instant.versions if name.startswith(VIEWS)}
+        tables = {name: of for name, of in instant.versions.items() if name not in views}
+        if not self._cuts.has(instant.model_copy(update={"versions": tables})):
+            return False
+        there = self._views_at(instant.run)
+        return all(there.get(name) == instant.versions[name] for name in views)
+
+    def version(self, spark: "SparkSession", name: str, instant: Instant) -> "Version":
+        """A table at a cut."""
+        from sinks.delta.table import DerivedDeltaTable
+        from sinks.delta.version import Version
+
+        at = instant.versions[name]
+        derived = self._cuts.tables.get(name)
+        if derived is None:
+            derived = derived_view(self._lakehouse, name.removeprefix(VIEWS))
+        return Version(DerivedDeltaTable(spark, self._prefix, derived), at.version)
+
+    def columns(self, version: "Version", name: str) -> "dict[str, SourceColumn]":
+        """The columns that a query sees, by their names."""
+        return {
+            field.name: SourceColumn(
+                field.dataType.simpleString(), str((field.metadata or {}).get("comment", ""))
+            )
+            for field in version.columns().fields
+            if self._is_shown(name, field.name)
+        }
+
+    def schema(self, version: "Version", name: str) -> str:
+        """The columns that a query sees, as Spark's JSON."""
+        schema = version.columns().jsonValue()
+        fields = [
+            {**field, "metadata": {}}
+            for field in schema["fields"]
+            if self._is_shown(name, field["name"])
+        ]
+        return json.dumps({**schema, "fields": fields})
+
+    def _is_shown(self, name: str, column: str) -> bool:
+        if name.startswith(VIEWS):
+            return not column.startswith(HIDDEN)
+        return not (self._kind(name) == "current" and column in _NOT_SHOWN)
+
+    def key(self, name: str, instant: Instant) -> tuple[str, ...]:
+        """The columns that tell the rows of a table or a view apart; none: nothing does."""
+        if name.startswith(VIEWS):
+            record = self._records.view(name.removeprefix(VIEWS))
+            return record.serves.keys if record is not None and record.serves is not None else ()
+        kind = self._kind(name)
+        if kind == "changes":
+            return ()
+        keys = tuple(self._cuts.shapes(instant)[name].keys)
+        return (*keys, POSITION) if kind == "history" and keys else keys
+
+    def rebuilt(self, *instants: Instant | None) -> set[str]:
+        """The tables that were rebuilt between some cuts."""
+        return self._cuts.rebuilt([instant for instant in instants if instant is not None])
+
+    def derived(self, name: str) -> Derived | None:
+        """What the configuration says of a table; None: it is a view."""
+        return self._cuts.tables.get(name)
+
+
+class SourceAtCuts:
+    """A table that a query reads, at two cuts (None: at the new one alone).
+
+    One that was ``rebuilt`` in between may have other values in the same rows.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        name: str,
+        older: "Version | None",
+        newer: "Version",
+        keys: tuple[str, ...],
+        columns: Collection[str],
+        *,
+        rebuilt: bool = False,
+    ) -> None:
+        self._name = name
+        self._rebuilt = rebuilt
+        self._older, self._newer = older, newer
+        self._keys = keys
+        self._columns = [*columns]
+        self._sources = sources
+
+    @property
+    def is_small(self) -> bool:
+        """Whether reading all rows is faster than a search through them."""
+        return self._newer.is_small and (self._older is None or self._older.is_small)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the newer one is."""
+        return self._newer.size_bytes
+
+    def _at(self, cut: Cut) -> "Version":
+        version = self._older if cut == OLD else self._newer
+        assert version is not None  # noqa: S101 (nobody asks a table of one cut for another)
+        return version
+
+    def rows(self, cut: Cut) -> "DataFrame":
+        """All rows."""
+        return self._chosen(self._at(cut).rows())
+
+    def _chosen(self, rows: "DataFrame") -> "DataFrame":
+        return rows.select(*map(quoted, self._columns))
+
+    def rows_with(self, cut: Cut, values: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
+        """Rows among which are all that have any of the ``values``; of which column each is.
+
+        A value may be null, which files' statistics don't tell of: such a column selects none.
+        """
+        from pyspark.sql import functions as F
+
+        nulls = values.agg(
+            *(F.count_if(F.col(value).isNull()).alias(value) for value in columns.values())
+        ).collect()[0]
+        whole = {name: value for name, value in columns.items() if not nulls[value]}
+        version = self._at(cut)
+        return self._chosen(version.rows_with(values, whole) if whole else version.rows())
+
+    def difference(self) -> TableDifference | None:
+        """The rows, with the columns that are read, that only one of the cuts has."""
+        from sinks.delta.version import difference
+
+        assert self._older is not None  # noqa: S101 (as above)
+        if self._older is self._newer:
+            return None
+        derived = self._sources.derived(self._name)
+        if derived is None or not self._keys:
+            return self._of_bags()
+        marks = (END,) if derived.kind == "history" else (POSITION,)
+        older, newer, columns = self._older, self._newer, {*self._columns}
+        found = difference(older, newer, self._keys, columns, marks, by_values=self._rebuilt)
+        if found is None:
+            return None
+        return TableDifference(self._chosen(found.gone), self._chosen(found.come))
+
+    def _of_bags(self) -> TableDifference | None:
+        """Rows without a key: those that one of the cuts has more often."""
+        from sinks.delta.version import differing_rows, kept
+
+        assert self._older is not None  # noqa: S101 (as above)
+        old, new = map(self._chosen, differing_rows(self._older, self._newer))
+        if _has_maps(old):  # which Spark doesn't compare: too many are no harm
+            return TableDifference(old, new)
+        sides = [kept(one.exceptAll(other)) for one, other in ((old, new), (new, old))]
+        return TableDifference(sides[0][0], sides[1][0]) if any(n for _, n in sides) else None
+
+
+def _has_maps(rows: Any) -> bool:
+    kinds = " ".join(field.dataType.simpleString() for field in rows.schema.fields)
+    return "map<" in kinds or "variant" in kinds

@@ -1,0 +1,228 @@
+"""A view's rows → one commit to its Delta table: of all of them, or of those that are others.
+
+Each commit has its step's number as application transaction, so that one that is repeated changes
+nothing. Rows go by their keys, null-safely; those that are as they were aren't written.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
+from cdc.errors import SinkError
+from sinks.changes.derived import Derived
+from sinks.changes.names import quoted
+from sinks.delta.commit import ATTEMPTS_MAX
+from sinks.delta.evolution import needs_mapping, retention_properties
+from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
+from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
+from sinks.run.summary import Rows
+from sinks.views.sources import VIEWS
+
+SMALL_BYTES: Final = 4 << 20
+"""Rewriting a smaller table is faster than finding its rows."""
+_STATISTICS_MAX: Final = 32
+"""Of so many columns, the first ones, Delta has statistics by itself."""
+_BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
+"""Types by whose least and greatest values files are left out."""
+_NEW: Final = "_millrace_new"
+_STORED: Final = "_millrace_stored"
+
+
+class ViewTable:
+    """The Delta table of a view, in a session."""
+
+    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
+        self.delta = DerivedDeltaTable(spark, prefix, derived)
+
+    def step(self) -> int:
+        """The number of the last commit; 0: there is none."""
+        there = self.delta.read_applied()
+        return there.run if there is not None else 0
+
+    def replace(self, step: int, rows: DataFrame, keys: Sequence[str]) -> Rows:
+        """Have the table have these rows and columns, and no others, by one commit.
+
+        Whoever reads it has all rows of before, or all of these.
+        """
+        target = self.delta
+        before = target.read_applied()
+        properties = self._properties(rows, keys)
+        if before is not None and needs_mapping(rows.columns):
+            _set(target, {"delta.columnMapping.mode": "name"})
+        writer = rows.write.format("delta").option("overwriteSchema", "true")
+        with target.transaction(step):
+            writer.options(**properties).mode("overwrite").save(target.path)
+        after = target.applied()
+        if after.run != step:
+            raise _other_writer(target, after.run)
+        return Rows(inserted=target.added(), version=after.at)
+
+    def _properties(self, rows: DataFrame, keys: Sequence[str]) -> dict[str, str]:
+        properties = {
+            **retention_properties(self.delta.derived.keep),
+            "delta.checkpointInterval": str(CHECKPOINT_EVERY),
+            "delta.enableDeletionVectors": str(self.delta.derived.deletion_vectors).lower(),
+        }
+        if needs_mapping(rows.columns):
+            properties["delta.columnMapping.mode"] = "name"
+        elif len(rows.columns) > _STATISTICS_MAX:
+            properties["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, keys))
+        return properties
+
+    def change(
+        self,
+        step: int,
+        rows: DataFrame,
+        keys: Sequence[str],
+        groups: DataFrame | None,
+        columns: Mapping[str, str],
+    ) -> Rows:
+        """Have the rows of some groups be these; of all, where there are no ``groups``.
+
+        ``columns``: which of the table's columns each of the groups' is.
+        """
+        for _attempt in range(ATTEMPTS_MAX):
+            try:
+                return self._change(step, rows, keys, groups, columns)
+            except CONFLICTS:  # compaction, for example
+                continue
+        raise SinkError(
+            f"another writer got in the way {ATTEMPTS_MAX} times",
+            where=self.delta.name,
+            remedy="the next run tries again",
+        )
+
+    def _change(
+        self,
+        step: int,
+        rows: DataFrame,
+        keys: Sequence[str],
+        groups: DataFrame | None,
+        columns: Mapping[str, str],
+    ) -> Rows:
+        target = self.delta
+        transaction = DeltaTransaction(target, step)
+        small = target.size_bytes() < SMALL_BYTES or not target.has_deletion_vectors()
+        bounds = None if groups is None or small else _bounds(groups, columns)
+        files = transaction.files(bounds)
+        place = [F.col(of).alias(name) for name, of in FILE_AND_INDEX.items()]
+        stored = transaction.rows(files).select("*", *place)
+        names = [name for name in stored.columns if name not in FILE_AND_INDEX]
+        touched = stored if groups is None else _only(stored, groups, columns)
+        differences = _differences(touched, rows, names, keys).localCheckpoint()
+        counts = differences.agg(
+            F.count_if(_is_there(_NEW) & ~_is_there(_STORED)).alias("inserted"),
+            F.count_if(_is_there(_NEW) & _is_there(_STORED)).alias("updated"),
+            F.count_if(~_is_there(_NEW)).alias("deleted"),
+        ).collect()[0]
+        if not any(counts):
+            return Rows(version=target.applied().at)
+        gone = differences.where(_is_there(_STORED)).select(f"{_STORED}.*")
+        come = differences.where(_is_there(_NEW)).select(f"{_NEW}.*")
+        if small:
+            unchanged = stored.join(gone.select(*FILE_AND_INDEX), [*FILE_AND_INDEX], "left_anti")
+            transaction.write(unchanged.select(*map(quoted, names)).unionByName(come))
+            transaction.remove(files)
+        else:
+            if counts["updated"] or counts["deleted"]:
+                transaction.mark(gone.select(*FILE_AND_INDEX), files)
+            transaction.write(come)
+        done = transaction.commit(counts["inserted"], counts["updated"], counts["deleted"])
+        return done._replace(version=target.applied().at)
+
+
+def _is_there(side: str) -> SparkColumn:
+    return F.col(side).isNotNull()
+
+
+def _differences(
+    stored: DataFrame, rows: DataFrame, names: Sequence[str], keys: Sequence[str]
+) -> DataFrame:
+    """The rows that are others, by their keys: structs as they are stored, and as they are now."""
+    old = stored.select(F.struct("*").alias(_STORED))
+    new = rows.select(F.struct(*map(quoted, names)).alias(_NEW))
+    same = [F.col(_STORED)[key].eqNullSafe(F.col(_NEW)[key]) for key in keys]
+    pairs = old.join(new, reduce(and_, same) if same else F.lit(True), "full_outer")
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    equal = [
+        _comparable(F.col(_STORED)[name], kinds[name]).eqNullSafe(
+            _comparable(F.col(_NEW)[name], kinds[name])
+        )
+        for name in names
+        if name not in keys
+    ]
+    both = _is_there(_STORED) & _is_there(_NEW)
+    return pairs.where(~(both & reduce(and_, equal)) if equal else ~both)
+
+
+def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
+    """A value as one that can be compared: maps and variants can't, wherever they are."""
+    return F.to_json(F.struct(value)) if _has_unordered(kind) else value
+
+
+def _has_unordered(kind: DataType) -> bool:
+    if isinstance(kind, MapType | VariantType):
+        return True
+    if isinstance(kind, ArrayType):
+        return _has_unordered(kind.elementType)
+    return isinstance(kind, StructType) and any(
+        _has_unordered(field.dataType) for field in kind.fields
+    )
+
+
+def _only(rows: DataFrame, groups: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """The rows of some groups."""
+    if not columns:
+        return rows
+    values = groups.select(
+        *(F.col(value).alias(f"{_NEW}_{place}") for place, value in enumerate(columns.values()))
+    )
+    same = (
+        F.col(quoted(name)).eqNullSafe(F.col(f"{_NEW}_{place}"))
+        for place, name in enumerate(columns)
+    )
+    return rows.join(values, reduce(and_, same), "left_semi")
+
+
+def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None:
+    """Between which values the groups are, in the columns that files have statistics of."""
+    kinds = {field.name: field.dataType.simpleString() for field in groups.schema.fields}
+    bounded = {name: value for name, value in columns.items() if kinds[value] in _BOUNDED}
+    if not bounded:
+        return None
+    asked: list[SparkColumn] = []
+    for place, value in enumerate(bounded.values()):
+        asked += [
+            F.min(value).alias(f"low_{place}"),
+            F.max(value).alias(f"high_{place}"),
+            F.count_if(F.col(value).isNull()).alias(f"nulls_{place}"),
+        ]
+    limits = groups.agg(*asked).collect()[0]
+    conditions = [
+        (F.col(quoted(name)).between(F.lit(limits[f"low_{place}"]), F.lit(limits[f"high_{place}"])))
+        for place, name in enumerate(bounded)
+        if not limits[f"nulls_{place}"]
+    ]
+    return reduce(and_, conditions) if conditions else None
+
+
+def _set(target: DerivedDeltaTable, properties: Mapping[str, str]) -> None:
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    current = target.properties()
+    if any(current.get(name) != value for name, value in properties.items()):
+        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ({listed})")
+
+
+def _other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
+    return SinkError(
+        f"the view's table has step {step}, which this run hasn't made",
+        where=target.path,
+        remedy="if no other run is under way: millrace rebuild view "
+        + target.name.removeprefix(VIEWS),
+    )

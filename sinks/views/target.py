@@ -1,0 +1,295 @@
+"""A view, as a target of cuts: its Delta table, by the difference of two cuts or as a whole."""
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.settings.views import View
+from sinks.changes.derived import derived_view, local_path
+from sinks.run.cut_run import CutLoad, CutTarget
+from sinks.run.cuts import Instant
+from sinks.run.options import RunContext
+from sinks.run.owner import log_folder, stranger_in_views
+from sinks.run.summary import Rows, Standing, TableResult, TableVersion
+from sinks.spark.session import tune
+from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
+from sinks.views.sources import SourceAtCuts, Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sinks.delta.version import Version
+    from sinks.views.analysis import Analysis
+    from sinks.views.catalyst import Catalyst
+    from sinks.views.evaluate import EmptyTable, Evaluation
+    from sinks.views.query import ViewQuery
+    from sinks.views.store import ViewTable
+
+WHOLE_BYTES: Final = 4 << 20
+"""A view of smaller tables is evaluated as a whole: finding out what is touched takes longer."""
+TOUCHED_MAX: Final = 0.1
+"""Where more of a table is touched, the view is evaluated as a whole."""
+
+
+class ViewTarget(CutTarget[ViewGeneration]):
+    """One view's table."""
+
+    what = "table"
+    record: ViewRecord
+
+    def __init__(
+        self, context: RunContext, sources: Sources, records: ViewRecords, view: View
+    ) -> None:
+        self.name = view.name
+        self.where = view.where
+        self.report = context.report
+        self._view = view
+        self._sql = view.sql()
+        self._context = context
+        self._sources = sources
+        self._records = records
+        self._derived = derived_view(context.settings.require_lakehouse(), view.name)
+        self._versions: dict[tuple[str, TableVersion], Version] = {}
+        self._queries: dict[tuple[tuple[str, str, int], ...], ViewQuery] = {}
+        self._rows = Rows()
+        self._started = time.monotonic()
+        self.record = records.view(view.name) or ViewRecord()
+
+    def write(self, record: Any) -> None:
+        """Beside the plans of the lakehouse. What begins a commit gives it its number."""
+        before = self.record
+        begins = (record.to is not None and record.to != before.to) or (
+            record.loading is not None and before.loading is None
+        )
+        # The table may be of another record, that was lost.
+        step = max(before.step, self._table.step()) + 1 if begins else before.step
+        update = {"step": step, "ts_ms": int(time.time() * 1_000)}
+        self.record = record.model_copy(update=update | {"version": before.version})
+        if self._rows.version is not None:
+            self.record = self.record.model_copy(update={"version": self._rows.version})
+        self._records.write(self._view.name, self.record)
+
+    @cached_property
+    def _spark(self) -> "SparkSession":
+        from sinks.views.analysis import pinned
+
+        spark = pinned(self._context.session())
+        tune(spark, 0)
+        return spark
+
+    @cached_property
+    def _analysis(self) -> "Analysis":
+        from sinks.views.analysis import Analysis
+
+        return Analysis(self._spark, self._sources, self.where)
+
+    @cached_property
+    def _parsed(self) -> Any:
+        return self._analysis.parsed(self._sql)
+
+    @cached_property
+    def _table(self) -> "ViewTable":
+        from sinks.views.store import ViewTable
+
+        prefix = self._context.settings.capture.topic_prefix
+        return ViewTable(self._spark, prefix, self._derived)
+
+    def tables(self, generation: ViewGeneration | None) -> set[str]:
+        """The tables that the view reads; those of a definition that has been read are recorded."""
+        if generation is not None:
+            return {*generation.tables}
+        newest = self.record.newest
+        if newest is not None and self._is_todays(newest):
+            return {*newest.tables}
+        return {*self._analysis.tables(self._parsed)}
+
+    def _is_todays(self, generation: ViewGeneration) -> bool:
+        return (generation.query, generation.history) == (self._sql, self._view.history)
+
+    def is_there(self, generation: ViewGeneration) -> bool:
+        """Whether the table exists, and nobody has made another one in its place."""
+        if self.record.serves is None or self.record.version is None:
+            return True  # it isn't made before it is loaded
+        del generation
+        return local_path(self._derived.path) is None or log_folder(self._derived) is not None
+
+    def is_shown(self, generation: ViewGeneration) -> bool:
+        """Whether its commit is made already."""
+        del generation
+        return self._table.step() >= self.record.step
+
+    def suits(self, generation: ViewGeneration, at: Instant) -> bool:
+        """Whether a definition is today's; another one isn't followed any more."""
+        del at
+        return self._is_todays(generation)
+
+    def unfit(self, generation: ViewGeneration, at: Instant, newest: Instant) -> str | None:
+        """Rows are followed by columns, which have to be the same ones at both cuts."""
+        if at.versions == newest.versions:
+            return None
+        now = self._columns(newest)
+        others = [name for name, of in generation.columns.items() if now.get(name) != of]
+        return f"{', '.join(others)}: other columns now" if others else None
+
+    def _columns(self, at: Instant) -> dict[str, str]:
+        """Who all columns are that there are to read, and of which type."""
+        return {
+            f"{name}.{column}": f"{of.id} {of.type}".strip()
+            for name in sorted(at.versions)
+            for column, of in self._sources.columns(self._version(name, at), name).items()
+        }
+
+    def adapted(self, generation: ViewGeneration, newest: Instant) -> ViewGeneration | str:
+        """The same one, unless the query, or what it shows of the tables, is another one."""
+        if not self._is_todays(generation):
+            return "its definition is another one"
+        if self.record.at is not None and self.record.at.versions == newest.versions:
+            return generation
+        seen = self._columns(newest)
+        if seen == generation.seen:
+            return generation
+        made = self._generation(newest)
+        if (made.shown, made.columns) != (generation.shown, generation.columns):
+            return "it shows other columns"
+        return made
+
+    def _generation(self, at: Instant) -> ViewGeneration:
+        query = self.query(at)
+        used = {
+            f"{table.name}.{name}" for table in query.top.tables() for name in table.names.values()
+        }
+        seen = self._columns(at)
+        return ViewGeneration(
+            query=self._sql,
+            history=self._view.history,
+            tables=tuple(sorted(at.versions)),
+            columns={name: of for name, of in seen.items() if name in used},
+            seen=seen,
+            shown=query.types,
+            keys=tuple(query.stored(query.top.row_key or ())),
+            groups=tuple(query.stored(query.top.group)),
+            is_timed=query.is_timed,
+        )
+
+    def is_timed(self, generation: ViewGeneration) -> bool:
+        """Whether the query asks for the time."""
+        return generation.is_timed
+
+    def begin(self, at: Instant, after: ViewGeneration | None) -> CutLoad[ViewGeneration]:
+        """Nothing is made yet: the table is written by one commit."""
+        del after
+        there = self._table.delta.read_applied() if self.record.version is None else None
+        if there is not None and not there.run:
+            raise stranger_in_views(self._derived)
+        return CutLoad[ViewGeneration](into=self._generation(at))
+
+    def load(self, loading: CutLoad[ViewGeneration], at: Instant) -> None:
+        """Evaluate all of it, and have the table be that."""
+        if self._table.step() >= self.record.step:
+            self._rows = Rows(version=self._table.delta.applied().at)
+            return
+        with self._analysis.explained():
+            rows = self._evaluation(None, at).whole("new")
+            self._rows = self._table.replace(self.record.step, rows, loading.into.keys)
+
+    def write_changed(self, generation: ViewGeneration, at: Instant, to: Instant) -> None:
+        """Compute the groups again that may be others, and write the rows that are."""
+        loading = self.record.loading
+        if loading is not None and generation == loading.into:
+            return  # it will be loaded as of the newer cut
+        if self._table.step() >= self.record.step:
+            self._rows = Rows(version=self._table.delta.applied().at)
+            return
+        with self._analysis.explained():
+            evaluation = self._evaluation(at, to)
+            step, keys = self.record.step, generation.keys
+            if self._is_whole(to):
+                self._rows = self._table.change(step, evaluation.whole("new"), keys, None, {})
+                return
+            groups = evaluation.groups()
+            if groups is None:
+                self._rows = Rows(version=self._table.delta.applied().at)
+                return
+            values, columns = evaluation.names(groups)
+            rows = evaluation.of_groups(groups)
+            self._rows = self._table.change(step, rows, keys, values, columns)
+
+    def _is_whole(self, to: Instant) -> bool:
+        """Whether to evaluate all of it."""
+        sizes = [self._version(name, to).size_bytes for name in to.versions]
+        own = self._table.delta.size_bytes()
+        return bool(self.query(to).reasons) or sum(sizes) + own < WHOLE_BYTES
+
+    def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
+        from sinks.views.evaluate import Evaluation
+
+        query, rebuilt = self.query(to), self._sources.rebuilt(at, to)
+        tables = {
+            name: SourceAtCuts(
+                self._sources,
+                name,
+                self._version(name, at) if at is not None else None,
+                self._version(name, to),
+                self._sources.key(name, to),
+                sorted({*names, *self._sources.key(name, to)}),
+                rebuilt=name in rebuilt,
+            )
+            for name, names in query.used().items()
+        }
+        time_us = to.committed_us if query.is_timed else None
+        return Evaluation(self._analysis.catalyst, query, tables, time_us)
+
+    def query(self, at: Instant) -> "ViewQuery":
+        """The query over the tables as they are at a cut."""
+        key = tuple(sorted((name, of.id, of.version) for name, of in at.versions.items()))
+        if key not in self._queries:
+            versions = {name: self._version(name, at) for name in at.versions}
+            self._queries = {key: self._analysis.query(self._parsed, versions, at)}
+        return self._queries[key]
+
+    @property
+    def catalyst(self) -> "Catalyst":
+        """What makes plans in the view's session."""
+        return self._analysis.catalyst
+
+    def casts(self, at: Instant) -> tuple[str, ...]:
+        """Texts that the query takes for numbers, without saying so."""
+        versions = {name: self._version(name, at) for name in at.versions}
+        return self._analysis.casts(self._parsed, versions)
+
+    def empty_tables(self, at: Instant) -> "dict[str, EmptyTable]":
+        """What the query reads, without any rows."""
+        from sinks.views.evaluate import EmptyTable
+
+        return {
+            name: EmptyTable(self._spark.createDataFrame([], self._version(name, at).columns()))
+            for name in self.query(at).used()
+        }
+
+    def _version(self, name: str, at: Instant) -> "Version":
+        key = (name, at.versions[name])
+        if key not in self._versions:
+            self._versions[key] = self._sources.version(self._spark, name, at)
+        return self._versions[key]
+
+    def publish(self, generation: ViewGeneration) -> None:
+        """Its commit has done so."""
+
+    def standing(self) -> Standing:
+        """Up to where the table has what it is made of."""
+        at = self.record.at
+        return Standing(
+            made_of=tuple(sorted(self.record.serves.tables)) if self.record.serves else (),
+            run=at.run if at is not None else 0,
+            cut=at.cut if at is not None else None,
+            cut_ts_us=at.committed_us if at is not None else 0,
+            shown=self.record.serves is not None and not self.record.frozen,
+        )
+
+    def result(self) -> TableResult:
+        """What was done to the table."""
+        rows, seconds = self._rows, time.monotonic() - self._started
+        counts = rows.inserted, rows.updated, rows.deleted
+        return TableResult(
+            self.name, sum(counts), *counts, version=self.record.version, seconds=seconds
+        )

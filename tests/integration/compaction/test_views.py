@@ -1,0 +1,62 @@
+"""Compaction of views' Delta tables: as that of tables, and never while one is being built."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cdc.settings import Settings
+from compaction.lakehouse import compact_lakehouse
+from sinks.run.cut_run import CutLoad
+from sinks.views.records import (
+    ViewGeneration,
+    ViewRecord,
+    ViewsAtCut,
+    view_path,
+    view_records,
+)
+from tests.fixtures.readers import query_builder
+from tests.fixtures.view_lake import finished_runs, view_of_versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 1)
+    monkeypatch.setattr("compaction.lakehouse.RUNS_KEPT", 1)
+    monkeypatch.setattr("time.time", lambda now=time.time: now() + 8 * 86_400)
+    lake = str(tmp_path)
+    plans, records = finished_runs(lake, 3, 4), view_records(lake, pytest.fail)
+    versions = view_of_versions(spark, lake, "totals", 2)
+    for run, version in enumerate(versions, start=3):
+        records.finish(ViewsAtCut(run=run, ts_ms=1, versions={"totals": version}))
+    serves = ViewGeneration(query="SELECT 1")
+    records.write("totals", ViewRecord(serves=serves, version=versions[-1]))
+    loading = CutLoad[ViewGeneration](into=serves)
+    records.write("built", ViewRecord(serves=serves, version=versions[-1], loading=loading))
+    records.write("begun", ViewRecord())
+    settings = Settings(
+        source={},
+        capture={"topic.prefix": "t"},
+        kafka={"bootstrap.servers": "127.0.0.1:1"},
+        lakehouse={"path": lake},
+    )
+
+    (would,) = compact_lakehouse(settings, lambda: spark, dry_run=True)
+    assert (would.name, would.before.files, would.before.pays) == ("views.totals", 2, True)
+    assert records.runs() == [3, 4], "a dry run changes nothing"
+    (done,) = compact_lakehouse(settings, lambda: spark)
+    assert done.after is not None
+    assert (done.name, done.after.files, done.vacuumed) == ("views.totals", 1, 0)
+    assert plans.runs() == records.runs() == [4], "what no cut needs is forgotten"
+    for version in versions:
+        rows = query_builder(view_path(lake, "totals"), version=version.version)
+        assert sorted(row["n"] for row in rows) == [*range(version.version + 1)]
+    _, left = plans.compacted().tables["views.totals"]
+    assert (left.id, left.version) > (versions[-1].id, versions[-1].version)

@@ -1,0 +1,1 @@
+"""Tests of deploy/views on real servers."""

@@ -1,0 +1,1 @@
+"""Views of a lakehouse, with real servers."""

@@ -1,0 +1,1 @@
+"""Tests of deploy/views that need no server."""

@@ -1,0 +1,1 @@
+"""The rules of what is touched, without Spark."""
