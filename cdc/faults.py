@@ -12,7 +12,10 @@ VARIABLE = "MILLRACE_FAULT"
 
 
 class FaultPoint(StrEnum):
-    """Every place with a test that kills the daemon there (docs/decisions/0002 and 0011)."""
+    """Every place with a test that kills the daemon there (docs/decisions/0002 and 0011), or a run.
+
+    The last two are a run's: its plan is written, and a table's commit is made.
+    """
 
     EPOCH_RECORDED = "epoch-recorded"
     CREATING_RECORDED = "creating-recorded"
@@ -33,6 +36,8 @@ class FaultPoint(StrEnum):
     NEXT_WRITTEN = "next-written"
     BATCH_COMMITTED = "batch-committed"
     ACKNOWLEDGED = "acknowledged"
+    RUN_PLANNED = "run-planned"
+    TABLE_COMMITTED = "table-committed"
 
 
 class _Armed:

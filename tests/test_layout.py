@@ -47,9 +47,10 @@ ALLOWED: Final = {
     | {"cdc.convert", "cdc.faults", "cdc.kafka", "cdc.postgres", "cdc.stream", "cdc.tables"},
     "sinks.spark": RECORDS,
     "sinks.changes": SETTINGS | {"sinks.spark"},
-    "sinks.run": CONTRACT | {"sinks.changes", "sinks.spark"},
+    "sinks.run": CONTRACT | {"cdc.faults", "sinks.changes", "sinks.spark"},
     "sinks.log": CONTRACT | {"sinks.changes", "sinks.run", "sinks.spark"},
-    "sinks.delta": CONTRACT | {"sinks.changes", "sinks.log", "sinks.run", "sinks.spark"},
+    "sinks.delta": CONTRACT
+    | {"cdc.faults", "sinks.changes", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks.search": CONTRACT
     | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks.debezium": CONTRACT

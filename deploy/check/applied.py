@@ -10,7 +10,8 @@ from deploy.check.runner import CheckResults
 from deploy.check.scene import CapturedLog, Scene
 from sinks.run.drops import not_read_again
 from sinks.run.owner import changed_kinds
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, require_same_log
+from sinks.run.plan import RunPlan, TablePlan, require_same_log
+from sinks.run.wanted import WantedTable
 
 APPLIED: Final = "applied so far"
 DERIVED: Final = "derived tables"

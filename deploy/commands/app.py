@@ -36,7 +36,7 @@ COMMANDS: Final = {
     "query": ("query", "Query the lakehouse as it was at one instant."),
     "search": ("query", "Search an index, and show the best documents."),
     "views": ("deploy.views.command", "Check how views are kept, before anything runs."),
-    "rebuild": ("merge", "Make indexes or views again, in the place of those that serve."),
+    "rebuild": ("merge", "Write lakehouse tables, search indexes or views again."),
     "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
     "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }

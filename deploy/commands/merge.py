@@ -149,26 +149,40 @@ def run_options(
 
 
 def rebuild(
-    what: Annotated[Literal["search", "view"], typer.Argument(help="What to make anew.")],
+    what: Annotated[
+        Literal["search", "lakehouse", "view"], typer.Argument(help="What to make again.")
+    ],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="schema.table, or names of joined documents or views. Default: all."),
+        typer.Argument(help="Names of derived tables, joined documents or views. Default: all."),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
 ) -> None:
-    """Load a new index from the log, or of joined documents from the lakehouse, in place of one.
+    """Write lakehouse tables again, from the log or an archive; or load new search indexes.
 
-    The old one serves, and keeps up, until the new one is complete. A view is evaluated whole, and
-    swapped at once. What is interrupted goes on where it was, with the next rebuild or merge.
+    search: the old index serves, and keeps up, until the new one is complete.
+
+    lakehouse: one commit replaces all rows of a table. A table that neither the log nor an archive
+    has whole is left as it is, with the reason (exit code 33). Without names, all are rebuilt that
+    can be.
+
+    view: a view is evaluated whole, and swapped at once.
+
+    The next rebuild or merge finishes what is interrupted. Exit codes: those of merge.
     """
     from sinks.job import Jobs
 
     settings = load_to_connect(config)
-    if what == "view":
-        sink, there = "views", [view.name for view in settings.require_views(names or ())]
+    if what == "lakehouse":
+        options = run_options(settings, None, frozenset(), types_from_source=False)
+        options = replace(options, rebuilt=frozenset(names or ()), rebuilds_all=not names)
+        sink: str = what
+    elif what == "view":
+        views = settings.require_views(names or ())
+        sink, options = "views", RunOptions(rebuilt=frozenset(view.name for view in views))
     else:
-        sink, there = what, names or [*all_aliases(settings)]
-    with Jobs(settings, sink, RunOptions(rebuilt=frozenset(there)), lasting=True) as jobs:
+        sink, options = what, RunOptions(rebuilt=frozenset(names or all_aliases(settings)))
+    with Jobs(settings, sink, options, lasting=what != "lakehouse") as jobs:
         raise typer.Exit(jobs.run(print_line))
 
 

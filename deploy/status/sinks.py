@@ -22,10 +22,11 @@ from deploy.status.tables import time_text
 from sinks.changes.derived import local_path
 from sinks.run.doubts import doubts
 from sinks.run.drops import find_drops, is_emptied
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, goes_on
+from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import LastCheck, RunOutcome, SinkName, TableCounts
 from sinks.run.wanted import (
     CapturedTables,
+    WantedTable,
     expected_tables,
     lakehouse_tables,
     names_in_log,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from sinks.delta.cuts import Cut
     from sinks.search.progress import DocumentRecord, Ledger, TableRecord
-
 
 RUNS_SHOWN = 5
 

@@ -118,15 +118,15 @@ def _column(name: str, bound: Bound, end: RowsEnd, shape: TableShape) -> BoundCo
                 f"rows of a partition go by {name}, whose values this table doesn't have as the "
                 "source has them",
                 where=f"table {shape.table}",
-                remedy=f"take {name} out of mask and types in [[lakehouse.tables]], and remove the "
-                "derived table, so that the next run rebuilds it",
+                remedy=f"take {name} out of mask and types in [[lakehouse.tables]], and rebuild it:"
+                " `millrace rebuild lakehouse` with its name",
             )
         return BoundColumn(field, column)
     raise SinkError(
         f"rows of a partition go by {name}, which isn't in the key",
         where=f"table {shape.table}",
-        remedy=f"millrace snapshot --reset {shlex.quote(str(shape.table))}; then remove the"
-        " derived table, so that the next run rebuilds it",
+        remedy=f"millrace snapshot --reset {shlex.quote(str(shape.table))}; then rebuild the"
+        " derived table: `millrace rebuild` with its name",
     )
 
 

@@ -321,7 +321,7 @@ def _changed(
         return replace(
             field, id=f"{number}:{sources[number].name}", name=name, type=kind, sources=sources
         )
-    anew = "remove the derived table"
+    anew = "rebuild the table: `millrace rebuild lakehouse` with its name"
     if options.kind != "current":  # which has older values, too
         anew = f'set types = {{ {field.column.name} = "string" }} there, and {anew}'
     raise SinkError(
@@ -329,7 +329,7 @@ def _changed(
         f"source from schema version {number} on: {kind} doesn't hold its old values",
         where=f"table {newest.name}",
         remedy='set incompatible = "cast" or "new_column" for the table in [[lakehouse.tables]], '
-        f"or {anew}, so that the next run rebuilds it from the log",
+        f"or {anew}",
     )
 
 

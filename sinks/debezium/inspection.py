@@ -171,7 +171,7 @@ def _planned(
             "next": table.end,
             "events": events,
             "schema_version": schema.version,
-            "first_version": table.first_version if table.base else schema.version,
+            "first_version": schema.version if table.begins else table.first_version,
             "ends": ends if table.kind == "history" else ends[-1:],
             "debezium": topic.model_copy(update=update),
         }

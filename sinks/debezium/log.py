@@ -102,6 +102,6 @@ def bounded_ends(
     tables: Collection[TablePlan], compacted: Collection[str], records_max: int
 ) -> Offsets:
     """End offsets that bound a run to so many records; those of a topic hold for all its tables."""
-    begins = {table.topic for table in tables if not table.base or table.rebuilds}
+    begins = {table.topic for table in tables if table.begins or table.rebuilds}
     whole = begins.intersection(compacted)
     return some_of(*ranges(table for table in tables if table.topic not in whole), records_max)

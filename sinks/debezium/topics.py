@@ -30,8 +30,9 @@ from sinks.debezium.described import RecordSource, connector_options, declared_c
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends, topic_of
 from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.options import RunContext
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
+from sinks.run.plan import RunPlan, TablePlan, proposed, to_read
 from sinks.run.topics import Examination, ExaminedTables, require_offsets_kept
+from sinks.run.wanted import WantedTable
 from sinks.spark.session import tune
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from sinks.changes.names import (
     quoted,
 )
 from sinks.changes.shape import TableShape
-from sinks.delta.commit import create
+from sinks.delta.commit import write_whole
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DerivedDeltaTable
 from sinks.log.ends import ENDING, end_struct, ends_of
@@ -42,7 +42,7 @@ def write_events(
     """Add the events to the table, or make it of them; inside of ``commit``."""
     table = plan.tables[target.name]
     keeps = target.derived.keeps_records
-    if table.base:  # one that has begun without the records goes on so
+    if not table.begins:  # one that has begun without the records goes on so
         keeps = keeps and RAW_VALUE in target.columns().names
     events = changes.events(shape, records=keeps)
     own = [name for name in events.columns if name not in shape.names]
@@ -50,8 +50,8 @@ def write_events(
     rows = events.select(*columns_with_ids(shape), *map(quoted, own), no_end)
     if marks := plan.marks(target.name):
         rows = rows.unionByName(_marked(target.spark, marks), allowMissingColumns=True)
-    if not table.base:
-        return create(target, rows, shape)
+    if table.begins:
+        return write_whole(target, table, rows, shape)
     rows.write.format("delta").mode("append").save(target.path)
     return Rows(inserted=target.added())
 

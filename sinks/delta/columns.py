@@ -160,7 +160,7 @@ def _changed(there: LoggedField, field: DerivedField) -> list[ColumnStep]:
             raise SinkError(
                 f"column {there['name']} is {kind}, and can't become {field.type} as it is",
                 remedy="take back what the configuration now says of its type (types, mask), or "
-                "remove the Delta table, so that the next run rebuilds it from the log",
+                "rebuild the table: `millrace rebuild lakehouse` with its name",
             )
         steps.append(WidenColumn(field.id, field.name, field.type))
     return steps
@@ -190,7 +190,7 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
         if isinstance(step, DropColumn) and step.name in there.partitioned_by:
             raise SinkError(
                 f"column {step.name} is to be removed, and partitions the table",
-                remedy="remove the Delta table, so that the next run rebuilds it from the log; or "
+                remedy="rebuild the table: `millrace rebuild lakehouse` with its name; or "
                 f'set "{COLUMN_POLICY}" = "keep" for it in [[lakehouse.tables]]',
             )
         if not isinstance(step, DropColumn | RenameColumn):

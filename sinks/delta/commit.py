@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
+from cdc.faults import FaultPoint, reach
 from sinks.changes.shape import TableShape
 from sinks.delta.evolution import (
     creation_properties,
@@ -24,14 +25,21 @@ from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS
 from sinks.run.options import Report
 from sinks.run.owner import foreign_table
+from sinks.run.plan import TablePlan
 from sinks.run.summary import Rows, TableVersion
 
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
 
 
-def create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
-    """Write a Delta table that isn't there yet; inside of ``commit``."""
+def write_whole(
+    target: DerivedDeltaTable, table: TablePlan, rows: DataFrame, shape: TableShape
+) -> Rows:
+    """Write all that a table has, be it there or not; inside of ``commit``."""
+    return (_replace_all if table.base else _create)(target, rows, shape)
+
+
+def _create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     options = target.derived.options
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
     writer = rows.write.format("delta").options(**creation_properties(target, shape))
@@ -41,10 +49,10 @@ def create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Row
     return Rows(inserted=target.added())
 
 
-def replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
+def _replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
     """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
-    before = target.spark.read.format("delta").load(target.path).count()
+    before = target.rows()
     writer = rows.write.format("delta").option("overwriteSchema", "true")
     if partition := shape.still(target.derived.options.partition):
         writer = writer.partitionBy(*partition)
@@ -108,6 +116,7 @@ def commit(
                     remedy="the next run tries again",
                 ) from None
             continue
+        reach(FaultPoint.TABLE_COMMITTED)
         after = target.applied()
         if after.run != run:
             raise foreign_table(target.path, after.run, run)

@@ -278,6 +278,17 @@ class LakehouseCuts:
         """A reader of the tables at some cuts, for work that is that of about so many records."""
         from sinks.delta.version import LakehouseReader
 
-        return LakehouseReader(
-            self._session().newSession(), self._prefix, self._derived, instants, records
-        )
+        spark, rebuilt = self._session().newSession(), self.rebuilt(instants)
+        return LakehouseReader(spark, self._prefix, self._derived, instants, records, rebuilt)
+
+    def rebuilt(self, instants: Sequence[Instant]) -> set[str]:
+        """The tables that were rebuilt between the first and the last of some cuts."""
+        runs = [instant.run for instant in instants]
+        plans = map(self._plans.plan_of, range(min(runs) + 1, max(runs) + 1))
+        return {
+            name
+            for plan in plans
+            if plan is not None
+            for name, table in plan.tables.items()
+            if table.instead_of is not None
+        }

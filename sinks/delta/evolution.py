@@ -5,6 +5,7 @@ rename, by a commit of its own.
 """
 
 import math
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -149,8 +150,8 @@ def evolve(target: DerivedDeltaTable, run: int, shape: TableShape, report: Repor
             "the table's columns can't be changed",
             error,
             where=target.name,
-            remedy="correct what [[lakehouse.tables]] says of it, or remove the Delta table, so "
-            "that the next run rebuilds it from the log",
+            remedy="correct what [[lakehouse.tables]] says of it, or rebuild it: "
+            f"millrace rebuild lakehouse {shlex.quote(target.name)}",
         ) from None
     except SinkError as error:
         error.where = target.name
@@ -267,7 +268,7 @@ def prepare_replacement(
             "the table can't be written anew",
             error,
             where=target.name,
-            remedy="remove the Delta table, so that the next run rebuilds it from the log",
+            remedy="remove the Delta table: the next run makes it again from the log",
         ) from None
 
 
@@ -297,7 +298,7 @@ def _require_same_deletes(target: DerivedDeltaTable) -> None:
         raise SinkError(
             f"the table was begun with deletes = {'mark' if marked else 'remove'}",
             where=target.name,
-            remedy="leave it so, or remove the Delta table, so that the next run rebuilds it",
+            remedy=f"leave it so, or: millrace rebuild lakehouse {shlex.quote(target.name)}",
         )
 
 

@@ -30,7 +30,7 @@ from sinks.changes.names import (
 )
 from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
-from sinks.delta.commit import create, execute
+from sinks.delta.commit import execute, write_whole
 from sinks.delta.evolution import columns_with_ids, stored_names
 from sinks.delta.keyed import same_key, source, stored
 from sinks.delta.table import DerivedDeltaTable
@@ -49,19 +49,19 @@ def write_history(
     Behind a gap, rows that the log doesn't have went away in between. Inside of ``commit``.
     """
     table = plan.tables[target.name]
-    names = stored_names(target) if table.base else {}
-    applied = table.applied_version if table.base else 0
+    names = {} if table.begins else stored_names(target)
+    applied = 0 if table.begins else table.applied_version
     options = target.derived.options
     earlier = earlier_shapes(shape, applied, names, options, table.first_version)
     shapes = (*earlier, shape)
     ends = [_ends(plan, target.name, changes, shapes[place:]) for place in range(len(shapes))]
-    if not table.base:
+    if table.begins:
         made = [
             versions(whole(changes.timed(each, None)), None, each, of_each)
             for each, of_each in zip(shapes, ends, strict=True)
         ]
         rows = _together(made, shape.names)
-        return create(target, rows.select(*columns_with_ids(shape), *_OWN), shape)
+        return write_whole(target, table, rows.select(*columns_with_ids(shape), *_OWN), shape)
     into = DeltaTable.forPath(target.spark, target.path)
     stands, *later = shapes
     rows = _versions(into.toDF(), plan, target.name, changes, stands, ends[0])

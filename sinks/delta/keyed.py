@@ -1,6 +1,6 @@
 """The newest state of each key → one commit to the table of current rows, in one of four ways.
 
-- ``write_new`` makes the table (``replace_rows`` does, where its rows have other keys).
+- ``write_all`` makes the table, or writes all of it again: it is rebuilt, or has other keys.
 - ``rewrite`` writes a small table whole, in one job. 1,000 changes of each of twelve tables of
   10,000 rows take it 10 s on two cores; they would take ``mark`` 21 s, and ``merge`` 42 s.
 - ``mark`` marks rows of a large table as gone, by deletion vectors, and writes those that come. The
@@ -29,7 +29,7 @@ from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, U
 from sinks.changes.newest import Newest, lost
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import create, execute, replace_all
+from sinks.delta.commit import execute, write_whole
 from sinks.delta.evolution import columns_with_ids, dropped_columns
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.transaction import FILE_AND_INDEX, DeltaTransaction
@@ -48,9 +48,8 @@ def write_rows(
 ) -> Rows:
     """Write what the plan says in the way that suits the table; inside of ``commit``."""
     table = plan.tables[target.name]
-    if not table.base:
-        with changes.newest(shape) as newest:
-            return write_new(target, newest.all(), shape)
+    if table.begins:
+        return write_all(target, plan, changes, shape)
     older = changes.older(shape)
     simple = not (table.rebuilds or target.derived.marks_deletes) and DeltaTransaction.is_supported(
         target
@@ -65,24 +64,19 @@ def write_rows(
         return merge(target, newest, shape, older, rebuilds=table.rebuilds)
 
 
-def write_new(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) -> Rows:
-    """Create the Delta table with the rows."""
-    return create(target, _new_rows(target, newest, shape), shape)
-
-
-def replace_rows(
+def write_all(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Write the table anew, as its rows have other keys: the changes have all of them.
+    """Write all rows of the table, which the changes have; inside of ``commit``.
 
-    What stands under the old keys goes, also where deletes are marked. Inside of ``commit``.
+    Of a table that is there all else goes, also rows that are marked as deleted.
     """
-    del plan
     with changes.newest(shape) as newest:
-        return replace_all(target, _new_rows(target, newest.all(), shape), shape)
+        rows = new_rows(target, newest.all(), shape)
+        return write_whole(target, plan.tables[target.name], rows, shape)
 
 
-def _new_rows(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) -> DataFrame:
+def new_rows(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) -> DataFrame:
     """All columns of the rows that are there; of a table that has no others."""
     return newest.where(F.col(OP) == UPSERT).select(
         *columns_with_ids(shape),

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import create, execute, replace_all
+from sinks.delta.commit import execute, write_whole
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plan import RunPlan
@@ -31,10 +31,10 @@ def write_copies(
 
     A TRUNCATE removes all rows that are older. Inside of ``commit``.
     """
+    if plan.tables[target.name].begins:
+        return write_all_copies(target, plan, changes, shape)
     names, older = shape.names, changes.older(shape)
     netted = changes.images(shape).transform(lambda rows: _net(rows, names))
-    if not plan.tables[target.name].base:
-        return create(target, _new_rows(netted, shape), shape)
     stored = DeltaTable.forPath(target.spark, target.path)
     if older is None:
         going = netted.transform(lambda rows: _going(rows, stored.toDF(), names))
@@ -62,13 +62,12 @@ def write_copies(
     return execute(builder)
 
 
-def replace_copies(
+def write_all_copies(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Write the table anew, as its rows had a key; inside of ``commit``."""
-    del plan
+    """Write all rows of the table, be it there or not; inside of ``commit``."""
     netted = changes.images(shape).transform(lambda rows: _net(rows, shape.names))
-    return replace_all(target, _new_rows(netted, shape), shape)
+    return write_whole(target, plan.tables[target.name], _new_rows(netted, shape), shape)
 
 
 def _new_rows(netted: DataFrame, shape: TableShape) -> DataFrame:

@@ -15,6 +15,7 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc.errors import SinkError
@@ -132,6 +133,14 @@ class DerivedDeltaTable:
         return int(
             checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes()
         )
+
+    def rows(self) -> int:
+        """How many rows it has, by Delta's log: also where files of it are missing."""
+        files = self.files()
+        count = F.get_json_object("stats", "$.numRecords").try_cast("bigint")
+        marked = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
+        counted = files.agg(F.sum(count - marked).alias("rows")).first()
+        return int(counted["rows"] or 0) if counted is not None else 0
 
     def added(self) -> int:
         """How many rows the last commit added."""

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc.errors import ConfigError, MillraceError
+from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.lines import Lines, on_one_line
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
@@ -27,9 +27,10 @@ from sinks.delta.commit import commit, write_nothing
 from sinks.delta.covered import is_covered
 from sinks.delta.evolution import needs_mapping, set_properties
 from sinks.delta.history import write_history
-from sinks.delta.keyed import replace_rows, write_rows
-from sinks.delta.keyless import replace_copies, write_copies
+from sinks.delta.keyed import write_all, write_rows
+from sinks.delta.keyless import write_all_copies, write_copies
 from sinks.delta.readers import MAPPING, VECTORS, warning
+from sinks.delta.rebuilt import kept, rebuilt_from
 from sinks.delta.table import DerivedDeltaTable, register
 from sinks.run.options import RunContext
 from sinks.run.owner import LOG_FOLDER
@@ -37,8 +38,8 @@ from sinks.run.plan import Lack, RunPlan, TablePlan
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.rekeyed import has_other_key
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
-from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, ReadChanges
+from sinks.run.target import Forgotten, Rebuilt, Target, Wanted
+from sinks.run.topics import Examination, ReadChanges, Topics
 from sinks.run.wanted import CapturedTables, lakehouse_tables, wanted_in_lakehouse
 from sinks.spark.errors import spark_error
 from sinks.spark.session import tune
@@ -74,6 +75,7 @@ class LakehouseTarget(Target):
         self._options = context.options
         self._lakehouse = lakehouse
         self._derived: dict[str, Derived] = {}
+        self._replayed: dict[str, str | None] = {}
 
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
         """The derived tables that the configuration names, and one of each other table."""
@@ -85,10 +87,15 @@ class LakehouseTarget(Target):
         accepted = {
             "--accept-gap": self._options.accepted_gaps,
             "--accept-doubt": self._options.accepted_doubts,
+            "rebuild": self._options.rebuilt,
         }
         for option, names in accepted.items():
             if unknown := sorted(names - self._derived.keys()):
-                raise ConfigError(f"there is no derived table {', '.join(unknown)}", where=option)
+                raise ConfigError(
+                    f"there is no derived table {', '.join(unknown)}",
+                    where=option,
+                    remedy=f"there are: {', '.join(sorted(self._derived))}",
+                )
         return Wanted(
             wanted_in_lakehouse(self._lakehouse, self._derived),
             [f"without a key there is no {', '.join(left_out)}"] if left_out else [],
@@ -131,7 +138,33 @@ class LakehouseTarget(Target):
 
         Not with one that has ``failed``, which may be broken.
         """
-        archives = {
+        archives = self._archives(tables, failed)
+
+        def from_archive(name: str, table: TablePlan) -> TablePlan:
+            archive = archives.get(table.source)
+            if table.instead_of is not None:
+                archive = self._replayed[name]
+            elif table.base or table.kind == "changes":
+                return table
+            is_deleted = state.tables[table.source].cleanup == "delete"
+            has_lost_records = any(state.starts[table.topic].values())
+            is_in_log = table.kind == "current" and not (is_deleted and has_lost_records)
+            if archive is None or (is_in_log and table.instead_of is None):
+                return table
+            whole = tables[archive]
+            update = {"start": whole.start, "replay": archive, "fresh_ms": whole.fresh_ms}
+            marks = (*whole.gaps, *whole.marks) if table.kind == "history" else ()
+            return table.model_copy(update={**update, "marks": marks})
+
+        return {
+            name: from_archive(name, table)
+            for name, table in tables.items()
+            if table.instead_of is None or (self._replayed[name] or name) in tables
+        }
+
+    def _archives(self, tables: Mapping[str, TablePlan], failed: Collection[str]) -> dict[str, str]:
+        """The archive of each captured table that other tables can be made of."""
+        return {
             table.source: name
             for name, table in self._derived.items()
             if table.kind == "changes"
@@ -142,20 +175,30 @@ class LakehouseTarget(Target):
             and tables[name].lacks == "nothing"
         }
 
-        def from_archive(name: str, table: TablePlan) -> TablePlan:
+    def rebuilt(
+        self,
+        before: Mapping[str, TablePlan],
+        failed: Collection[str],
+        state: LogState,
+        topics: Topics,
+    ) -> Rebuilt:
+        """From the log's first record, or an archive: where neither has all, it is refused."""
+        wanted = before.keys() if self._options.rebuilds_all else self._options.rebuilt
+        names = sorted(wanted & before.keys(), key=lambda name: before[name].kind != "changes")
+        archives = self._archives(before, failed)
+        again, refused = dict[str, TablePlan](), dict[str, MillraceError]()
+        for name in names:
+            table = before[name]
             archive = archives.get(table.source)
-            if table.base or archive is None or name == archive or table.kind == "changes":
-                return table
-            is_deleted = state.tables[table.source].cleanup == "delete"
-            has_lost_records = any(state.starts[table.topic].values())
-            if table.kind == "current" and not (is_deleted and has_lost_records):
-                return table  # the log has all of it
-            whole = tables[archive]
-            update = {"start": whole.start, "replay": archive, "fresh_ms": whole.fresh_ms}
-            marks = (*whole.gaps, *whole.marks) if table.kind == "history" else ()
-            return table.model_copy(update={**update, "marks": marks})
-
-        return {name: from_archive(name, table) for name, table in tables.items()}
+            archive = None if archive in again else archive  # the log has all that it has
+            has = kept(topics, name, table, state, archive)
+            try:
+                self._replayed[name] = rebuilt_from(name, table.source, table.kind, has)
+            except LogForgottenError as error:
+                refused[name] = error
+            else:
+                again[name] = table.rebuilt(state.starts[table.topic])
+        return Rebuilt(again, refused)
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """Current rows are rebuilt in place, where the log has the newest state of each.
@@ -217,15 +260,16 @@ class LakehouseTarget(Target):
                 require_keyless_kind(target.derived)
             shape = self._shape(name, table, changes.versions)
             is_other = has_other_key(changes.versions, table.applied_version)
-            replaces = bool(table.base and table.kind == "current" and is_other)
+            is_rekeyed = bool(table.base and table.kind == "current" and is_other)
             writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
-            if replaces:
-                writer = replace_rows if shape.keys else replace_copies
+            if is_rekeyed:
+                writer = write_all if shape.keys else write_all_copies
             write = partial(writer, target, plan, changes, shape)
             if not table.writes:  # its columns alone are others
                 write = partial(write_nothing, target)
             if not table.base:
                 self._report_features(target, plan, shape)
+            replaces = is_rekeyed or table.instead_of is not None
             rows = commit(
                 target, plan.run, table.base, shape, write, self._report, replaces=replaces
             )
@@ -301,7 +345,7 @@ def _mark_gaps(target: DerivedDeltaTable, gaps: Sequence[Gap]) -> None:
     Nothing is done where it does, so that it may be repeated after a crash.
     """
     text = json.dumps([gap.model_dump(mode="json") for gap in gaps], ensure_ascii=False)
-    if not gaps or target.properties().get(GAPS_PROPERTY) == text:
+    if target.properties().get(GAPS_PROPERTY, "[]") == text:
         return
     try:
         set_properties(target, {GAPS_PROPERTY: text})

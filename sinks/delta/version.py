@@ -175,7 +175,10 @@ class Version:
 
 
 class LakehouseReader:
-    """Reads tables at some cuts, in a session tuned for their size and so many ``records``."""
+    """Reads tables at some cuts, in a session tuned for their size and so many ``records``.
+
+    In between, some tables were ``rebuilt``.
+    """
 
     def __init__(
         self,
@@ -184,8 +187,10 @@ class LakehouseReader:
         derived: Mapping[str, Derived],
         instants: Iterable[Instant],
         records: int,
+        rebuilt: Collection[str] = (),
     ) -> None:
         self.spark = spark
+        self._rebuilt = rebuilt
         versions = {pair for instant in instants for pair in instant.versions.items()}
         self._versions: dict[tuple[str, TableVersion], Version] = {
             (name, version): Version(
@@ -210,7 +215,7 @@ class LakehouseReader:
         before, after = self.at(older)[name], self.at(newer)[name]
         if before is after:
             return None
-        return difference(before, after, keys, columns)
+        return difference(before, after, keys, columns, by_values=name in self._rebuilt)
 
 
 def kept(rows: DataFrame) -> tuple[DataFrame, int]:
@@ -227,13 +232,16 @@ def difference(
     keys: Collection[str],
     columns: set[str],
     marks: Sequence[str] = (POSITION,),
+    *,
+    by_values: bool = False,
 ) -> TableDifference | None:
     """By which rows two versions of a table differ: their keys and some columns. None: by none.
 
-    Rows are the same where their keys and ``marks`` are. Files that both versions have aren't read,
-    so that it costs what has changed, and not the table.
+    Rows are the same where their keys and ``marks`` are; ``by_values``: and all other columns that
+    both versions have, as a rebuild may mend them. Files that both versions have aren't read, so
+    that it costs what has changed, and not the table.
     """
-    rows, count = kept(_difference(older, newer, keys, columns, marks))
+    rows, count = kept(_difference(older, newer, keys, columns, marks, by_values=by_values))
     if not count:
         return None
     gone = rows.select("gone.*").where(F.col("gone").isNotNull())
@@ -247,19 +255,23 @@ def _difference(
     keys: Collection[str],
     columns: set[str],
     marks: Sequence[str],
+    *,
+    by_values: bool,
 ) -> DataFrame:
     """The rows that only one of two versions has: structs ``gone`` and ``come``, or null."""
     old, new = differing_rows(older, newer)
+    compared = [name for name in old.columns if name in new.columns] if by_values else marks
+    values = F.to_json(F.struct(*map(quoted, compared)))
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
-    gone = old.select(F.struct(*chosen).alias("gone"))
-    come = new.select(F.struct(*chosen).alias("come"))
+    gone = old.select(F.struct(*chosen).alias("gone"), values.alias("was"))
+    come = new.select(F.struct(*chosen).alias("come"), values.alias("is"))
 
     def of(side: str, name: str) -> SparkColumn:
         return F.col(side).getField(name)
 
     same = reduce(and_, (of("gone", key) == of("come", key) for key in keys))
-    other = ~reduce(and_, (of("gone", mark).eqNullSafe(of("come", mark)) for mark in marks))
-    return gone.join(come, same, "full_outer").where(other)
+    other = ~F.col("was").eqNullSafe(F.col("is"))
+    return gone.join(come, same, "full_outer").where(other).select("gone", "come")
 
 
 def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:

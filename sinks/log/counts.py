@@ -17,7 +17,8 @@ from sinks.changes.ends import RowsEnd
 from sinks.log.ends import end_struct, ending_op, ends_of, ends_rows
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
-from sinks.run.plan import TablePlan, snapshot_position
+from sinks.run.plan import TablePlan
+from sinks.run.rekeyed import snapshot_position
 from sinks.run.topics import PartitionCensus
 from sinks.spark.errors import GONE
 from sinks.spark.jvm import observed

@@ -115,7 +115,7 @@ class MillraceTopics(Topics):
                 keyed=bool(versions_of(state, table)[-1].key),
                 archived=examination.archived.get(name, ()),
             ).at_cut(state.schemas[table.source], cut)
-            if table.pending or not table.base or table.rebuilds
+            if table.pending or table.begins or table.rebuilds
             else table
             for name, table in tables.items()
         }
@@ -148,7 +148,15 @@ class MillraceTopics(Topics):
                 continue
             is_rekeyed = newest_generation(versions) != versions[0].version
             has_lost_records = any(state.starts[table.topic].values())
-            if table.base:
+            if _lacks_rows(table, state):
+                errors[name] = SinkError(
+                    f"the log doesn't have every row of {table.source} any more: the last read of"
+                    " it was one of some partitions",
+                    where=f"table {name}",
+                    remedy=f"millrace snapshot --reset {shlex.quote(table.source)}, and rebuild it",
+                )
+                continue
+            if not table.begins:
                 is_rekeyed = has_other_key(versions, table.applied_version)
             elif table.lacks != "nothing" or (captured.cleanup == "delete" and has_lost_records):
                 continue  # what tells that rows have ended may be gone with them
@@ -203,6 +211,18 @@ def _reaches(state: LogState, plan: RunPlan | None) -> bool:
         for table in plan.all_tables.values()
         for number, end in table.end.items()
     )
+
+
+def _lacks_rows(table: TablePlan, state: LogState) -> bool:
+    """Whether a table can't be rebuilt: its topic has lost its first records, and no end of rows.
+
+    Behind one that is newer than what the table has, the log has all rows.
+    """
+    stood, is_current = table.instead_of, table.kind == "current" and table.replay is None
+    if stood is None or not is_current or not any(state.starts[table.topic].values()):
+        return False
+    ended = table.truncated
+    return ended is None or stood.after is None or ended <= stood.after
 
 
 def versions_of(state: LogState, table: TablePlan) -> list[TableSchema]:

@@ -20,8 +20,9 @@ from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
 from sinks.changes.ends import RowsEnd
-from sinks.run.plan import TablePlan, WantedTable, awaits_read
+from sinks.run.plan import TablePlan, awaits_read
 from sinks.run.rekeyed import versions_at
+from sinks.run.wanted import WantedTable
 
 MISSING_MIN: Final = 3
 MISSING_SHARE_MAX: Final = 0.2

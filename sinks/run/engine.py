@@ -14,8 +14,9 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from cdc.errors import LogForgottenError, MillraceError
-from cdc.lines import Lines
+from cdc.errors import LogForgottenError, MillraceError, SinkError
+from cdc.faults import FaultPoint, reach
+from cdc.lines import Lines, on_one_line
 from cdc.log.offsets import LogState
 from sinks.run.doubts import accepted, new_doubt
 from sinks.run.drops import (
@@ -28,14 +29,7 @@ from sinks.run.drops import (
 )
 from sinks.run.options import RunContext
 from sinks.run.owner import changed_kinds, require_same_writer
-from sinks.run.plan import (
-    RunPlan,
-    TablePlan,
-    WantedTable,
-    goes_on,
-    require_same_log,
-    to_read,
-)
+from sinks.run.plan import RunPlan, TablePlan, goes_on, require_same_log, to_read
 from sinks.run.retained import retained_tables
 from sinks.run.run_end import RunEnd
 from sinks.run.summary import (
@@ -46,6 +40,7 @@ from sinks.run.summary import (
 )
 from sinks.run.target import Target
 from sinks.run.topics import ExaminedTables, Topics
+from sinks.run.wanted import WantedTable
 from sinks.spark.errors import KeptLostError, explained
 
 if TYPE_CHECKING:
@@ -60,6 +55,19 @@ _ATTEMPTS_MAX: Final = 3
 def _has_work(tables: Mapping[str, TablePlan]) -> bool:
     """Whether any table has something to read, or isn't there yet."""
     return any(table.pending or table.commits for table in tables.values())
+
+
+def _rebuilt_by(plan: RunPlan, results: Collection[TableResult]) -> set[str]:
+    """The tables that a plan has rebuilt, by the results of the run that has finished it."""
+    done = {result.name for result in results if result.error is None}
+    return {name for name in done if plan.tables[name].instead_of is not None}
+
+
+def _rebuilds(table: TablePlan) -> str:
+    """Of what a table is rebuilt, if it is."""
+    if table.instead_of is None:
+        return ""
+    return f"rebuilding it from {table.replay or 'the log'}: "
 
 
 class Run:
@@ -94,10 +102,14 @@ class Run:
         before, refused = self._standing(before, state, wanted)
         results += (not_applied := self._report_errors({**unfit, **refused}))
         usable = {name: table for name, table in wanted.items() if name not in refused}
+        failing = outcome.failed if outcome is not None else {}
+        done = _rebuilt_by(last, results) if last is not None else set()
+        again, not_rebuilt = self._rebuilt(before, done, failing, state, usable)
+        results += not_rebuilt
 
         def proposed(state: LogState) -> dict[str, TablePlan]:
-            tables = self._topics.proposed(before, state, usable)
-            return self._target.on_archives(tables, outcome.failed if outcome else {}, state)
+            tables = self._topics.proposed({**before, **again}, state, usable)
+            return self._target.on_archives(tables, failing, state)
 
         tables, whole = proposed(state), state
         drops = find_drops(
@@ -116,7 +128,7 @@ class Run:
         if not work:
             cut_ts_us = state.progress.cut_ts_us
             self._plans.check(LastCheck(ts_ms=state.read_ms, tables=[*tables], cut_ts_us=cut_ts_us))
-            failed = {**(outcome.failed if outcome is not None else {}), **errors_of(not_applied)}
+            failed = {**failing, **errors_of(not_applied)}
             return RunEnd.of(last, results, state, before, wanted, tables, failed)
         waiting = {name: t for name, t in before.items() if t.base and name not in tables}
         plan, outcome, applied = self._new_run(state, last, tables, waiting, not_applied, drops)
@@ -179,6 +191,37 @@ class Run:
         }
         return standing, refused
 
+    def _rebuilt(
+        self,
+        before: Mapping[str, TablePlan],
+        done: Collection[str],
+        failing: Collection[str],
+        state: LogState,
+        usable: Mapping[str, WantedTable],
+    ) -> tuple[Mapping[str, TablePlan], list[TableResult]]:
+        """The plans of tables that are to be rebuilt, and results of those that can't be.
+
+        Those go on as they are: they haven't failed, and are at the cut. Some are ``done``, by the
+        plan that this run has finished.
+        """
+        standing = {name: table for name, table in before.items() if name in usable and table.base}
+        again, refused = self._target.rebuilt(standing, failing, state, self._topics)
+        again = {name: table for name, table in again.items() if name not in done}
+        planned = self._target.on_archives(
+            self._topics.proposed({**before, **again}, state, usable), failing, state
+        )
+        waiting = SinkError(
+            "its rows are being read again, and it can't be rebuilt before that is done",
+            remedy="`millrace status` shows how far that is; then rebuild it",
+        )
+        refused = {**refused, **{name: waiting for name in again if name not in planned}}
+        refused = {name: error for name, error in refused.items() if name not in done}
+        for name, error in refused.items():
+            self._report(Lines(f"{on_one_line(name)}: not rebuilt: {error}"))
+        results = [TableResult(name, error=error) for name, error in refused.items()]
+        again = {name: table for name, table in again.items() if name in planned}
+        return again, [] if self._options.rebuilds_all else results
+
     def _retained(self, tables: dict[str, TablePlan], state: LogState) -> ExaminedTables:
         return retained_tables(
             self._topics,
@@ -233,6 +276,7 @@ class Run:
             written_by=self._topics.written_by,
         )
         self._plans.start(plan)
+        reach(FaultPoint.RUN_PLANNED)
         applied = self._apply(plan, state, ())
         outcome = self._finished(plan, [*applied, *refused, *not_applied])
         return plan, outcome, [*applied, *refused]
@@ -275,7 +319,7 @@ class Run:
             started = time.monotonic()
             if table.commits:
                 of = f", columns of schema version {table.schema_version}" * table.evolves
-                self._report(f"{name}: {table.events:,} events{of}")
+                self._report(f"{name}: {_rebuilds(table)}{table.events:,} events{of}")
             result = self._applied(spark.newSession(), name, plan, state)
             self._context.progress(next(done), len(waiting))
             if result is None:

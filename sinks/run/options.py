@@ -38,9 +38,11 @@ class RunOptions:
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs, those of
     ``accepted_doubts`` count as right although nothing has covered all of their rows. Topics that
-    a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes and views that are to
-    be ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were
-    refused are made again. Captured tables of ``accepted_drops`` count as dropped, however many are
+    a real Debezium wrote are read by ``schema_of`` and ``types_of``. Lakehouse tables that are to
+    be ``rebuilt`` are written as a whole, indexes and views get a new one in their place;
+    ``rebuilds_all``: so are all lakehouse tables that can be. Of indexes ``replayed`` the documents
+    that were refused are made again. Captured tables of ``accepted_drops`` count as dropped,
+    however many are
     missing. Tables that are ``paused`` are left as they are.
     """
 
@@ -49,6 +51,7 @@ class RunOptions:
     schema_of: SchemaOf | None = None
     types_of: TypesOf | None = None
     rebuilt: frozenset[str] = frozenset()
+    rebuilds_all: bool = False
     replayed: frozenset[str] = frozenset()
     accepted_drops: frozenset[str] = frozenset()
     accepted_doubts: frozenset[str] = frozenset()

@@ -10,8 +10,9 @@ from pathlib import Path
 from cdc.errors import ConfigError, MillraceError, SinkError
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived, local_path
-from sinks.run.plan import RunPlan, TablePlan, WantedTable
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.plans import LocalFiles, reachable
+from sinks.run.wanted import WantedTable
 
 LOG_FOLDER = "_delta_log"
 
@@ -63,7 +64,7 @@ def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
     return SinkError(
         f"the Delta table {state}, but the plan goes on from run {expected}",
         where=path,
-        remedy="if no other run is under way, remove the Delta table: the next run rebuilds it",
+        remedy="if no other run is under way, remove the Delta table: the next run makes it again",
     )
 
 
@@ -142,7 +143,7 @@ def _run_of(log: Path, of: str) -> int | None:
                 "a Delta table's log is damaged: a commit of it can't be read",
                 where=str(log / commit),
                 remedy="put the file back from a backup; or remove the Delta table: the next"
-                " run rebuilds it from what the log has",
+                " run makes it again from what the log has",
             ) from None
         if runs:
             return runs[-1]

@@ -6,7 +6,7 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,12 +16,14 @@ from cdc.records.fields import PositionField
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import GAPS_MAX, Gap, TableState
-from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
 from sinks.run.debezium_topic import DebeziumTopic
-from sinks.run.rekeyed import has_other_key, has_unread_key, versions_at
+from sinks.run.rekeyed import has_other_key, has_unread_key, snapshot_position, versions_at
 from sinks.run.summary import RunOutcome
+
+if TYPE_CHECKING:
+    from sinks.run.wanted import WantedTable
 
 FORMAT: Final = 1
 Lack = Literal["nothing", "now", "before"]
@@ -90,6 +92,13 @@ class TablePlan(BaseModel):
     """The archive that has the records before ``start``: what its own plans before have applied."""
     debezium: DebeziumTopic | None = None
     """The topic, where a real Debezium wrote it."""
+    instead_of: "TablePlan | None" = None
+    """The table as it stands, where the user has it rebuilt: this plan replaces all of it."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether all that the table has comes by this plan."""
+        return not self.base or self.instead_of is not None
 
     @property
     def truncated(self) -> Position | None:
@@ -126,7 +135,7 @@ class TablePlan(BaseModel):
         """Whether there are rows to write or to take out, or the table isn't there yet."""
         news = self.events > 0 or bool(self.ends)
         is_marked = self.gap is not None or bool(self.marks)
-        return self.base == 0 or news or self.rebuilds or is_marked
+        return self.begins or news or self.rebuilds or is_marked
 
     @property
     def evolves(self) -> bool:
@@ -146,6 +155,8 @@ class TablePlan(BaseModel):
 
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
+        if self.instead_of is not None:
+            return self.instead_of
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
         nothing["schema_version"] = self.applied_version
         nothing["removes"] = self.removed
@@ -158,7 +169,7 @@ class TablePlan(BaseModel):
 
         A record may be of the newest version, and needs it.
         """
-        if self.events or not self.base:
+        if self.events or self.begins:
             return self
         upto = [each.version for each in versions if Position.parse(each.since) <= cut]
         return self.model_copy(update={"schema_version": max([self.applied_version, *upto])})
@@ -178,6 +189,11 @@ class TablePlan(BaseModel):
                 "debezium": self.debezium and self.debezium.begun_again(),
             }
         )
+
+    def rebuilt(self, start: dict[int, int]) -> "TablePlan":
+        """The plan of a table all of which is to be replaced, from where the log starts."""
+        update = {"base": self.base, "lacks": "nothing", "instead_of": self}
+        return self.begun_again(start).model_copy(update=update)
 
 
 class RunPlan(BaseModel):
@@ -228,20 +244,6 @@ class RunPlan(BaseModel):
         return str(self.cut.commit_lsn) if own else "the topics' ends"
 
 
-class WantedTable(NamedTuple):
-    """A derived table that a plan is to have: the captured table, and the kind.
-
-    An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
-    the captured table is dropped; ``removes`` by which options columns go that are dropped.
-    """
-
-    source: str
-    kind: TableKind = "current"
-    is_whole: bool = True
-    drop: DropRule = DropRule()
-    removes: str = ""
-
-
 def require_same_log(plan: RunPlan, log: str) -> None:
     """Raise LogForgottenError where the log isn't the one that the plan was made for."""
     if plan.log != log:
@@ -275,6 +277,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 },
                 "lacks": table.lacks if table.lacks == "nothing" else "before",
                 "replay": None,
+                "instead_of": None,
             }
         )
         for name, table in plan.tables.items()
@@ -296,11 +299,6 @@ def ready(table: TableState, cut: Position) -> bool:
     return table.phase == "streaming" and snapshot_position(table) <= cut
 
 
-def snapshot_position(table: TableState) -> Position:
-    """The position of the rows of the table's last snapshot."""
-    return Position(table.epoch, table.snapshot_lsn, 0)
-
-
 def awaits_read(
     table: TablePlan | None, captured: TableState, versions: Sequence[TableSchema]
 ) -> bool:
@@ -317,7 +315,7 @@ def awaits_read(
 
 
 def proposed(
-    before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
+    before: dict[str, TablePlan], state: LogState, wanted: "Mapping[str, WantedTable]"
 ) -> dict[str, TablePlan]:
     """The wanted tables with all that is new for them, before a census of the records."""
     tables: dict[str, TablePlan] = {}
@@ -337,7 +335,7 @@ def proposed(
         current = last is not None and start == ends
         newest = versions[-1].version if versions else 0  # else the plan itself has the schemas
         rekeyed = last and has_other_key(versions, last.applied_version)
-        replaced = rekeyed and request.kind == "current"
+        replaced = (rekeyed and request.kind == "current") or (last and last.instead_of)
         plan = TablePlan(
             topic=table.topic,
             start=start,
@@ -357,6 +355,7 @@ def proposed(
             read_end=last.read_end if last else {},
             emptied=last.emptied if last and table.gone_ms else None,
             lacks=_lack(last, is_whole=request.is_whole),
+            instead_of=last.instead_of if last else None,
             gaps=last.gaps if last else (),
             marks=_marks(table, last, state.progress.cut) if request.kind != "current" else (),
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
+from cdc.records.state import TableState
 
 
 def versions_at(versions: Sequence[TableSchema], cut: Position) -> Sequence[TableSchema]:
@@ -46,3 +47,8 @@ def has_unread_key(versions: Sequence[TableSchema], read: Position) -> bool:
     begun = newest_generation(versions)
     since = next(Position.parse(each.since) for each in versions if each.version == begun)
     return begun != versions[0].version and read < since.just_before()
+
+
+def snapshot_position(table: TableState) -> Position:
+    """The position of the rows of the table's last snapshot."""
+    return Position(table.epoch, table.snapshot_lsn, 0)

@@ -24,7 +24,7 @@ def retained_tables(
     retained = ExaminedTables(dict(tables), {})
     fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
     for name, table in tables.items():
-        if not (table.pending or not table.base):
+        if not (table.pending or table.begins):
             continue
         reader = table.replay or name
         begins = not table.base and table.replay is None

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cdc.errors import LogForgottenError, MillraceError
 from cdc.log.offsets import LogState
-from sinks.run.plan import RunPlan, TablePlan, WantedTable
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import LastCheck, Rows, RunOutcome, TableResult, TableVersion
-from sinks.run.topics import Examination, ReadChanges
+from sinks.run.topics import Examination, ReadChanges, Topics
+from sinks.run.wanted import WantedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,13 @@ class Wanted(NamedTuple):
     refused: Mapping[str, MillraceError] = MappingProxyType({})
 
 
+class Rebuilt(NamedTuple):
+    """The plans of tables that are to be written as a whole, and why others can't be."""
+
+    tables: Mapping[str, TablePlan] = MappingProxyType({})
+    refused: Mapping[str, MillraceError] = MappingProxyType({})
+
+
 class Target(ABC):
     """The derived tables of one kind; its methods are called in this order.
 
@@ -98,6 +106,20 @@ class Target(ABC):
         """The outcome of the last plan, without failures that came after a table's own commit."""
         del plan
         return outcome
+
+    def rebuilt(
+        self,
+        before: Mapping[str, TablePlan],
+        failed: Collection[str],
+        state: LogState,
+        topics: Topics,
+    ) -> Rebuilt:
+        """The tables that a run's options have written as a whole, of those that can go on.
+
+        ``before`` is where these stand; some have ``failed`` in the last run.
+        """
+        del before, failed, state, topics
+        return Rebuilt()
 
     def on_archives(
         self, tables: dict[str, TablePlan], failed: Collection[str], state: LogState

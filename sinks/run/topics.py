@@ -14,7 +14,8 @@ from cdc.log.offsets import LogState, Offsets
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.ends import RowsEnd
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed
+from sinks.run.plan import RunPlan, TablePlan, proposed
+from sinks.run.wanted import WantedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,6 +191,6 @@ def require_offsets_kept(start: Offsets, kept_from: Offsets, what: str, keep: ti
                     f"{what} comes too late: the log promises {keep} only, and may lack changes "
                     "that have not been applied",
                     where=f"topic {topic}, partition {partition}, offset {offset}",
-                    remedy="remove the derived table, so that the next run rebuilds it from the "
-                    "log where that has every key, or take a new snapshot",
+                    remedy="rebuild the derived table where the log, or an archive, has all that it"
+                    " needs (`millrace rebuild` with its name), or take a new snapshot",
                 )

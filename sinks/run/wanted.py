@@ -10,12 +10,26 @@ from cdc.errors import ConfigError
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import TableState
 from cdc.settings import SearchSettings, Settings
-from cdc.settings.lakehouse import LakehouseSettings
+from cdc.settings.drops import DropRule
+from cdc.settings.lakehouse import LakehouseSettings, TableKind
 from cdc.settings.views import VIEWS
 from sinks.changes.derived import Derived, derived_tables, table_path, without_unfit
 from sinks.changes.names import sql_name
-from sinks.run.plan import WantedTable
 from sinks.run.summary import SINK_NAMES, SinkName
+
+
+class WantedTable(NamedTuple):
+    """A derived table that a plan is to have: the captured table, and the kind.
+
+    An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
+    the captured table is dropped; ``removes`` by which options columns go that are dropped.
+    """
+
+    source: str
+    kind: TableKind = "current"
+    is_whole: bool = True
+    drop: DropRule = DropRule()
+    removes: str = ""
 
 
 class CapturedTables(NamedTuple):

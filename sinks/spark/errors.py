@@ -101,7 +101,7 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
             raise LogForgottenError(
                 f"the log no longer has all records that {name} needs (log.keep is {keep})",
                 where=where,
-                remedy="remove the derived table, so that the next run rebuilds it from the log",
+                remedy="`millrace rebuild` with the table's name writes it again, if it can",
             ) from None
         if (of_machine := machine_error(error, where)) is not None:
             raise of_machine from None

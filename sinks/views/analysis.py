@@ -1,5 +1,6 @@
 """A view's SQL and the columns of what it reads → its query; or what is wrong, and where."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from cdc.errors import ConfigError
 from sinks.run.cuts import Instant
 from sinks.spark.errors import spark_ended, spark_error
-from sinks.spark.session import first_line
+from sinks.spark.session import first_line, full_text
 from sinks.views.catalyst import Catalyst
 from sinks.views.query import ViewQuery
 from sinks.views.reading import QueryReader
@@ -40,6 +41,7 @@ _OPEN: Final = {
     "ApproximatePercentile": "percentile(x, 0.5)",
 }
 """Functions with several right answers, and what has one."""
+_TOLD: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 _SORTED: Final = ("array_sort(", "sort_array(")
 
 
@@ -129,7 +131,7 @@ class Analysis:
         except (AnalysisException, ParseException) as error:
             raise ConfigError(
                 f"Spark doesn't understand the query: {first_line(error)}",
-                where=self._where,
+                where=f"{self._where}{_place_in(full_text(error))}",
                 remedy="it is Spark SQL over captured tables, their histories, changes(table), and"
                 " other views; `millrace views check` shows what each view reads",
             ) from None
@@ -147,6 +149,12 @@ class Analysis:
                 remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
                 " make null of it",
             ) from None
+
+
+def _place_in(text: str) -> str:
+    """The place that an error of Spark's tells."""
+    told = _TOLD.search(text)
+    return _place(told[1], told[2]) if told is not None else ""
 
 
 def _place(line: str, column: str) -> str:

@@ -221,12 +221,14 @@ def join(reader: NodeReader, node: Any) -> Operator:
     if name not in _JOINS:
         return reader.whole(node, f"a join of kind {type_.sql()}")
     kind = _JOINS[name]
-    left = _marked(reader, left) if kind == "full" else left
+    if kind == "full" and left.row_key is not None:
+        left = _marked(reader, left, left.row_key)
     condition = node.condition()
     wanted = condition.get() if condition.isDefined() else None
     pairs = spark.pairs(wanted, set(left.columns), set(right.columns))
 
-    types = {number: reader.types[number] for number in (*reader.kept(left), *reader.kept(right))}
+    own = (*left.columns, *right.columns)
+    types = {number: reader.types[number] for number in own if number in reader.types}
     types |= {spark.number(each): each.dataType() for each in spark.output(node)}
 
     def make(one: Any, other: Any) -> Any:
@@ -254,7 +256,7 @@ def join(reader: NodeReader, node: Any) -> Operator:
     )
 
 
-def _marked(reader: NodeReader, side: Operator) -> Operator:
+def _marked(reader: NodeReader, side: Operator, key: tuple[int, ...]) -> Operator:
     """A side with a column that is null where its rows are: its keys may be null anyway."""
     spark = reader.catalyst
     mark = spark.alias(spark.integer(1), "left")
@@ -262,7 +264,7 @@ def _marked(reader: NodeReader, side: Operator) -> Operator:
     return Rowwise(
         lambda rows: spark.project([*spark.output(rows), mark], rows),
         (*side.columns, number),
-        None if side.row_key is None else (number, *side.row_key),
+        (number, *key),
         side.group,
         child=side,
         passed={each: each for each in side.columns},
@@ -271,6 +273,11 @@ def _marked(reader: NodeReader, side: Operator) -> Operator:
 
 def unknown(reader: NodeReader, node: Any) -> Operator:
     """A node that the rules don't follow, or that reads what isn't ours."""
+    if is_kind(node, "Sample"):
+        raise ConfigError(
+            "TABLESAMPLE has several right answers",
+            remedy="choose rows by their key: WHERE pmod(xxhash64(id), 100) < 5",
+        )
     if node.children().isEmpty():
         raise ConfigError(
             f"the query reads {node.nodeName()}, which isn't a table of the lakehouse",

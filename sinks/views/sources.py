@@ -165,13 +165,20 @@ class Sources:
         keys = tuple(self._cuts.shapes(instant)[name].keys)
         return (*keys, POSITION) if kind == "history" and keys else keys
 
+    def rebuilt(self, *instants: Instant | None) -> set[str]:
+        """The tables that were rebuilt between some cuts."""
+        return self._cuts.rebuilt([instant for instant in instants if instant is not None])
+
     def derived(self, name: str) -> Derived | None:
         """What the configuration says of a table; None: it is a view."""
         return self._cuts.tables.get(name)
 
 
 class SourceAtCuts:
-    """A table that a query reads, at two cuts (None: at the new one alone)."""
+    """A table that a query reads, at two cuts (None: at the new one alone).
+
+    One that was ``rebuilt`` in between may have other values in the same rows.
+    """
 
     def __init__(
         self,
@@ -181,8 +188,11 @@ class SourceAtCuts:
         newer: "Version",
         keys: tuple[str, ...],
         columns: Collection[str],
+        *,
+        rebuilt: bool = False,
     ) -> None:
         self._name = name
+        self._rebuilt = rebuilt
         self._older, self._newer = older, newer
         self._keys = keys
         self._columns = [*columns]
@@ -234,7 +244,8 @@ class SourceAtCuts:
         if derived is None or not self._keys:
             return self._of_bags()
         marks = (END,) if derived.kind == "history" else (POSITION,)
-        found = difference(self._older, self._newer, self._keys, {*self._columns}, marks)
+        older, newer, columns = self._older, self._newer, {*self._columns}
+        found = difference(older, newer, self._keys, columns, marks, by_values=self._rebuilt)
         if found is None:
             return None
         return TableDifference(self._chosen(found.gone), self._chosen(found.come))

@@ -249,7 +249,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
         from sinks.views.evaluate import Evaluation
 
-        query = self.query(to)
+        query, rebuilt = self.query(to), self._sources.rebuilt(at, to)
         tables = {
             name: SourceAtCuts(
                 self._sources,
@@ -258,6 +258,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
                 self._version(name, to),
                 self._sources.key(name, to),
                 sorted({*names, *self._sources.key(name, to)}),
+                rebuilt=name in rebuilt,
             )
             for name, names in query.used().items()
         }

@@ -62,8 +62,8 @@ class Topics:
 
     def merge(self, registry: MadeRegistry | None = None) -> PlannedTopics:
         from sinks.changes.newest import Newest
-        from sinks.delta.commit import commit
-        from sinks.delta.keyed import merge, write_new
+        from sinks.delta.commit import commit, write_whole
+        from sinks.delta.keyed import merge, new_rows
         from sinks.delta.table import DerivedDeltaTable
 
         log = TopicLog(self.kafka)
@@ -89,7 +89,7 @@ class Topics:
         write = (
             (lambda: merge(target, Newest(rows, None, None, None), shape, None))
             if base
-            else (lambda: write_new(target, rows, shape))
+            else (lambda: write_whole(target, table, new_rows(target, rows, shape), shape))
         )
         commit(target, self.run, base, shape, write, print)
         return planned

@@ -98,7 +98,7 @@ NEW_VERSIONS = [
 ]
 
 
-DEATHS = ("replace_rows", "register")
+DEATHS = ("write_all", "register")
 """Right before the commit, and right behind it."""
 
 

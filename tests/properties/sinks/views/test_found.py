@@ -46,6 +46,11 @@ def comparison(spark: "SparkSession") -> Comparison:
             id="null was the key of rows of either side",
         ),
         pytest.param(
+            "SELECT q.id, e, k.d, a.x FROM (SELECT id, e FROM b LATERAL VIEW explode(l) t AS e) q"
+            " FULL JOIN k ON k.x = e FULL JOIN a ON a.x = e",
+            id="the number of an element had no type below two joins",
+        ),
+        pytest.param(
             "SELECT id FROM a WHERE x >= (SELECT min(x) FROM b)",
             id="a subquery that isn't correlated read nothing",
         ),

@@ -14,7 +14,7 @@ from sinks.debezium.topics import DebeziumTopics
 from sinks.delta.target import LakehouseTarget
 from sinks.run.engine import Run
 from sinks.run.options import RunContext, RunOptions
-from sinks.run.plan import WantedTable
+from sinks.run.wanted import WantedTable
 from tests.fixtures.made_plans import table_plan
 
 T, U = TableName("public", "t"), TableName("public", "u")

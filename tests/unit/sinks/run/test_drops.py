@@ -20,8 +20,9 @@ from sinks.run.drops import (
     refusal,
     with_emptied,
 )
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, goes_on, proposed
+from sinks.run.plan import RunPlan, TablePlan, goes_on, proposed
 from sinks.run.summary import RunOutcome
+from sinks.run.wanted import WantedTable
 from tests.fixtures.made_plans import table_plan as made_plan
 from tests.fixtures.made_states import streaming, table_state
 

@@ -15,16 +15,11 @@ from cdc.settings.lakehouse import TableKind
 from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
 from sinks.run.debezium_topic import DebeziumTopic
-from sinks.run.plan import (
-    RunPlan,
-    TablePlan,
-    WantedTable,
-    goes_on,
-    proposed,
-)
+from sinks.run.plan import RunPlan, TablePlan, goes_on, proposed
 from sinks.run.plans import LocalFiles, Plans
 from sinks.run.summary import RunOutcome
 from sinks.run.topics import PartitionCensus
+from sinks.run.wanted import WantedTable
 from tests.fixtures.ended_rows import listed
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import streaming, table_state

@@ -13,7 +13,8 @@ from sinks.changes.ends import RowsEnd
 from sinks.log.topics import MillraceTopics
 from sinks.run.drops import not_read_again
 from sinks.run.options import RunContext, RunOptions
-from sinks.run.plan import TablePlan, WantedTable, proposed
+from sinks.run.plan import TablePlan, proposed
+from sinks.run.wanted import WantedTable
 from tests.fixtures.made_states import streaming, table_state
 from tests.fixtures.spark import at, column, table_schema
 

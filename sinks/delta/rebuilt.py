@@ -1,0 +1,113 @@
+"""What the log and an archive have of a derived table → of which of them it can be rebuilt.
+
+A rebuild writes the whole table by one commit: whoever reads it sees the old rows or the new ones.
+It must not lose anything, so a table is refused where neither has all that it needs:
+
+| table | needs |
+| --- | --- |
+| current rows | each key: a compacted topic has it; a retained one has it from its first record on,
+    or from a new read of all rows that the table doesn't have yet; else an archive |
+| history | every event: an archive, or a log that has forgotten nothing |
+| archive | a log that has forgotten nothing: else it is the only copy |
+"""
+
+import shlex
+from typing import NamedTuple
+
+from cdc.errors import LogForgottenError, TopicMismatchError
+from cdc.log.offsets import LogState
+from cdc.settings.lakehouse import TableKind, TopicWriter
+from sinks.run.plan import TablePlan
+from sinks.run.rekeyed import snapshot_position
+from sinks.run.topics import Topics
+
+
+class Kept(NamedTuple):
+    """What there is of a captured table: what its topic still has, and an archive's name.
+
+    The topic ``has_all`` events that it ever had, or ``has_keys``: the newest state of every row.
+    """
+
+    has_all: bool
+    has_keys: bool
+    archive: str | None
+    is_keyed: bool = True
+    written_by: TopicWriter = "millrace"
+
+
+def kept(topics: Topics, name: str, table: TablePlan, state: LogState, archive: str | None) -> Kept:
+    """What there is of the records of a table, which stands as its plan says."""
+    has_first = not any(state.starts[table.topic].values())
+    is_compacted = state.tables[table.source].cleanup == "compact"
+    return Kept(
+        has_all=has_first and not (is_compacted and _has_forgotten(topics, name, table, state)),
+        has_keys=has_first or (not is_compacted and _is_read_again(table, state)),
+        archive=archive,
+        is_keyed=all(each.key for each in state.schemas.get(table.source, ())[-1:]),
+        written_by=topics.written_by,
+    )
+
+
+def _is_read_again(table: TablePlan, state: LogState) -> bool:
+    """Whether all rows were read since the table was applied last, and the log has all of that.
+
+    A read of some partitions isn't told from that here: the records tell (``Topics.unread``).
+    """
+    if table.after is None or table.after >= snapshot_position(state.tables[table.source]):
+        return False
+    return all(state.starts[table.topic][n] <= offset for n, offset in table.start.items())
+
+
+def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState) -> bool:
+    """Whether compaction may have taken any record of a topic."""
+    first = dict.fromkeys(table.start, 0)
+    try:
+        topics.require_retained(name, table.model_copy(update={"start": first}), state, fresh=False)
+    except (LogForgottenError, TopicMismatchError):
+        return True
+    return False
+
+
+def rebuilt_from(name: str, source: str, kind: TableKind, has: Kept) -> str | None:
+    """The archive that a table is rebuilt from; None: it is the log.
+
+    Raises LogForgottenError where neither has all that the table needs.
+    """
+    is_whole = has.has_keys if kind == "current" else has.has_all
+    if is_whole and not (kind == "history" and has.archive):
+        return None
+    if has.archive and kind != "changes":
+        return has.archive
+    raise LogForgottenError(
+        _WHY[kind], where=f"table {name}", remedy=_remedy(name, source, kind, has)
+    )
+
+
+_WHY = {
+    "current": "the log doesn't have every row any more, and no archive has what it has forgotten",
+    "history": "the log has forgotten changes, and there is no archive of the table that has them",
+    "changes": "it is the only copy of changes that the log has forgotten",
+}
+
+
+def _remedy(name: str, source: str, kind: TableKind, has: Kept) -> str:
+    if kind == "changes":
+        return "nothing is lost as long as it stays; put damaged files back from a backup"
+    if kind == "history":
+        return (
+            "nothing is lost as long as it stays. An archive that was kept from the first record on"
+            ' (kinds = [..., "changes"]) would have them'
+        )
+    if has.written_by == "debezium":
+        return (
+            "have Debezium write the table to a new topic, with a snapshot, and remove the Delta"
+            " table: the next run begins with that topic"
+        )
+    table = shlex.quote(source)
+    read = f"have all rows read again: `millrace snapshot --reset {table}`"
+    if not has.is_keyed:
+        read = (
+            "have all rows read again: stop the daemon, since the table has no key, and run"
+            f" `millrace snapshot {table}`"
+        )
+    return f"{read}; then `millrace rebuild lakehouse {shlex.quote(name)}`"

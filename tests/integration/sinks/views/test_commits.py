@@ -1,0 +1,238 @@
+"""A log written by hand, and merges that die, meet strangers, or have other definitions → views."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cdc.settings.views import View
+from sinks.views import records, store, target
+from sinks.views.run import run_views
+from tests.fixtures.few import few
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column, run_once
+
+if TYPE_CHECKING:
+    from sinks.run.summary import RunSummary
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+SUMS = "SELECT kind, count(*) AS n, sum(v) AS v FROM t GROUP BY kind"
+DOUBLED = "SELECT id, v * 2 AS v FROM t WHERE v > 1"
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Views:
+    """The views of a lakehouse of a test's own, over a table t (id, kind, v)."""
+
+    def __init__(self, lakehouse: Lakehouse) -> None:
+        self.lakehouse = lakehouse
+        self._position = 0
+        self._rows: dict[int, dict[str, Any]] = {}
+        self.log: HandLog = lakehouse.log(
+            column("id", "int4", 1), column("kind", "text"), column("v", "int4")
+        )
+        self.log.table(0)
+        self.define(sums=SUMS, doubled=DOUBLED)
+
+    def define(self, *more: View, **queries: str) -> None:
+        """Have these views, and no others."""
+        views = (*more, *(View(name=name, query=query) for name, query in queries.items()))
+        settings = self.lakehouse.settings.model_copy(update={"views": views})
+        self.lakehouse.settings = settings
+
+    def write(self, *rows: tuple[int, str | None, int]) -> None:
+        """Insert or update rows; without a kind and a value of -1, delete."""
+        for id_, kind, v in rows:
+            self._position += 1
+            row = {"id": id_, "kind": kind, "v": v}
+            if v < 0:
+                self.log.row("d", at(self._position), None, self._rows.pop(id_))
+            else:
+                self.log.row("u" if id_ in self._rows else "c", at(self._position), row)
+                self._rows[id_] = row
+        self.log.reached(at(self._position))
+
+    def merge_tables(self) -> None:
+        """Merge the table alone."""
+        self.lakehouse.merge()
+
+    def merge(self) -> "RunSummary":
+        """Merge the views alone."""
+        return run_once(run_views, self.lakehouse.settings, self.lakehouse.spark)
+
+    def path(self, name: str) -> str:
+        """Where a view is."""
+        return f"{self.lakehouse.folder}/views/{name}"
+
+    def read(self, name: str) -> list[tuple[Any, ...]]:
+        """The user's columns of a view, in an order."""
+        rows = self.lakehouse.spark.read.format("delta").load(self.path(name))
+        shown = [f"`{column}`" for column in rows.columns if not column.startswith("_millrace")]
+        return sorted((tuple(row) for row in rows.select(*shown).collect()), key=repr)
+
+    def commits(self, name: str) -> int:
+        """How many versions its Delta table has."""
+        return len([*Path(self.path(name), "_delta_log").glob("[0-9]*.json")])
+
+    def assert_right(self) -> None:
+        """Both views are what they say, of the rows that were written."""
+        kinds: dict[str | None, list[int]] = {}
+        for row in self._rows.values():
+            kinds.setdefault(row["kind"], []).append(row["v"])
+        sums = [(kind, len(vs), sum(vs)) for kind, vs in kinds.items()]
+        doubled = [(row["id"], row["v"] * 2) for row in self._rows.values() if row["v"] > 1]
+        assert self.read("sums") == sorted(sums, key=repr)
+        assert self.read("doubled") == sorted(doubled, key=repr)
+
+
+@pytest.fixture
+def views(lakehouse: Lakehouse) -> Views:
+    return Views(lakehouse)
+
+
+@pytest.fixture
+def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tables of a few rows be followed as those of gigabytes are."""
+    monkeypatch.setattr(target, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(target, "TOUCHED_MAX", 1)
+    monkeypatch.setattr(store, "SMALL_BYTES", 0)
+    monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("as_if_large")
+@pytest.mark.parametrize("number", few([*range(1, 15)], 5, 7))
+def test_a_run_that_dies_at_any_action_is_finished_by_the_next_one(
+    views: Views, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    views.write((1, "a", 1), (2, "b", 5), (3, None, 7))
+    views.merge_tables()
+    views.merge()
+    views.write((1, "a", 2), (2, "b", -1), (4, "c", 3))
+    views.merge_tables()
+    with monkeypatch.context() as patched:
+        _die_at(number, patched)
+        with pytest.raises(Died):
+            views.merge()
+    views.write((1, "b", 3), (5, "c", 3))
+    views.merge_tables()
+    views.merge()
+    views.assert_right()
+
+
+def _die_at(number: int, patched: pytest.MonkeyPatch) -> list[str]:
+    """Die at an action: before or after a record is written, or a commit made."""
+    actions: list[str] = []
+
+    def dying(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def either(*arguments: Any, **more: Any) -> Any:
+            for when in ("before", "after"):
+                actions.append(f"{when} {name}")
+                if len(actions) == number:
+                    raise Died
+                if when == "before":
+                    done = act(*arguments, **more)
+            return done
+
+        return either
+
+    patched.setattr(records.ViewRecords, "write", dying("record", records.ViewRecords.write))
+    patched.setattr(store.ViewTable, "change", dying("commit", store.ViewTable.change))
+    patched.setattr(store.ViewTable, "replace", dying("commit", store.ViewTable.replace))
+    patched.setattr(records.ViewRecords, "finish", dying("cut", records.ViewRecords.finish))
+    return actions
+
+
+@pytest.mark.usefixtures("as_if_large")
+def test_rows_that_are_as_they_were_are_not_written_again(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5), (3, "b", 7))
+    views.merge_tables()
+    views.merge()
+    views.write((2, "b", 6), (3, "b", 6))  # the sum of b stays
+    views.merge_tables()
+    counts = {each.name: each.updated for each in views.merge().tables}
+    assert counts == {"doubled": 2, "sums": 0}
+    assert views.commits("sums") == 1
+    views.write((3, "a", 6))
+    views.merge_tables()
+    counts = {
+        each.name: (each.inserted, each.updated, each.deleted) for each in views.merge().tables
+    }
+    assert counts["sums"] == (0, 2, 0)
+    views.assert_right()
+    assert not views.merge().tables, "nothing new: nothing is done"
+
+
+def test_another_definition_replaces_the_table_by_one_commit(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    before = views.commits("sums")
+    views.define(sums="SELECT kind, -count(*) AS less FROM t GROUP BY kind", doubled=DOUBLED)
+    views.merge()
+    assert views.read("sums") == [("a", -1), ("b", -1)]
+    assert views.commits("sums") == before + 1
+    views.define(doubled=DOUBLED)
+    views.merge()
+    views.define(sums=SUMS, doubled=DOUBLED)
+    views.merge()
+    views.assert_right()
+
+
+def test_views_that_fail_fail_alone(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.define(
+        sums=SUMS,
+        doubled=DOUBLED,
+        unknown="SELECT *\nFROM nowhere",
+        column="SELECT id,\n  nothing FROM t",
+        chance="SELECT id, rand() AS r FROM t",
+        one="SELECT * FROM views.other",
+        other="SELECT * FROM one",
+        twice="SELECT id, id FROM t",
+        zero="SELECT id / (v - 5) AS q FROM t",
+    )
+    of_others = views.lakehouse.spark.range(3)
+    of_others.write.format("delta").save(views.path("strange"))
+    views.define(*views.lakehouse.settings.views, strange="SELECT id FROM t")
+    failed = {each.name: str(each.error) for each in views.merge().tables if each.error}
+    views.assert_right()
+    assert sorted(failed) == [
+        "chance",
+        "column",
+        "one",
+        "other",
+        "strange",
+        "twice",
+        "unknown",
+        "zero",
+    ]
+    assert "nowhere" in failed["unknown"]
+    assert "line 2" in failed["unknown"]
+    assert "line 2" in failed["column"]
+    assert "rand()" in failed["chance"]
+    assert "circle: one → other → one" in failed["one"]
+    assert "several columns of one name: id" in failed["twice"]
+    assert "try_divide" in failed["zero"]
+    assert "no run of views made" in failed["strange"]
+    assert views.lakehouse.spark.read.format("delta").load(views.path("strange")).count() == 3
+
+
+@pytest.mark.usefixtures("as_if_large")
+def test_a_history_has_each_row_from_cut_to_cut(views: Views) -> None:
+    views.define(View(name="sums", query=SUMS, history=True), doubled=DOUBLED)
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.write((1, "a", 2), (2, "b", -1))
+    views.merge_tables()
+    views.merge()
+    views.assert_right()
+    kept = views.lakehouse.spark.read.format("delta").load(views.path("sums_history"))
+    rows = [tuple(row) for row in kept.select("kind", "n", "v", "is_current").collect()]
+    assert sorted(rows, key=repr) == [("a", 1, 1, False), ("a", 1, 2, True), ("b", 1, 5, False)]
