@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def assert_equal(settings: Settings, spark: "SparkSession") -> None:
-    """Each view has the rows of its query over the tables, and something is compared."""
+    """Each view has the rows of its query over the tables, and the views before it."""
     lake = Path(settings.require_lakehouse().path)
     own = pinned(spark)
     for folder in (lake / "public").iterdir():
@@ -20,6 +20,7 @@ def assert_equal(settings: Settings, spark: "SparkSession") -> None:
     for view in settings.views:
         stored = own.read.format("delta").load(f"{lake}/views/{view.name}")
         shown = stored.select(*(f"`{c}`" for c in stored.columns if not c.startswith("_millrace")))
+        shown.createOrReplaceTempView(view.name)
         assert bag(shown) == bag(own.sql(view.sql())), view.name
 
 
