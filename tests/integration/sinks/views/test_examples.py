@@ -136,11 +136,16 @@ class KeptExamples:
         """Merge all that is committed; every view has what Spark itself makes of its query."""
         made = self._made
         made.wait_until_logged(made.wal_end(), self._daemon)
-        run_once(run_lakehouse, made.settings, self._spark, print)
-        summary = run_once(run_views, made.settings, self._spark, print)
+        run_once(run_lakehouse, made.settings, self._spark)
+        summary = run_once(run_views, made.settings, self._spark, self._report)
         assert [str(table.error) for table in summary.tables if table.error] == []
         assert_equal(made.settings, self._spark)
         return summary
+
+    @staticmethod
+    def _report(line: str) -> None:
+        """None of the changes has a view loaded again."""
+        assert "loading a new table" not in line
 
 
 @pytest.mark.usefixtures("by_changes")
