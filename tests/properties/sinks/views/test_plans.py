@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-FIXED: Final = (15, 23, 51, 87, 120, 161, 202, 243, 284, 325)
+FIXED: Final = (300, 80, 122, 374, 412, 71, 436, 383, 150, 281)
 CHANGES: Final = 2
 PROOF: Final = 560
 PROOF_CHANGES: Final = 3
