@@ -8,7 +8,7 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.views.evaluate import Plan, SparkAlgebra
-from sinks.views.operators import NEW, Cut, Table
+from sinks.views.operators import NEW, CutSide, Table
 from sinks.views.query import ViewQuery
 from sinks.views.run import ViewsRun
 from sinks.views.target import ViewTarget
@@ -80,7 +80,7 @@ def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[s
     """Which tables are read as a whole when another one, or they themselves, change."""
     tables = target.empty_tables(at)
     for changed in sorted(tables):
-        algebra = _Lookups(target.catalyst, tables, lambda _: None)
+        algebra = _WholeReads(target.catalyst, tables, lambda _: None)
         algebra.changing.add(changed)
         rules = Rules(algebra)
         groups = rules.groups(query.top)
@@ -91,13 +91,13 @@ def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[s
 
 
 @dataclass(frozen=True, slots=True)
-class _Lookups(SparkAlgebra):
+class _WholeReads(SparkAlgebra):
     """The rules without any rows: which tables they read as a whole when others change."""
 
     changing: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
 
-    def table(self, table: Table, cut: Cut, near: Near[Plan] | None) -> Plan:
+    def table(self, table: Table, cut: CutSide, near: Near[Plan] | None) -> Plan:
         """Note a table that isn't looked up by any values."""
         if near is None:
             self.whole.add(table.name)

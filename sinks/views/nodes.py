@@ -282,9 +282,4 @@ def unknown(reader: NodeReader, node: Any) -> Operator:
             f"the query reads {node.nodeName()}, which isn't a table of the lakehouse",
             remedy="read captured tables, their histories, their changes, and other views",
         )
-    if is_kind(node, "Sample"):
-        raise ConfigError(
-            "TABLESAMPLE has several right answers",
-            remedy="choose rows by their key: WHERE id % 10 = 0",
-        )
     return reader.whole(node, f"{node.nodeName()} isn't followed")

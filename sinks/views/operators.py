@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-Cut = Literal["old", "new"]
+CutSide = Literal["old", "new"]
 OLD: Final = "old"
 NEW: Final = "new"
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "exists"]

@@ -15,7 +15,7 @@ from sinks.delta.cuts import LakehouseCuts
 from sinks.delta.query import sql_names
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
-from sinks.views.operators import OLD, Cut
+from sinks.views.operators import OLD, CutSide
 from sinks.views.query import HIDDEN
 from sinks.views.records import ViewRecords
 
@@ -31,7 +31,7 @@ _NOT_SHOWN: Final = frozenset({POSITION, DELETED})
 """Columns of current rows that aren't the source's."""
 
 
-class SourceColumn(NamedTuple):
+class ViewedColumn(NamedTuple):
     """A column of a table or a view: its type, and who it is whatever it is called."""
 
     type: str
@@ -118,10 +118,10 @@ class Sources:
             derived = derived_view(self._lakehouse, name.removeprefix(VIEWS))
         return Version(DerivedDeltaTable(spark, self._prefix, derived), at.version)
 
-    def columns(self, version: "Version", name: str) -> "dict[str, SourceColumn]":
+    def columns(self, version: "Version", name: str) -> "dict[str, ViewedColumn]":
         """The columns that a query sees, by their names."""
         return {
-            field.name: SourceColumn(
+            field.name: ViewedColumn(
                 field.dataType.simpleString(), str((field.metadata or {}).get("comment", ""))
             )
             for field in version.columns().fields
@@ -196,19 +196,21 @@ class SourceAtCuts:
         """How many rows the newer one has."""
         return self._newer.count()
 
-    def _at(self, cut: Cut) -> "Version":
+    def _at(self, cut: CutSide) -> "Version":
         version = self._older if cut == OLD else self._newer
         assert version is not None  # noqa: S101 (nobody asks a table of one cut for another)
         return version
 
-    def rows(self, cut: Cut) -> "DataFrame":
+    def rows(self, cut: CutSide) -> "DataFrame":
         """All rows."""
         return self._chosen(self._at(cut).rows())
 
     def _chosen(self, rows: "DataFrame") -> "DataFrame":
         return rows.select(*map(quoted, self._columns))
 
-    def rows_with(self, cut: Cut, values: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
+    def rows_with(
+        self, cut: CutSide, values: "DataFrame", columns: Mapping[str, str]
+    ) -> "DataFrame":
         """Rows among which are all that have any of the ``values``; of which column each is.
 
         A value may be null, which files' statistics don't tell of: such a column selects none.

@@ -19,7 +19,7 @@ from sinks.views.operators import (
     NEW,
     OLD,
     Constant,
-    Cut,
+    CutSide,
     Group,
     Join,
     Operator,
@@ -49,7 +49,7 @@ class Near(NamedTuple, Generic[R]):
 class Algebra(Protocol[R]):
     """Evaluates operators. Equality of values is null-safe; -0 is 0, and NaN is one value."""
 
-    def table(self, table: Table, cut: Cut, near: Near[R] | None) -> R:
+    def table(self, table: Table, cut: CutSide, near: Near[R] | None) -> R:
         """All rows of a table at a cut; at least those near the values."""
 
     def changed(self, table: Table) -> tuple[R | None, R | None]:
@@ -92,7 +92,7 @@ class Touched(NamedTuple, Generic[R]):
     gone: R | None
     come: R | None
 
-    def at(self, cut: Cut) -> R | None:
+    def at(self, cut: CutSide) -> R | None:
         """Those that are at a cut."""
         return self.gone if cut == OLD else self.come
 
@@ -218,7 +218,7 @@ class Rules(Generic[R]):
         )
         return left, right
 
-    def _pairs(self, join: Join, left: R | None, right: R | None, cut: Cut) -> list[R]:
+    def _pairs(self, join: Join, left: R | None, right: R | None, cut: CutSide) -> list[R]:
         """Touched rows of one side with all of the other that match them, at one cut."""
         pairs = []
         if left is not None:
@@ -229,7 +229,9 @@ class Rules(Generic[R]):
             pairs.append(self._algebra.joined(join, others, right))
         return pairs
 
-    def _matching(self, join: Join, other: Touched[R], cut: Cut, kept: str = "left") -> R | None:
+    def _matching(
+        self, join: Join, other: Touched[R], cut: CutSide, kept: str = "left"
+    ) -> R | None:
         """The rows of the kept side, at a cut, that match any that is touched of the other one."""
         others = self._union(other.gone, other.come)
         if others is None:
@@ -238,7 +240,7 @@ class Rules(Generic[R]):
         sides = (own, others) if kept == "left" else (others, own)
         return self._algebra.matching(join, *sides, kept=kept)
 
-    def _opposite(self, join: Join, rows: R, cut: Cut, side: str) -> R:
+    def _opposite(self, join: Join, rows: R, cut: CutSide, side: str) -> R:
         """The rows of a side, at a cut, that may match any of these rows of the other side."""
         operator = join.left if side == "left" else join.right
         near = None
@@ -258,12 +260,12 @@ class Rules(Generic[R]):
     def _is_small(self, operator: Operator) -> bool:
         return all(self._algebra.is_small(table) for table in operator.tables())
 
-    def exactly(self, operator: Operator, cut: Cut, near: Near[R]) -> R:
+    def exactly(self, operator: Operator, cut: CutSide, near: Near[R]) -> R:
         """An operator's rows, at a cut, that have any of the values."""
         rows = self.rows(operator, cut, near)
         return self._algebra.only(rows, near) if near.columns else rows
 
-    def rows(self, operator: Operator, cut: Cut, near: Near[R] | None = None) -> R:
+    def rows(self, operator: Operator, cut: CutSide, near: Near[R] | None = None) -> R:
         """An operator's rows, at a cut; at least all that have any of the values."""
         if near is not None and not near.columns:
             near = None
@@ -272,7 +274,7 @@ class Rules(Generic[R]):
         made: R = operator.make(*self._below(operator, cut, near))
         return made
 
-    def _below(self, operator: Operator, cut: Cut, near: Near[R] | None) -> Sequence[R]:
+    def _below(self, operator: Operator, cut: CutSide, near: Near[R] | None) -> Sequence[R]:
         """The rows of the operators below that it needs."""
         match operator:
             case Rowwise():
@@ -288,7 +290,7 @@ class Rules(Generic[R]):
                 return [self.rows(one, cut, near and near.through(of)) for one, of in branches]
         return [self.rows(child, cut) for child in operator.children]
 
-    def _in_groups(self, operator: Unary, cut: Cut, near: Near[R] | None) -> R:
+    def _in_groups(self, operator: Unary, cut: CutSide, near: Near[R] | None) -> R:
         """The rows below of whole groups."""
         if near is None:
             return self.rows(operator.child, cut)
@@ -299,7 +301,7 @@ class Rules(Generic[R]):
         """The keys that come out, by which a group is whole: number → number below."""
         return {out: below for out, below in group.keys.items() if below in group.by}
 
-    def _joined_rows(self, join: Join, cut: Cut, near: Near[R] | None) -> tuple[R, R]:
+    def _joined_rows(self, join: Join, cut: CutSide, near: Near[R] | None) -> tuple[R, R]:
         """Both sides' rows for a join, of which some values are wanted.
 
         A side that is preserved is looked up by its own columns alone: rows of the other one that
