@@ -17,6 +17,7 @@ from cdc.kafka.admin import LogAdmin
 from cdc.records.position import Position
 from cdc.records.schema import TableName
 from cdc.records.topics import progress_topic
+from deploy.local.processes import Process
 from sinks.changes.derived import table_path
 from tests.fixtures.brokers import Brokers
 from tests.fixtures.command_line import CommandLine
