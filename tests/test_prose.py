@@ -25,6 +25,7 @@ CHECKED: Final = {
     "docs/postgresql.md",
     "docs/reader.md",
     "docs/search-guide.md",
+    "docs/views-examples.md",
     "docs/views.md",
 }
 UNCHECKED: Final = {

@@ -115,7 +115,7 @@ class Analysis:
                 where=f"{self._where}{place}",
                 remedy=f"write {_OPEN[kind]}"
                 if kind in _OPEN
-                else "a view may ask for nothing that is another thing each time",
+                else "use functions that have the same result each time",
             )
 
     @staticmethod

@@ -1,13 +1,16 @@
 """[[views]] and the tables' columns → how each view is kept, before anything runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql.types import StructType
 
 from cdc.errors import ConfigError, MillraceError
+from sinks.delta.version import Version
 from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
-from sinks.views.evaluate import Plan, SparkAlgebra
+from sinks.views.evaluate import Evaluation, Plan, SparkAlgebra
 from sinks.views.operators import NEW, CutSide, Table
 from sinks.views.query import ViewQuery
 from sinks.views.run import ViewsRun
@@ -41,7 +44,8 @@ class ViewReport:
 
 def check_views(context: RunContext) -> Sequence[ViewReport]:
     """Analyse all views over the tables at their newest cut; starts Spark."""
-    run = ViewsRun(context, MillraceTopics(context))
+    quiet = replace(context, report=lambda _: None)  # reports have the errors
+    run = ViewsRun(quiet, MillraceTopics(quiet))
     reports = [_report(run, target) for target in run.in_order()]
     failed = [ViewReport(name, error=error) for name, error in run.failed.items()]
     order = [view.name for view in context.settings.views]
@@ -60,6 +64,7 @@ def _report(run: ViewsRun, target: ViewTarget) -> ViewReport:
                 remedy="run `millrace merge all` once; then check again",
             )
         query, casts = target.query(at), target.casts(at)
+        run.sources.plan(name, _Planned(target, query, at), _stored_keys(query))
     except MillraceError as error:
         return ViewReport(name, error=error)
     return ViewReport(
@@ -67,13 +72,29 @@ def _report(run: ViewsRun, target: ViewTarget) -> ViewReport:
         reads=tuple(sorted(reads)),
         way="whole" if query.reasons else "changes",
         reasons=query.reasons,
-        keys=tuple(query.described(query.top.row_key or ())),
+        keys=() if query.is_bag else tuple(query.described(query.top.row_key or ())),
         groups=tuple(query.described(query.top.group)),
         read_whole=() if query.reasons else tuple(_read_whole(target, query, at)),
         casts=casts,
         made_definite=query.definite,
         columns=dict(query.types),
     )
+
+
+def _stored_keys(query: ViewQuery) -> tuple[str, ...]:
+    return tuple(query.stored(query.top.row_key or ()))
+
+
+class _Planned(Version):
+    """A view's table as it will be."""
+
+    def __init__(self, target: ViewTarget, query: ViewQuery, at: Instant) -> None:  # no super()
+        evaluation = Evaluation(target.catalyst, query, target.empty_tables(at))
+        self._schema = evaluation.whole(NEW).schema
+
+    def columns(self) -> StructType:
+        """Its columns."""
+        return self._schema
 
 
 def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[str]:

@@ -2,10 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sinks.views.catalyst import Catalyst
 from sinks.views.operators import Operator, Whole
+
+_BY_REFERENCE: Final = frozenset(
+    {"Project", "Filter", "Aggregate", "Window", "Join", "Generate", "Expand", "Sort"}
+)
+"""Nodes that need no more of what is below than their expressions have."""
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName()).removesuffix("$")
 
 
 @dataclass(slots=True)
@@ -14,7 +23,7 @@ class NodeReader:
 
     ``keys`` are those of the tables by their names: columns, and their types. ``reasons`` and
     ``definite`` are those of the query; ``types`` and ``texts``, for people, are
-    of the columns that rows are kept by.
+    of the columns that rows are kept by. Of tables' columns, the ``wanted`` ones are read.
     """
 
     catalyst: Catalyst
@@ -25,11 +34,19 @@ class NodeReader:
     definite: list[str] = field(default_factory=list)
     types: dict[int, Any] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
+    wanted: set[int] = field(default_factory=set)
+
+    def want(self, node: Any) -> None:
+        """Note the columns that a node needs of those below, and so on to the tables."""
+        self.wanted.update(map(self.catalyst.number, self.catalyst.each(node.references().toSeq())))
+        for child in self.catalyst.each(node.children()):
+            if _kind(node) not in _BY_REFERENCE:
+                self.wanted.update(self.catalyst.numbers(child))
+            self.want(child)
 
     def operator(self, node: Any) -> Operator:
         """A node of Spark's plan, and those below, as an operator."""
-        kind = str(node.getClass().getSimpleName()).removesuffix("$")
-        return self.reads.get(kind, self.unknown)(self, node)
+        return self.reads.get(_kind(node), self.unknown)(self, node)
 
     def kept(self, operator: Operator) -> list[int]:
         """The columns that rows of an operator are kept by, which have to come up."""

@@ -16,6 +16,7 @@ from sinks.views.operators import (
     Table,
     Window,
 )
+from sinks.views.query import HIDDEN
 
 _SESSION: Final = "spark.sessionWindow"
 _JOINS: Final[Mapping[str, JoinKind]] = {
@@ -41,13 +42,17 @@ def local(reader: NodeReader, node: Any) -> Operator:
     if name is None:
         return constant(reader, node)
     output = spark.by_number(node)
-    names = {number: str(attribute.name()) for number, attribute in output.items()}
+    wanted = [number for number in output if number in reader.wanted] or [*output][:1]
+    names = {number: str(output[number].name()) for number in wanted}
     reader.types |= {number: each.dataType() for number, each in output.items()}
     keys = reader.keys.get(name, {})
     numbers = tuple(int(spark.new_number().id()) for _ in keys)
     names |= dict(zip(numbers, keys, strict=True))
     reader.types |= dict(zip(numbers, keys.values(), strict=True))
-    reader.texts |= {number: f"{name}.{key}" for number, key in zip(numbers, keys, strict=True)}
+    reader.texts |= {
+        number: f"rows of {name}" if key.startswith(HIDDEN) else f"{name}.{key}"
+        for number, key in zip(numbers, keys, strict=True)
+    }
     return Table(lambda: node, tuple(names), numbers or None, numbers, name=str(name), names=names)
 
 
@@ -154,7 +159,8 @@ def window(reader: NodeReader, node: Any) -> Operator:
         return reader.whole(node, "a window over what isn't a column")
     child = reader.operator(node.child())
     aliases = [spark.alias(each, f"key_{place}") for place, each in enumerate(partition)]
-    group = tuple(map(reader.named, aliases))
+    names = [str(each.name()) for each in partition]
+    group = tuple(map(reader.named, aliases, names))
     by = dict(zip(map(spark.number, partition), group, strict=True)) | {
         number: number for number in group
     }

@@ -18,7 +18,8 @@ class ViewQuery:
     that rows are kept by beside them, and ``texts`` say of each where it comes from. Subqueries
     that stay expressions read the ``inner`` tables. ``reasons`` are why it can only be evaluated
     as a whole; none: it follows what changes. ``definite`` are the places where it had more than
-    one right answer, and how that was decided. It ``is_timed`` where it asks for the time.
+    one right answer, and how that was decided. It ``is_timed`` where it asks for the time. It
+    ``is_bag`` where nothing tells its rows apart but a number for each copy.
     """
 
     top: Operator
@@ -30,6 +31,7 @@ class ViewQuery:
     definite: tuple[str, ...]
     is_timed: bool
     inner: Mapping[str, frozenset[str]]
+    is_bag: bool
 
     def used(self) -> dict[str, set[str]]:
         """The names of what it reads, and of the columns."""

@@ -49,9 +49,12 @@ class QueryReader:
         is_timed = bool(spark.views.asksForTime(plan))
         if is_timed:
             self._nodes.reasons.append("it asks for the time")
+        self._nodes.wanted.update(number for _, number in shown)
+        self._nodes.want(plan)
         top = self._nodes.operator(plan)
         top, columns = self._shown(top, plan, shown)
-        if top.row_key is None:
+        is_bag = top.row_key is None
+        if is_bag:
             top = self._copies(top, plan, columns)
         kept = dict.fromkeys((*top.row_key, *top.group)) if top.row_key is not None else {}
         own = {number for _, number in columns}
@@ -66,6 +69,7 @@ class QueryReader:
             tuple(dict.fromkeys(self._nodes.definite)),
             is_timed,
             self._inner(plan),
+            is_bag,
         )
 
     def _shown_types(self, plan: Any) -> dict[str, str]:

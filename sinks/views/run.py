@@ -119,7 +119,7 @@ class ViewsRun:
                 done.add(name)
 
     def _bring(self, target: ViewTarget) -> None:
-        name = target.name
+        name, started = target.name, time.monotonic()
         try:
             rebuilt = name in self._context.options.rebuilt
             changed = CutRun(self.sources, target).once(rebuilt=rebuilt)
@@ -133,7 +133,7 @@ class ViewsRun:
             self.sources.bring(at.run, name, self._as_compacted(name, version))
         self._standing[name] = target.standing()
         if changed:
-            self._results.append(target.result())
+            self._results.append(target.result(time.monotonic() - started))
             self._context.report(str(self._results[-1]))
 
     def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 VIEWS: Final = "views."
 """How the names of views begin, among those of tables."""
 _SCHEMA: Final = "public."
+_PLANNED: Final = TableVersion(id="planned", version=0)
+"""The version of a view that isn't there yet."""
 _NOT_SHOWN: Final = frozenset({POSITION, DELETED})
 """Columns of current rows that aren't the source's."""
 
@@ -55,7 +57,7 @@ class Sources:
         self._prefix = prefix
         self._views = {f"{VIEWS}{name}" for name in wanted}
         self.brought: dict[int, dict[str, TableVersion]] = {}
-        self.keys: dict[str, tuple[str, ...]] = {}
+        self._planned: dict[str, tuple[Version, tuple[str, ...]]] = {}
 
     def names(self) -> dict[str, str]:
         """Names that a query may write, in lower case → what they name."""
@@ -80,6 +82,10 @@ class Sources:
         """Note that a view stands at the cut of a run."""
         self.brought.setdefault(run, {})[f"{VIEWS}{name}"] = version
 
+    def plan(self, name: str, version: "Version", keys: tuple[str, ...]) -> None:
+        """Note how a view will be, so that others can be checked before it stands anywhere."""
+        self._planned[f"{VIEWS}{name}"] = version, keys
+
     def newest(self, tables: Collection[str]) -> Instant | None:
         """The newest cut at which all of these stand."""
         return next(self._instants(tables), None)
@@ -88,6 +94,7 @@ class Sources:
         views = {name for name in tables if name.startswith(VIEWS)}
         for instant in self._cuts.instants({*tables} - views):
             there = self._views_at(instant.run) if views else {}
+            there = {**there, **dict.fromkeys(self._planned, _PLANNED)}
             if there.keys() >= views:
                 versions = {name: there[name] for name in views}
                 yield instant.model_copy(update={"versions": instant.versions | versions})
@@ -112,6 +119,8 @@ class Sources:
         from sinks.delta.table import DerivedDeltaTable
         from sinks.delta.version import Version
 
+        if name in self._planned:
+            return self._planned[name][0]
         at = instant.versions[name]
         derived = self._cuts.tables.get(name)
         if derived is None:
@@ -145,6 +154,8 @@ class Sources:
 
     def key(self, name: str, instant: Instant) -> tuple[str, ...]:
         """The columns that tell the rows of a table or a view apart; none: nothing does."""
+        if name in self._planned:
+            return self._planned[name][1]
         if name.startswith(VIEWS):
             record = self._records.view(name.removeprefix(VIEWS))
             return record.serves.keys if record is not None and record.serves is not None else ()

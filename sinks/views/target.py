@@ -52,7 +52,6 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._versions: dict[tuple[str, TableVersion], Version] = {}
         self._queries: dict[tuple[tuple[str, str, int], ...], ViewQuery] = {}
         self._rows = Rows()
-        self._started = time.monotonic()
         self.record = records.view(view.name) or ViewRecord()
 
     def write(self, record: Any) -> None:
@@ -140,7 +139,10 @@ class ViewTarget(CutTarget[ViewGeneration]):
             return None
         now = self._columns(newest)
         others = [name for name, of in generation.columns.items() if now.get(name) != of]
-        return f"{', '.join(others)}: other columns now" if others else None
+        if others:
+            return f"{', '.join(others)}: other columns now"
+        adapted = self.adapted(generation, newest) if self._is_todays(generation) else None
+        return adapted if isinstance(adapted, str) else None
 
     def _columns(self, at: Instant) -> dict[str, str]:
         """Who all columns are that there are to read, and of which type."""
@@ -310,9 +312,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
             shown=self.record.serves is not None and not self.record.frozen,
         )
 
-    def result(self) -> TableResult:
-        """What was done to the table."""
-        rows, seconds = self._rows, time.monotonic() - self._started
+    def result(self, seconds: float) -> TableResult:
+        """What was done to the table, in so many seconds."""
+        rows = self._rows
         counts = rows.inserted, rows.updated, rows.deleted
         return TableResult(
             self.name, sum(counts), *counts, version=self.record.version, seconds=seconds

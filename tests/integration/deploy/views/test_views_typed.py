@@ -79,5 +79,7 @@ def test_views_follow_the_source_and_are_queried_at_each_cut(
     assert named.returncode == ExitCode.SINK
     assert "view broken: " in named.stderr
     assert "nothing" in named.stderr
+    checked = typed(made.config, "views", "check")
+    assert "by_kind: kept by its changes\n" in checked.stdout, checked.stderr
     assert "PROBLEM views, broken: " in ok("status")
     made.stop(daemon)

@@ -1,7 +1,7 @@
 """DML at a source, merges → at each cut every view equals its SELECT over the tables there."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,9 +13,10 @@ from sinks.views.run import run_views
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.spark import run_once
 from tests.fixtures.view_lake import follow_as_if_large
+from tests.integration.sinks.views.comparison import assert_equal
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from sinks.run.summary import RunSummary
 
@@ -102,19 +103,4 @@ def assert_right(made: RunningPipeline, spark: "SparkSession") -> None:
     """Every view has, after a merge, what Spark itself makes of its query."""
     summary = merged(made, spark)
     assert [(table.name, str(table.error)) for table in summary.tables if table.error] == []
-    assert made.settings.lakehouse is not None
-    own = spark.newSession()
-    for name in ("customers", "orders", "clicks"):
-        path = f"{made.settings.lakehouse.path}/public/{name}"
-        own.read.format("delta").load(path).createOrReplaceTempView(name)
-    for name, query in VIEWS.items():
-        stored = own.read.format("delta").load(f"{made.settings.lakehouse.path}/views/{name}")
-        shown = stored.select(*(f"`{c}`" for c in stored.columns if not c.startswith("_millrace")))
-        if name == "by_country":
-            shown.createOrReplaceTempView(name)
-        assert bag(shown) == bag(own.sql(query)), name
-
-
-def bag(rows: "DataFrame") -> list[tuple[Any, ...]]:
-    """Rows in an order."""
-    return sorted((tuple(row) for row in rows.collect()), key=repr)
+    assert_equal(made.settings, spark)
