@@ -23,6 +23,7 @@ from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
 from sinks.run.cuts import Instant
 from sinks.run.summary import Rows
+from sinks.spark.jvm import observed
 from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
@@ -32,6 +33,7 @@ _STATISTICS_MAX: Final = 32
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
 """Types by whose least and greatest values files are left out."""
 _OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
+_COUNTS: Final = "millrace_differences"
 _NEW: Final = "_millrace_new"
 _STORED: Final = "_millrace_stored"
 
@@ -136,13 +138,8 @@ class ViewTable:
         current = stored.where(F.col(END).isNull()) if self._keeps else stored
         names = [name for name in rows.columns if name in stored.columns]
         touched = current if groups is None else _only(current, groups, columns)
-        differences = _differences(touched, rows, names, keys).localCheckpoint()
-        counts = differences.agg(
-            F.count_if(_is_there(_NEW) & ~_is_there(_STORED)).alias("inserted"),
-            F.count_if(_is_there(_NEW) & _is_there(_STORED)).alias("updated"),
-            F.count_if(~_is_there(_NEW)).alias("deleted"),
-        ).collect()[0]
-        if not any(counts):
+        differences, counts = _kept(_differences(touched, rows, names, keys))
+        if not any(counts.values()):
             return Rows(version=target.applied().at)
         gone = differences.where(_is_there(_STORED)).select(f"{_STORED}.*")
         come = differences.where(_is_there(_NEW)).select(f"{_NEW}.*")
@@ -159,6 +156,21 @@ class ViewTable:
             transaction.write(come)
         done = transaction.commit(counts["inserted"], counts["updated"], counts["deleted"])
         return done._replace(version=target.applied().at)
+
+
+def _kept(differences: DataFrame) -> tuple[DataFrame, dict[str, int]]:
+    """The rows that are others, kept on the executors, and their numbers: by one job."""
+    numbers = {
+        "inserted": F.count_if(_is_there(_NEW) & ~_is_there(_STORED)),
+        "updated": F.count_if(_is_there(_NEW) & _is_there(_STORED)),
+        "deleted": F.count_if(~_is_there(_NEW)),
+    }
+    asked = [number.alias(name) for name, number in numbers.items()]
+    observing = differences.observe(_COUNTS, *asked)
+    checkpoint = observing.localCheckpoint()
+    if (counts := observed(observing, _COUNTS)) is not None:
+        return checkpoint, {name: int(counts.getAs(name)) for name in numbers}
+    return checkpoint, checkpoint.agg(*asked).collect()[0].asDict()
 
 
 def _begins(at: Instant) -> list[SparkColumn]:
