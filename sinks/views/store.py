@@ -35,6 +35,7 @@ _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", 
 _OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
 _COUNTS: Final = "millrace_differences"
 _NEW: Final = "_millrace_new"
+_SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
 
 
@@ -138,7 +139,10 @@ class ViewTable:
         current = stored.where(F.col(END).isNull()) if self._keeps else stored
         names = [name for name in rows.columns if name in stored.columns]
         touched = current if groups is None else _only(current, groups, columns)
-        differences, counts = _kept(_differences(touched, rows, names, keys))
+        # Where all rows are at hand, all that are new are written: nothing is read once more.
+        anew = small and groups is None and not self._keeps
+        pairs = _pairs(touched, rows, names, keys)
+        differences, counts = _kept(pairs if anew else pairs.where(~F.col(_SAME)))
         if not any(counts.values()):
             return Rows(version=target.applied().at)
         gone = differences.where(_is_there(_STORED)).select(f"{_STORED}.*")
@@ -146,7 +150,10 @@ class ViewTable:
         if self._keeps:
             ended = gone.drop(*FILE_AND_INDEX).withColumns(_ends(at))
             come = come.select("*", *_begins(at)).unionByName(ended)
-        if small:
+        if anew:
+            transaction.write(come)
+            transaction.remove(files)
+        elif small:
             unchanged = stored.join(gone.select(*FILE_AND_INDEX), [*FILE_AND_INDEX], "left_anti")
             transaction.write(unchanged.drop(*FILE_AND_INDEX).unionByName(come))
             transaction.remove(files)
@@ -159,10 +166,10 @@ class ViewTable:
 
 
 def _kept(differences: DataFrame) -> tuple[DataFrame, dict[str, int]]:
-    """The rows that are others, kept on the executors, and their numbers: by one job."""
+    """Pairs of rows, kept on the executors, and the numbers of those that are others: one job."""
     numbers = {
-        "inserted": F.count_if(_is_there(_NEW) & ~_is_there(_STORED)),
-        "updated": F.count_if(_is_there(_NEW) & _is_there(_STORED)),
+        "inserted": F.count_if(~_is_there(_STORED)),
+        "updated": F.count_if(_is_there(_NEW) & _is_there(_STORED) & ~F.col(_SAME)),
         "deleted": F.count_if(~_is_there(_NEW)),
     }
     asked = [number.alias(name) for name, number in numbers.items()]
@@ -197,10 +204,10 @@ def _is_there(side: str) -> SparkColumn:
     return F.col(side).isNotNull()
 
 
-def _differences(
+def _pairs(
     stored: DataFrame, rows: DataFrame, names: Sequence[str], keys: Sequence[str]
 ) -> DataFrame:
-    """The rows that are others, by their keys: structs as they are stored, and as they are now."""
+    """Rows by their keys: structs as they are stored and as they are now, and if both are alike."""
     old = stored.select(F.struct("*").alias(_STORED))
     new = rows.select(F.struct(*map(quoted, names)).alias(_NEW))
     same = [F.col(_STORED)[key].eqNullSafe(F.col(_NEW)[key]) for key in keys]
@@ -214,7 +221,7 @@ def _differences(
         if name not in keys
     ]
     both = _is_there(_STORED) & _is_there(_NEW)
-    return pairs.where(~(both & reduce(and_, equal)) if equal else ~both)
+    return pairs.withColumn(_SAME, reduce(and_, equal, both))
 
 
 def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
