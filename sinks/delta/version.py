@@ -36,8 +36,12 @@ _KINDS: Final = {
     "long": "bigint",
     "date": "date",
     "string": "string",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
 }
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
+_CUT_OFF: Final = ("timestamp", "timestamp_ntz")
+"""Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
 _KEPT: Final = "millrace_kept"
 
 
@@ -125,9 +129,10 @@ class Version:
         for name, value in bounded.items():
             physical, kind = bounds[name]
             low, high = (
-                F.col(f"stats.{side}").getItem(physical).cast(kind)
+                F.col(f"stats.{side}").getItem(physical).try_cast(kind)
                 for side in ("minValues", "maxValues")
             )
+            high = high + F.expr("INTERVAL '0.001' SECOND") if kind in _CUT_OFF else high
             is_outside = (F.col(quoted(value)) < low) | (F.col(quoted(value)) > high)
             possible.append(~F.coalesce(is_outside, F.lit(False)))
         near = with_stats.join(F.broadcast(few), reduce(and_, possible), "left_semi")
