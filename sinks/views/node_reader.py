@@ -23,7 +23,7 @@ class NodeReader:
 
     ``keys`` are those of the tables by their names: columns, and their types. ``reasons`` and
     ``definite`` are those of the query; ``types`` and ``texts``, for people, are
-    of the columns that rows are kept by. Of tables' columns, the ``wanted`` ones are read.
+    of the columns that rows are kept by. The ``wanted`` ones of the query's are evaluated.
     """
 
     catalyst: Catalyst
@@ -38,10 +38,17 @@ class NodeReader:
 
     def want(self, node: Any) -> None:
         """Note the columns that a node needs of those below, and so on to the tables."""
-        self.wanted.update(map(self.catalyst.number, self.catalyst.each(node.references().toSeq())))
-        for child in self.catalyst.each(node.children()):
-            if _kind(node) not in _BY_REFERENCE:
-                self.wanted.update(self.catalyst.numbers(child))
+        spark, kind = self.catalyst, _kind(node)
+        needing = (
+            [each for each in spark.each(node.projectList()) if spark.number(each) in self.wanted]
+            if kind == "Project"
+            else [node]
+        )
+        for each in needing:
+            self.wanted.update(map(spark.number, spark.each(each.references().toSeq())))
+        for child in spark.each(node.children()):
+            if kind not in _BY_REFERENCE:
+                self.wanted.update(spark.numbers(child))
             self.want(child)
 
     def operator(self, node: Any) -> Operator:

@@ -71,7 +71,9 @@ def project(reader: NodeReader, node: Any) -> Operator:
     """SELECT: columns and expressions."""
     spark = reader.catalyst
     child = reader.operator(node.child())
-    columns = spark.each(node.projectList())
+    columns = [
+        each for each in spark.each(node.projectList()) if spark.number(each) in reader.wanted
+    ]
     reader.require_no_query(node)
     passed: dict[int, int] = {}
     for column in columns:
