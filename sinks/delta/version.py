@@ -27,6 +27,8 @@ SMALL_BYTES: Final = 32 << 20
 """Reading a smaller table as a whole is faster than comparing its files."""
 _LISTED_MAX: Final = 64
 """Of so many files, going through them here is faster than any job of Spark's."""
+_MARKED_MAX: Final = 100_000
+"""At most so many rows of a file are read by their numbers."""
 _FILES_MAX: Final = 1_000
 """With more matching files than that, all of the table is read: their list would be too long."""
 _VALUES_MAX: Final = 10_000
@@ -44,6 +46,7 @@ _KINDS: Final = {
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
 _CUT_OFF: Final = ("timestamp", "timestamp_ntz")
 """Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
+_NUMBER: Final = "_millrace_number"
 _KEPT: Final = "millrace_kept"
 
 
@@ -197,13 +200,11 @@ class Version:
 
     @cached_property
     def listed(self) -> dict[tuple[str, str], Any] | None:
-        """The files of a table of few by path and deletion vector, without any job; None: many."""
+        """The files of a table of few, by path and deletion vector; None: it has many."""
         checksum = self._snapshot.checksumOpt()
-        if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
+        if not checksum.isDefined() or checksum.get().numFiles() > _LISTED_MAX:
             return None
-        files = checksum.get().allFiles().get()
-        if files.size() > _LISTED_MAX:
-            return None
+        files = self._all_files()
         each = (files.apply(number) for number in range(files.size()))
         return {(str(file.path()), _vector(file)): file for file in each}
 
@@ -212,6 +213,51 @@ class Version:
         jvm: Any = self._target.spark._jvm  # noqa: SLF001
         python = jvm.org.apache.spark.api.python.PythonUtils
         return self._of(python.toSeq(list(files)))
+
+    def rows_without(self, other: "Version") -> DataFrame | None:
+        """The rows of the ``listed`` files that the other version hasn't; None: too many to tell.
+
+        Of a file that both have, those that only the other version marks as gone.
+        """
+        mine, theirs = self.listed, other.listed
+        if mine is None or theirs is None:
+            return None
+        vectors = {path: file for (path, _), file in theirs.items()}
+        own = {path: file for (path, vector), file in mine.items() if (path, vector) not in theirs}
+        rows = self.rows_in([file for path, file in own.items() if path not in vectors])
+        for path, file in own.items():
+            if path not in vectors:
+                continue
+            marked = self._marked(vectors[path])
+            marked.diff(self._marked(file))
+            if marked.cardinality() > _MARKED_MAX:
+                return None
+            if marked.cardinality():
+                rows = rows.unionByName(self._at(file, marked.toArray()))
+        return rows
+
+    def _marked(self, file: Any) -> Any:
+        """The numbers of the rows of a file that are marked as gone.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
+        """
+        jvm: Any = self._target.spark._jvm  # noqa: SLF001
+        delta, log = jvm.org.apache.spark.sql.delta, self._target.log()
+        if file.deletionVector() is None:
+            return delta.deletionvectors.RoaringBitmapArray()
+        path = jvm.scala.Option.apply(log.dataPath())
+        stored = delta.deletionvectors.DeletionVectorStoredBitmap(file.deletionVector(), path)
+        stores = getattr(getattr(delta.storage.dv, "DeletionVectorStore$"), "MODULE$")
+        return stored.load(stores.createInstance(log.newDeltaHadoopConf()))
+
+    def _at(self, file: Any, numbers: Any) -> DataFrame:
+        """Rows of a file by their numbers."""
+        jvm: Any = self._target.spark._jvm  # noqa: SLF001
+        text = F.lit(jvm.java.util.Arrays.toString(numbers))
+        parsed = F.from_json(text, "array<bigint>")
+        chosen = self._target.spark.range(1).select(F.explode(parsed).alias(_NUMBER))
+        same = F.col("_metadata.row_index") == F.col(_NUMBER)
+        return self.rows_in([file]).join(F.broadcast(chosen), same, "left_semi")
 
     def _all_files(self) -> Any:
         """All of them; of a small table its checksum has them without any job.
@@ -320,12 +366,9 @@ def _difference(
 
 def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
     """The rows of files that the other version hasn't, or has with other rows; of few, all."""
-    before, after = older.listed, newer.listed
-    if before is not None and after is not None:
-        return (
-            older.rows_in([file for key, file in before.items() if key not in after]),
-            newer.rows_in([file for key, file in after.items() if key not in before]),
-        )
+    gone, come = older.rows_without(newer), newer.rows_without(older)
+    if gone is not None and come is not None:
+        return gone, come
     if older.is_small and newer.is_small:
         return older.rows(), newer.rows()
     old, new = _files_only_in(older, newer), _files_only_in(newer, older)
