@@ -57,7 +57,8 @@ class SparkAlgebra:
             return self.as_table(table, source.rows(cut))
         values = self.catalyst.frame(near.values)
         columns = {
-            table.names[own]: self._name(near.values, value) for own, value in near.columns.items()
+            table.names[own]: self._name(near.values, value)
+            for own, value in {**near.within, **near.columns}.items()
         }
         return self.as_table(table, source.rows_with(cut, values, columns))
 
@@ -208,7 +209,9 @@ class Evaluation:
         shares = [0.0]
         for name, table in self._tables.items():
             if not table.is_small and (difference := self._differences(name)) is not None:
-                touched = max(difference.gone.count(), difference.come.count())
+                touched = difference.versions
+                if touched is None:
+                    touched = max(difference.gone.count(), difference.come.count())
                 shares.append(touched / max(1, table.count()))
         return max(shares)
 

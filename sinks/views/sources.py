@@ -224,16 +224,9 @@ class SourceAtCuts:
     ) -> "DataFrame":
         """Rows among which are all that have any of the ``values``; of which column each is.
 
-        A value may be null, which files' statistics don't tell of: such a column selects none.
+        A value may be null, which files' statistics don't tell of: it leaves out none.
         """
-        from pyspark.sql import functions as F
-
-        nulls = values.agg(
-            *(F.count_if(F.col(value).isNull()).alias(value) for value in columns.values())
-        ).collect()[0]
-        whole = {name: value for name, value in columns.items() if not nulls[value]}
-        version = self._at(cut)
-        return self._chosen(version.rows_with(values, whole) if whole else version.rows())
+        return self._chosen(self._at(cut).rows_with(values, columns, nulls=True))
 
     def difference(self) -> TableDifference | None:
         """The rows, with the columns that are read, that only one of the cuts has."""
@@ -250,7 +243,8 @@ class SourceAtCuts:
         found = difference(older, newer, self._keys, columns, marks, by_values=self._rebuilt)
         if found is None:
             return None
-        return TableDifference(self._chosen(found.gone), self._chosen(found.come))
+        gone, come, count = found
+        return TableDifference(self._chosen(gone), self._chosen(come), count)
 
     def _of_bags(self) -> TableDifference | None:
         """Rows without a key: those that one of the cuts has more often."""

@@ -13,6 +13,7 @@ rows.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from sinks.views.operators import (
@@ -35,15 +36,26 @@ R = TypeVar("R")
 
 
 class Near(NamedTuple, Generic[R]):
-    """Values, and of which column of an operator (number) each column of them (number) is."""
+    """Values, and of which column of an operator (number) each column of them (number) is.
+
+    Columns of times are ``within`` those that are spans of time: it is no more than a hint.
+    """
 
     values: R
     columns: Mapping[int, int]
+    within: Mapping[int, int] = MappingProxyType({})
 
-    def through(self, passed: Mapping[int, int]) -> "Near[R] | None":
-        """The same for an operator below, whose columns are ``passed`` up; None: none is."""
+    def through(
+        self, passed: Mapping[int, int], within: Mapping[int, int] = MappingProxyType({})
+    ) -> "Near[R] | None":
+        """The same for an operator below, whose columns are ``passed`` up; None: none is.
+
+        ``within``: of which spans that come up which column below has the times.
+        """
         columns = {passed[own]: value for own, value in self.columns.items() if own in passed}
-        return Near(self.values, columns) if columns else None
+        times = {within[own]: value for own, value in self.columns.items() if own in within}
+        times |= {passed[own]: value for own, value in self.within.items() if own in passed}
+        return Near(self.values, columns, times) if columns or times else None
 
 
 class Algebra(Protocol[R]):
@@ -267,7 +279,7 @@ class Rules(Generic[R]):
 
     def rows(self, operator: Operator, cut: CutSide, near: Near[R] | None = None) -> R:
         """An operator's rows, at a cut; at least all that have any of the values."""
-        if near is not None and not near.columns:
+        if near is not None and not near.columns and not near.within:
             near = None
         if isinstance(operator, Table):
             return self._algebra.table(operator, cut, near)
@@ -278,7 +290,8 @@ class Rules(Generic[R]):
         """The rows of the operators below that it needs."""
         match operator:
             case Rowwise():
-                return [self.rows(operator.child, cut, near and near.through(operator.passed))]
+                below = near and near.through(operator.passed, operator.within)
+                return [self.rows(operator.child, cut, below)]
             case Group():
                 return [self._in_groups(operator, cut, near and near.through(self._by(operator)))]
             case Window():
