@@ -141,7 +141,8 @@ class TwoCuts:
         come = list(self._more(self.of.new, self.of.old))
         if not gone and not come:
             return None
-        return TableDifference(*(frame(self.spark, self.name, rows) for rows in (gone, come)))
+        sides = [frame(self.spark, self.name, rows) for rows in (gone, come)]
+        return TableDifference(sides[0], sides[1])
 
     @staticmethod
     def _more(rows: Sequence[Row], than: Sequence[Row]) -> Iterator[Row]:
