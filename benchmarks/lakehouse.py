@@ -138,9 +138,9 @@ def content_of(spark: "SparkSession", path: str) -> Content:
     return Content(found["rows"], found["checksum"])
 
 
-def open_spark(heap: str) -> "SparkSession":
-    """The session of a run of many records."""
-    options = {"spark.master": "local[2]", "spark.driver.memory": heap}
+def open_spark(heap: str, more: Mapping[str, str] | None = None) -> "SparkSession":
+    """The session of a run of many records, with ``more`` of Spark's settings."""
+    options = {"spark.master": "local[2]", "spark.driver.memory": heap, **(more or {})}
     return open_session(options, "benchmark", records=_MANY)
 
 

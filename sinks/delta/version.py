@@ -6,7 +6,7 @@ Delta resolves every table that a query names, and joining reads each of its tab
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_
 from typing import Any, Final
 
@@ -25,6 +25,10 @@ from sinks.spark.session import RECORDS_FEW, tune
 
 SMALL_BYTES: Final = 32 << 20
 """Reading a smaller table as a whole is faster than comparing its files."""
+_LISTED_MAX: Final = 64
+"""Of so many files, going through them here is faster than any job of Spark's."""
+_MARKED_MAX: Final = 100_000
+"""At most so many rows of a file are read by their numbers."""
 _FILES_MAX: Final = 1_000
 """With more matching files than that, all of the table is read: their list would be too long."""
 _VALUES_MAX: Final = 10_000
@@ -36,17 +40,27 @@ _KINDS: Final = {
     "long": "bigint",
     "date": "date",
     "string": "string",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
 }
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
+_CUT_OFF: Final = ("timestamp", "timestamp_ntz")
+"""Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
+_NUMBER: Final = "_millrace_number"
 _KEPT: Final = "millrace_kept"
 
 
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 
 
-def _alike(kind: str, other: str) -> bool:
-    """Whether values of two types are in one order: as text, 10 comes before 9."""
-    return kind == other or {kind, other} <= _INTEGERS
+def _comparable(kind: str, other: str) -> bool:
+    """Whether values of two types are in one order (as text, 10 comes before 9), or spans of it."""
+    return kind in {other, _span(other)} or {kind, other} <= _INTEGERS
+
+
+def _span(kind: str) -> str:
+    """The type of spans of time of a type."""
+    return f"struct<start:{kind},end:{kind}>"
 
 
 def all_there(columns: Iterable[str]) -> SparkColumn:
@@ -89,6 +103,9 @@ class Version:
 
     def count(self) -> int:
         """How many rows it has, by what Delta's log says of its files."""
+        if self.listed is not None:
+            numbers = [file.numLogicalRecords() for file in self.listed.values()]
+            return sum(int(number.get()) for number in numbers if number.isDefined())
         rows = F.get_json_object("stats", "$.numRecords").cast("bigint")
         files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
         gone = F.coalesce("deletionVector.cardinality", F.lit(0))
@@ -99,8 +116,13 @@ class Version:
         """All rows."""
         return self._of(self._all_files())
 
-    def rows_with(self, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    def rows_with(
+        self, values: DataFrame, columns: Mapping[str, str], *, nulls: bool = False
+    ) -> DataFrame:
         """All rows that may have any of the ``values``; ``columns``: of which column each is.
+
+        Rows are also those that have ``nulls`` where the values do; else there is no such row. A
+        value may be a span of time, for a column with times in it.
 
         Of a large table only files are read whose statistics don't exclude it.
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
@@ -110,29 +132,48 @@ class Version:
         bounded = {
             name: value
             for name, value in columns.items()
-            if name in bounds and _alike(kinds[value], bounds[name][1])
+            if name in bounds and _comparable(kinds[value], bounds[name][1])
         }
         if self.is_small or not bounded:
             return self.rows()
-        few = values.select(*map(quoted, bounded.values())).where(all_there(bounded.values()))
-        few = few.distinct().limit(_VALUES_MAX + 1).localCheckpoint()
-        if few.count() > _VALUES_MAX:
+        few = values.select(*map(quoted, bounded.values()))
+        few = few if nulls else few.where(all_there(bounded.values()))
+        few, count = kept(few.distinct().limit(_VALUES_MAX + 1))
+        if count > _VALUES_MAX:
             return self.rows()
+        near = self._statistics().join(
+            F.broadcast(few), self._may_have(bounded, kinds), "left_semi"
+        )
+        paths = {row["path"] for row in near.select("path").limit(_FILES_MAX + 1).collect()}
+        if (listed := self.listed) is not None:
+            return self.rows_in([file for (path, _), file in listed.items() if path in paths])
+        return self.rows() if len(paths) > _FILES_MAX else self.rows_of([*paths])
+
+    def _statistics(self) -> DataFrame:
+        """The path of each file, and the least and greatest values that its columns have."""
         stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")
-        files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
-        with_stats = files.select("path", stats.alias("stats"))
-        possible = []
-        for name, value in bounded.items():
+        if self.listed is None:
+            files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
+        else:
+            rows = [(path, file.stats()) for (path, _), file in self.listed.items()]
+            files = self._target.spark.createDataFrame(rows, "path string, stats string")
+        return files.select("path", stats.alias("stats"))
+
+    def _may_have(self, columns: Mapping[str, str], kinds: Mapping[str, str]) -> SparkColumn:
+        """Whether a file, by its statistics, may have values; of which column each is."""
+        bounds, possible = self._bounds(), []
+        for name, value in columns.items():
             physical, kind = bounds[name]
             low, high = (
-                F.col(f"stats.{side}").getItem(physical).cast(kind)
+                F.col(f"stats.{side}").getItem(physical).try_cast(kind)
                 for side in ("minValues", "maxValues")
             )
-            is_outside = (F.col(quoted(value)) < low) | (F.col(quoted(value)) > high)
+            high = high + F.expr("INTERVAL '0.001' SECOND") if kind in _CUT_OFF else high
+            of = F.col(quoted(value))
+            first, last = (of["start"], of["end"]) if kinds[value] == _span(kind) else (of, of)
+            is_outside = (last < low) | (first > high)
             possible.append(~F.coalesce(is_outside, F.lit(False)))
-        near = with_stats.join(F.broadcast(few), reduce(and_, possible), "left_semi")
-        paths = [row["path"] for row in near.select("path").limit(_FILES_MAX + 1).collect()]
-        return self.rows() if len(paths) > _FILES_MAX else self.rows_of(paths)
+        return reduce(and_, possible)
 
     def _bounds(self) -> dict[str, tuple[str, str]]:
         """Columns that files have bounds of: by what name, and of which type."""
@@ -156,6 +197,67 @@ class Version:
         chosen = F.col("path").isin(list(paths))._jc  # noqa: SLF001
         files = self._snapshot.allFiles().filter(chosen).collect()
         return self._of(self._sequence.unsafeWrapArray(files))
+
+    @cached_property
+    def listed(self) -> dict[tuple[str, str], Any] | None:
+        """The files of a table of few, by path and deletion vector; None: it has many."""
+        checksum = self._snapshot.checksumOpt()
+        if not checksum.isDefined() or checksum.get().numFiles() > _LISTED_MAX:
+            return None
+        files = self._all_files()
+        each = (files.apply(number) for number in range(files.size()))
+        return {(str(file.path()), _vector(file)): file for file in each}
+
+    def rows_in(self, files: Sequence[Any]) -> DataFrame:
+        """The rows of some of the ``listed`` files."""
+        jvm: Any = self._target.spark._jvm  # noqa: SLF001
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        return self._of(python.toSeq(list(files)))
+
+    def rows_without(self, other: "Version") -> DataFrame | None:
+        """The rows of the ``listed`` files that the other version hasn't; None: too many to tell.
+
+        Of a file that both have, those that only the other version marks as gone.
+        """
+        mine, theirs = self.listed, other.listed
+        if mine is None or theirs is None:
+            return None
+        vectors = {path: file for (path, _), file in theirs.items()}
+        own = {path: file for (path, vector), file in mine.items() if (path, vector) not in theirs}
+        rows = self.rows_in([file for path, file in own.items() if path not in vectors])
+        for path, file in own.items():
+            if path not in vectors:
+                continue
+            marked = self._marked(vectors[path])
+            marked.diff(self._marked(file))
+            if marked.cardinality() > _MARKED_MAX:
+                return None
+            if marked.cardinality():
+                rows = rows.unionByName(self._at(file, marked.toArray()))
+        return rows
+
+    def _marked(self, file: Any) -> Any:
+        """The numbers of the rows of a file that are marked as gone.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
+        """
+        jvm: Any = self._target.spark._jvm  # noqa: SLF001
+        delta, log = jvm.org.apache.spark.sql.delta, self._target.log()
+        if file.deletionVector() is None:
+            return delta.deletionvectors.RoaringBitmapArray()
+        path = jvm.scala.Option.apply(log.dataPath())
+        stored = delta.deletionvectors.DeletionVectorStoredBitmap(file.deletionVector(), path)
+        stores = getattr(getattr(delta.storage.dv, "DeletionVectorStore$"), "MODULE$")
+        return stored.load(stores.createInstance(log.newDeltaHadoopConf()))
+
+    def _at(self, file: Any, numbers: Any) -> DataFrame:
+        """Rows of a file by their numbers."""
+        jvm: Any = self._target.spark._jvm  # noqa: SLF001
+        text = F.lit(jvm.java.util.Arrays.toString(numbers))
+        parsed = F.from_json(text, "array<bigint>")
+        chosen = self._target.spark.range(1).select(F.explode(parsed).alias(_NUMBER))
+        same = F.col("_metadata.row_index") == F.col(_NUMBER)
+        return self.rows_in([file]).join(F.broadcast(chosen), same, "left_semi")
 
     def _all_files(self) -> Any:
         """All of them; of a small table its checksum has them without any job.
@@ -246,7 +348,7 @@ def difference(
         return None
     gone = rows.select("gone.*").where(F.col("gone").isNotNull())
     come = rows.select("come.*").where(F.col("come").isNotNull())
-    return TableDifference(gone, come)
+    return TableDifference(gone, come, count)
 
 
 def _difference(
@@ -276,12 +378,21 @@ def _difference(
 
 def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
     """The rows of files that the other version hasn't, or has with other rows; of few, all."""
+    gone, come = older.rows_without(newer), newer.rows_without(older)
+    if gone is not None and come is not None:
+        return gone, come
     if older.is_small and newer.is_small:
         return older.rows(), newer.rows()
     old, new = _files_only_in(older, newer), _files_only_in(newer, older)
     if max(len(old), len(new)) > _FILES_MAX:
         return older.rows(), newer.rows()
     return older.rows_of(old), newer.rows_of(new)
+
+
+def _vector(file: Any) -> str:
+    """What tells a file's deletion vector from others; empty: it has none."""
+    unique = file.getDeletionVectorUniqueId()
+    return str(unique.get()) if unique.isDefined() else ""
 
 
 def _files_only_in(version: Version, other: Version) -> list[str]:

@@ -47,10 +47,14 @@ class TableAtCut(Protocol):
 
 
 class TableDifference(NamedTuple):
-    """A table's rows that only the older one of two cuts has, and those that only the newer has."""
+    """A table's rows that only the older one of two cuts has, and those that only the newer has.
+
+    ``versions``: of how many rows they are, where that is known.
+    """
 
     gone: "DataFrame"
     come: "DataFrame"
+    versions: int | None = None
 
 
 class CutReader(Protocol):

@@ -129,6 +129,15 @@ def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
             session.conf.set(name, value)
 
 
+def untune(session: "SparkSession", base: "SparkSession") -> None:
+    """Take back what ``tune`` may have done: as in the session that it was made of."""
+    for name in _FEW:
+        if (value := base.conf.get(name, None)) is None:
+            session.conf.unset(name)
+        else:
+            session.conf.set(name, value)
+
+
 class SparkProvider(Protocol):
     """Starts a run's Spark session at the first call, and returns the same one at each later call.
 

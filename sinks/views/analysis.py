@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
     from sinks.delta.version import Version
 
-SESSION: Final = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.crossJoin.enabled": "true",
-    "spark.sql.caseSensitive": "false",
-}
-"""What an answer depends on: pinned, whatever [spark] says."""
 _OPEN: Final = {
     "First": "min_by(x, key), or an aggregate such as min(x)",
     "Last": "max_by(x, key), or an aggregate such as max(x)",
@@ -43,14 +36,6 @@ _OPEN: Final = {
 """Functions with several right answers, and what has one."""
 _TOLD: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 _SORTED: Final = ("array_sort(", "sort_array(")
-
-
-def pinned(spark: "SparkSession") -> "SparkSession":
-    """A session of its own in which a query has one answer."""
-    own = spark.newSession()
-    for name, value in SESSION.items():
-        own.conf.set(name, value)
-    return own
 
 
 class Analysis:

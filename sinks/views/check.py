@@ -11,7 +11,7 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.views.evaluate import Evaluation, Plan, SparkAlgebra
-from sinks.views.operators import NEW, Cut, Table
+from sinks.views.operators import NEW, CutSide, Table
 from sinks.views.query import ViewQuery
 from sinks.views.run import ViewsRun
 from sinks.views.target import ViewTarget
@@ -118,7 +118,7 @@ class _WholeReads(SparkAlgebra):
     changing: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
 
-    def table(self, table: Table, cut: Cut, near: Near[Plan] | None) -> Plan:
+    def table(self, table: Table, cut: CutSide, near: Near[Plan] | None) -> Plan:
         """Note a table that isn't looked up by any values."""
         if near is None:
             self.whole.add(table.name)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from sinks.delta.version import kept
 from sinks.run.cuts import TableDifference
 from sinks.views.catalyst import Catalyst
-from sinks.views.operators import NEW, Cut, Join, Table, Union
+from sinks.views.operators import NEW, CutSide, Join, Table, Union
 from sinks.views.query import ViewQuery
 from sinks.views.touched import Near, Rules
 
@@ -32,10 +32,10 @@ class TableAtCuts(Protocol):
     def count(self) -> int:
         """How many rows it has at the new cut."""
 
-    def rows(self, cut: Cut) -> DataFrame:
+    def rows(self, cut: CutSide) -> DataFrame:
         """All rows."""
 
-    def rows_with(self, cut: Cut, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    def rows_with(self, cut: CutSide, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         """Rows among which are all that have any of the ``values``; of which column each is."""
 
     def difference(self) -> TableDifference | None:
@@ -50,14 +50,15 @@ class SparkAlgebra:
     tables: Mapping[str, TableAtCuts]
     differences: Callable[[str], TableDifference | None]
 
-    def table(self, table: Table, cut: Cut, near: Near[Plan] | None) -> Plan:
+    def table(self, table: Table, cut: CutSide, near: Near[Plan] | None) -> Plan:
         """All rows of a table at a cut; of a large one, those of files that may have the values."""
         source = self.tables[table.name]
         if near is None or source.is_small:
             return self.as_table(table, source.rows(cut))
         values = self.catalyst.frame(near.values)
         columns = {
-            table.names[own]: self._name(near.values, value) for own, value in near.columns.items()
+            table.names[own]: self._name(near.values, value)
+            for own, value in {**near.within, **near.columns}.items()
         }
         return self.as_table(table, source.rows_with(cut, values, columns))
 
@@ -199,7 +200,7 @@ class Evaluation:
         self._algebra = SparkAlgebra(catalyst, tables, self._differences)
         self._rules = Rules(self._algebra)
 
-    def whole(self, cut: Cut) -> DataFrame:
+    def whole(self, cut: CutSide) -> DataFrame:
         """All of its rows."""
         return self._shown(self._rules.rows(self._query.top, cut), cut)
 
@@ -208,7 +209,9 @@ class Evaluation:
         shares = [0.0]
         for name, table in self._tables.items():
             if not table.is_small and (difference := self._differences(name)) is not None:
-                touched = max(difference.gone.count(), difference.come.count())
+                touched = difference.versions
+                if touched is None:
+                    touched = max(difference.gone.count(), difference.come.count())
                 shares.append(touched / max(1, table.count()))
         return max(shares)
 
@@ -231,7 +234,7 @@ class Evaluation:
         }
         return spark.frame(groups.values), values
 
-    def _shown(self, plan: Plan, cut: Cut) -> DataFrame:
+    def _shown(self, plan: Plan, cut: CutSide) -> DataFrame:
         """The user's columns by their names, and those that rows are kept by."""
         spark = self._catalyst
         there = spark.by_number(plan)
@@ -260,12 +263,12 @@ class EmptyTable:
         """None."""
         return 0
 
-    def rows(self, cut: Cut) -> DataFrame:
+    def rows(self, cut: CutSide) -> DataFrame:
         """None."""
         del cut
         return self.frame
 
-    def rows_with(self, cut: Cut, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    def rows_with(self, cut: CutSide, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         """None."""
         del cut, values, columns
         return self.frame

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cdc.errors import ConfigError
-from sinks.views.catalyst import is_kind
+from sinks.views.catalyst import Catalyst, is_kind
 from sinks.views.node_reader import NodeReader
 from sinks.views.operators import (
     Constant,
@@ -19,6 +19,7 @@ from sinks.views.operators import (
 from sinks.views.query import HIDDEN
 
 _SESSION: Final = "spark.sessionWindow"
+_SPAN: Final = "spark.timeWindow"
 _JOINS: Final[Mapping[str, JoinKind]] = {
     "Inner": "inner",
     "Cross": "inner",
@@ -81,6 +82,9 @@ def project(reader: NodeReader, node: Any) -> Operator:
             passed[spark.number(column)] = spark.number(column)
         elif is_kind(column, "Alias") and is_kind(column.child(), "AttributeReference"):
             passed[spark.number(column)] = spark.number(column.child())
+    made = [column for column in columns if is_kind(column, "Alias") and is_span(column)]
+    spans = [(column, time_in(spark, column.child())) for column in made]
+    within = {spark.number(column): time for column, time in spans if time is not None}
     own = {spark.number(column) for column in columns}
     kept = [number for number in reader.kept(child) if number not in own]
     passed |= {number: number for number in kept}
@@ -90,7 +94,27 @@ def project(reader: NodeReader, node: Any) -> Operator:
         return spark.project([*columns, *(there[number] for number in kept)], below)
 
     numbers = (*own, *kept)
-    return Rowwise(make, numbers, child.row_key, child.group, child=child, passed=passed)
+    return Rowwise(
+        make, numbers, child.row_key, child.group, child=child, passed=passed, within=within
+    )
+
+
+def is_span(column: Any) -> bool:
+    """Whether it is what ``window()`` makes: tumbling or hopping, it has its time within."""
+    return bool(column.metadata().contains(_SPAN))
+
+
+def time_in(spark: Catalyst, expression: Any) -> int | None:
+    """The number of the only column in an expression, which takes it as it is for a time."""
+    if is_kind(expression, "PreciseTimestampConversion"):
+        inner = expression.child()
+        if is_kind(inner, "AttributeReference"):
+            return spark.number(inner)
+    if expression.references().size() != 1:
+        return None
+    below = [time_in(spark, each) for each in spark.each(expression.children())]
+    found = {each for each in below if each is not None}
+    return found.pop() if len(found) == 1 else None
 
 
 def filtered(reader: NodeReader, node: Any) -> Operator:

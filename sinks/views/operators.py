@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-Cut = Literal["old", "new"]
+CutSide = Literal["old", "new"]
 OLD: Final = "old"
 NEW: Final = "new"
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "exists"]
@@ -72,10 +72,12 @@ class Unary(Operator):
 class Rowwise(Unary):
     """Makes none, one or several rows of each row by itself: filter, projection, explode.
 
-    Columns that come out as they were are ``passed``: number there → number below.
+    Columns that come out as they were are ``passed``: number there → number below. Spans of time
+    that come out are ``within``: number there → number below of the time that each is around.
     """
 
     passed: Mapping[int, int] = field(kw_only=True)
+    within: Mapping[int, int] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

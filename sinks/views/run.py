@@ -12,6 +12,7 @@ from sinks.run.cut_run import CutRun
 from sinks.run.options import RunContext
 from sinks.run.plans import lakehouse_plans, one_at_a_time
 from sinks.run.summary import RunSummary, Standing, TableResult, TableVersion
+from sinks.views.pinned import PinnedSession
 from sinks.views.records import ViewRecords, ViewsAtCut, view_records
 from sinks.views.sources import VIEWS, Sources
 from sinks.views.target import ViewTarget
@@ -47,6 +48,7 @@ class ViewsRun:
         )
         names = [view.name for view in settings.views]
         self.sources = Sources(cuts, self._records, lakehouse, prefix, names)
+        self._session = PinnedSession(context.session)
         self._results: list[TableResult] = []
         self._standing: dict[str, Standing] = {}
         self.failed: dict[str, MillraceError] = {}
@@ -87,7 +89,7 @@ class ViewsRun:
     def _targets(self) -> Iterator[ViewTarget]:
         for view in self._context.settings.views:
             try:
-                yield ViewTarget(self._context, self.sources, self._records, view)
+                yield ViewTarget(self._context, self._session, self.sources, self._records, view)
             except MillraceError as error:
                 self._fail(view.name, error)
 

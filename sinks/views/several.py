@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from sinks.views.catalyst import is_kind
 from sinks.views.node_reader import NodeReader
+from sinks.views.nodes import is_span, time_in
 from sinks.views.operators import (
     Operator,
     Rowwise,
@@ -114,6 +115,8 @@ def expand(reader: NodeReader, node: Any) -> Operator:
         if len(of) == 1 and (below := of.pop()) is not None:
             passed[number] = below
 
+    within = _times(reader, output, projections[0])
+
     def make(below: Any) -> Any:
         there = spark.by_number(below)
         more = [there[number] for number in kept]
@@ -125,7 +128,26 @@ def expand(reader: NodeReader, node: Any) -> Operator:
 
     number = reader.named(place, "which of several rows")
     key = None if child.row_key is None else (*child.row_key, number)
-    return Rowwise(make, (*own, *kept, number), key, child.group, child=child, passed=passed)
+    return Rowwise(
+        make,
+        (*own, *kept, number),
+        key,
+        child.group,
+        child=child,
+        passed=passed,
+        within=within,
+    )
+
+
+def _times(reader: NodeReader, output: list[Any], made: list[Any]) -> dict[int, int]:
+    """Which columns are spans of time, and the column below of the time that each is around."""
+    spark = reader.catalyst
+    times = {
+        spark.number(column): time_in(spark, expression)
+        for column, expression in zip(output, made, strict=True)
+        if is_span(column)
+    }
+    return {span: time for span, time in times.items() if time is not None}
 
 
 def _attribute(reader: NodeReader, expression: Any) -> int | None:

@@ -15,7 +15,7 @@ from sinks.delta.cuts import LakehouseCuts
 from sinks.delta.query import sql_names
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
-from sinks.views.operators import OLD, Cut
+from sinks.views.operators import OLD, CutSide
 from sinks.views.query import HIDDEN
 from sinks.views.records import ViewRecords
 
@@ -33,7 +33,7 @@ _NOT_SHOWN: Final = frozenset({POSITION, DELETED})
 """Columns of current rows that aren't the source's."""
 
 
-class SourceColumn(NamedTuple):
+class ViewedColumn(NamedTuple):
     """A column of a table or a view: its type, and who it is whatever it is called."""
 
     type: str
@@ -127,10 +127,10 @@ class Sources:
             derived = derived_view(self._lakehouse, name.removeprefix(VIEWS))
         return Version(DerivedDeltaTable(spark, self._prefix, derived), at.version)
 
-    def columns(self, version: "Version", name: str) -> "dict[str, SourceColumn]":
+    def columns(self, version: "Version", name: str) -> "dict[str, ViewedColumn]":
         """The columns that a query sees, by their names."""
         return {
-            field.name: SourceColumn(
+            field.name: ViewedColumn(
                 field.dataType.simpleString(), str((field.metadata or {}).get("comment", ""))
             )
             for field in version.columns().fields
@@ -207,31 +207,26 @@ class SourceAtCuts:
         """How many rows the newer one has."""
         return self._newer.count()
 
-    def _at(self, cut: Cut) -> "Version":
+    def _at(self, cut: CutSide) -> "Version":
         version = self._older if cut == OLD else self._newer
         assert version is not None  # noqa: S101 (nobody asks a table of one cut for another)
         return version
 
-    def rows(self, cut: Cut) -> "DataFrame":
+    def rows(self, cut: CutSide) -> "DataFrame":
         """All rows."""
         return self._chosen(self._at(cut).rows())
 
     def _chosen(self, rows: "DataFrame") -> "DataFrame":
         return rows.select(*map(quoted, self._columns))
 
-    def rows_with(self, cut: Cut, values: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
+    def rows_with(
+        self, cut: CutSide, values: "DataFrame", columns: Mapping[str, str]
+    ) -> "DataFrame":
         """Rows among which are all that have any of the ``values``; of which column each is.
 
-        A value may be null, which files' statistics don't tell of: such a column selects none.
+        A value may be null, which files' statistics don't tell of: it leaves out none.
         """
-        from pyspark.sql import functions as F
-
-        nulls = values.agg(
-            *(F.count_if(F.col(value).isNull()).alias(value) for value in columns.values())
-        ).collect()[0]
-        whole = {name: value for name, value in columns.items() if not nulls[value]}
-        version = self._at(cut)
-        return self._chosen(version.rows_with(values, whole) if whole else version.rows())
+        return self._chosen(self._at(cut).rows_with(values, columns, nulls=True))
 
     def difference(self) -> TableDifference | None:
         """The rows, with the columns that are read, that only one of the cuts has."""
@@ -248,7 +243,8 @@ class SourceAtCuts:
         found = difference(older, newer, self._keys, columns, marks, by_values=self._rebuilt)
         if found is None:
             return None
-        return TableDifference(self._chosen(found.gone), self._chosen(found.come))
+        gone, come, count = found
+        return TableDifference(self._chosen(gone), self._chosen(come), count)
 
     def _of_bags(self) -> TableDifference | None:
         """Rows without a key: those that one of the cuts has more often."""

@@ -23,6 +23,7 @@ from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
 from sinks.run.cuts import Instant
 from sinks.run.summary import Rows
+from sinks.spark.jvm import observed
 from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
@@ -32,7 +33,9 @@ _STATISTICS_MAX: Final = 32
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
 """Types by whose least and greatest values files are left out."""
 _OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
+_COUNTS: Final = "millrace_differences"
 _NEW: Final = "_millrace_new"
+_SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
 
 
@@ -136,20 +139,21 @@ class ViewTable:
         current = stored.where(F.col(END).isNull()) if self._keeps else stored
         names = [name for name in rows.columns if name in stored.columns]
         touched = current if groups is None else _only(current, groups, columns)
-        differences = _differences(touched, rows, names, keys).localCheckpoint()
-        counts = differences.agg(
-            F.count_if(_is_there(_NEW) & ~_is_there(_STORED)).alias("inserted"),
-            F.count_if(_is_there(_NEW) & _is_there(_STORED)).alias("updated"),
-            F.count_if(~_is_there(_NEW)).alias("deleted"),
-        ).collect()[0]
-        if not any(counts):
+        # Where all rows are at hand, all that are new are written: nothing is read once more.
+        anew = small and groups is None and not self._keeps
+        pairs = _pairs(touched, rows, names, keys)
+        differences, counts = _kept(pairs if anew else pairs.where(~F.col(_SAME)))
+        if not any(counts.values()):
             return Rows(version=target.applied().at)
         gone = differences.where(_is_there(_STORED)).select(f"{_STORED}.*")
         come = differences.where(_is_there(_NEW)).select(f"{_NEW}.*")
         if self._keeps:
             ended = gone.drop(*FILE_AND_INDEX).withColumns(_ends(at))
             come = come.select("*", *_begins(at)).unionByName(ended)
-        if small:
+        if anew:
+            transaction.write(come)
+            transaction.remove(files)
+        elif small:
             unchanged = stored.join(gone.select(*FILE_AND_INDEX), [*FILE_AND_INDEX], "left_anti")
             transaction.write(unchanged.drop(*FILE_AND_INDEX).unionByName(come))
             transaction.remove(files)
@@ -159,6 +163,21 @@ class ViewTable:
             transaction.write(come)
         done = transaction.commit(counts["inserted"], counts["updated"], counts["deleted"])
         return done._replace(version=target.applied().at)
+
+
+def _kept(differences: DataFrame) -> tuple[DataFrame, dict[str, int]]:
+    """Pairs of rows, kept on the executors, and the numbers of those that are others: one job."""
+    numbers = {
+        "inserted": F.count_if(~_is_there(_STORED)),
+        "updated": F.count_if(_is_there(_NEW) & _is_there(_STORED) & ~F.col(_SAME)),
+        "deleted": F.count_if(~_is_there(_NEW)),
+    }
+    asked = [number.alias(name) for name, number in numbers.items()]
+    observing = differences.observe(_COUNTS, *asked)
+    checkpoint = observing.localCheckpoint()
+    if (counts := observed(observing, _COUNTS)) is not None:
+        return checkpoint, {name: int(counts.getAs(name)) for name in numbers}
+    return checkpoint, checkpoint.agg(*asked).collect()[0].asDict()
 
 
 def _begins(at: Instant) -> list[SparkColumn]:
@@ -185,10 +204,10 @@ def _is_there(side: str) -> SparkColumn:
     return F.col(side).isNotNull()
 
 
-def _differences(
+def _pairs(
     stored: DataFrame, rows: DataFrame, names: Sequence[str], keys: Sequence[str]
 ) -> DataFrame:
-    """The rows that are others, by their keys: structs as they are stored, and as they are now."""
+    """Rows by their keys: structs as they are stored and as they are now, and if both are alike."""
     old = stored.select(F.struct("*").alias(_STORED))
     new = rows.select(F.struct(*map(quoted, names)).alias(_NEW))
     same = [F.col(_STORED)[key].eqNullSafe(F.col(_NEW)[key]) for key in keys]
@@ -202,7 +221,7 @@ def _differences(
         if name not in keys
     ]
     both = _is_there(_STORED) & _is_there(_NEW)
-    return pairs.where(~(both & reduce(and_, equal)) if equal else ~both)
+    return pairs.withColumn(_SAME, reduce(and_, equal, both))
 
 
 def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:

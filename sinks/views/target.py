@@ -11,7 +11,7 @@ from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.run.owner import log_folder, stranger_in_views
 from sinks.run.summary import Rows, Standing, TableResult, TableVersion
-from sinks.spark.session import tune
+from sinks.views.pinned import PinnedSession
 from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
 from sinks.views.sources import SourceAtCuts, Sources
 
@@ -38,7 +38,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
     record: ViewRecord
 
     def __init__(
-        self, context: RunContext, sources: Sources, records: ViewRecords, view: View
+        self,
+        context: RunContext,
+        session: PinnedSession,
+        sources: Sources,
+        records: ViewRecords,
+        view: View,
     ) -> None:
         self.name = view.name
         self.where = view.where
@@ -46,6 +51,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._view = view
         self._sql = view.sql()
         self._context = context
+        self._session = session
         self._sources = sources
         self._records = records
         self._derived = derived_view(context.settings.require_lakehouse(), view.name)
@@ -68,13 +74,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
             self.record = self.record.model_copy(update={"version": self._rows.version})
         self._records.write(self._view.name, self.record)
 
-    @cached_property
+    @property
     def _spark(self) -> "SparkSession":
-        from sinks.views.analysis import pinned
-
-        spark = pinned(self._context.session())
-        tune(spark, 0)
-        return spark
+        return self._session.spark
 
     @cached_property
     def _analysis(self) -> "Analysis":
@@ -240,11 +242,14 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def _is_whole(self, evaluation: "Evaluation", to: Instant) -> bool:
         """Whether to evaluate all of it."""
-        sizes = [self._version(name, to).size_bytes for name in to.versions]
-        own = self._table.delta.size_bytes()
-        if self.query(to).reasons or sum(sizes) + own < WHOLE_BYTES:
+        if self.query(to).reasons or self._size_bytes(to) < WHOLE_BYTES:
             return True
         return evaluation.touched_share() > TOUCHED_MAX
+
+    def _size_bytes(self, at: Instant) -> int:
+        """How large all of its tables are, and its own."""
+        sizes = (self._version(name, at).size_bytes for name in at.versions)
+        return sum(sizes) + self._table.delta.size_bytes()
 
     def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
         from sinks.views.evaluate import Evaluation
@@ -262,6 +267,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             )
             for name, names in query.used().items()
         }
+        self._session.fit(self._size_bytes(to))
         time_us = to.committed_us if query.is_timed else None
         return Evaluation(self._analysis.catalyst, query, tables, time_us)
 

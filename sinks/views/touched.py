@@ -13,13 +13,14 @@ rows.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from sinks.views.operators import (
     NEW,
     OLD,
     Constant,
-    Cut,
+    CutSide,
     Group,
     Join,
     Operator,
@@ -35,21 +36,32 @@ R = TypeVar("R")
 
 
 class Near(NamedTuple, Generic[R]):
-    """Values, and of which column of an operator (number) each column of them (number) is."""
+    """Values, and of which column of an operator (number) each column of them (number) is.
+
+    Columns of times are ``within`` those that are spans of time: it is no more than a hint.
+    """
 
     values: R
     columns: Mapping[int, int]
+    within: Mapping[int, int] = MappingProxyType({})
 
-    def through(self, passed: Mapping[int, int]) -> "Near[R] | None":
-        """The same for an operator below, whose columns are ``passed`` up; None: none is."""
+    def through(
+        self, passed: Mapping[int, int], within: Mapping[int, int] = MappingProxyType({})
+    ) -> "Near[R] | None":
+        """The same for an operator below, whose columns are ``passed`` up; None: none is.
+
+        ``within``: of which spans that come up which column below has the times.
+        """
         columns = {passed[own]: value for own, value in self.columns.items() if own in passed}
-        return Near(self.values, columns) if columns else None
+        times = {within[own]: value for own, value in self.columns.items() if own in within}
+        times |= {passed[own]: value for own, value in self.within.items() if own in passed}
+        return Near(self.values, columns, times) if columns or times else None
 
 
 class Algebra(Protocol[R]):
     """Evaluates operators. Equality of values is null-safe; -0 is 0, and NaN is one value."""
 
-    def table(self, table: Table, cut: Cut, near: Near[R] | None) -> R:
+    def table(self, table: Table, cut: CutSide, near: Near[R] | None) -> R:
         """All rows of a table at a cut; at least those near the values."""
 
     def changed(self, table: Table) -> tuple[R | None, R | None]:
@@ -92,7 +104,7 @@ class Touched(NamedTuple, Generic[R]):
     gone: R | None
     come: R | None
 
-    def at(self, cut: Cut) -> R | None:
+    def at(self, cut: CutSide) -> R | None:
         """Those that are at a cut."""
         return self.gone if cut == OLD else self.come
 
@@ -218,7 +230,7 @@ class Rules(Generic[R]):
         )
         return left, right
 
-    def _pairs(self, join: Join, left: R | None, right: R | None, cut: Cut) -> list[R]:
+    def _pairs(self, join: Join, left: R | None, right: R | None, cut: CutSide) -> list[R]:
         """Touched rows of one side with all of the other that match them, at one cut."""
         pairs = []
         if left is not None:
@@ -229,7 +241,9 @@ class Rules(Generic[R]):
             pairs.append(self._algebra.joined(join, others, right))
         return pairs
 
-    def _matching(self, join: Join, other: Touched[R], cut: Cut, kept: str = "left") -> R | None:
+    def _matching(
+        self, join: Join, other: Touched[R], cut: CutSide, kept: str = "left"
+    ) -> R | None:
         """The rows of the kept side, at a cut, that match any that is touched of the other one."""
         others = self._union(other.gone, other.come)
         if others is None:
@@ -238,7 +252,7 @@ class Rules(Generic[R]):
         sides = (own, others) if kept == "left" else (others, own)
         return self._algebra.matching(join, *sides, kept=kept)
 
-    def _opposite(self, join: Join, rows: R, cut: Cut, side: str) -> R:
+    def _opposite(self, join: Join, rows: R, cut: CutSide, side: str) -> R:
         """The rows of a side, at a cut, that may match any of these rows of the other side."""
         operator = join.left if side == "left" else join.right
         near = None
@@ -258,25 +272,26 @@ class Rules(Generic[R]):
     def _is_small(self, operator: Operator) -> bool:
         return all(self._algebra.is_small(table) for table in operator.tables())
 
-    def exactly(self, operator: Operator, cut: Cut, near: Near[R]) -> R:
+    def exactly(self, operator: Operator, cut: CutSide, near: Near[R]) -> R:
         """An operator's rows, at a cut, that have any of the values."""
         rows = self.rows(operator, cut, near)
         return self._algebra.only(rows, near) if near.columns else rows
 
-    def rows(self, operator: Operator, cut: Cut, near: Near[R] | None = None) -> R:
+    def rows(self, operator: Operator, cut: CutSide, near: Near[R] | None = None) -> R:
         """An operator's rows, at a cut; at least all that have any of the values."""
-        if near is not None and not near.columns:
+        if near is not None and not near.columns and not near.within:
             near = None
         if isinstance(operator, Table):
             return self._algebra.table(operator, cut, near)
         made: R = operator.make(*self._below(operator, cut, near))
         return made
 
-    def _below(self, operator: Operator, cut: Cut, near: Near[R] | None) -> Sequence[R]:
+    def _below(self, operator: Operator, cut: CutSide, near: Near[R] | None) -> Sequence[R]:
         """The rows of the operators below that it needs."""
         match operator:
             case Rowwise():
-                return [self.rows(operator.child, cut, near and near.through(operator.passed))]
+                below = near and near.through(operator.passed, operator.within)
+                return [self.rows(operator.child, cut, below)]
             case Group():
                 return [self._in_groups(operator, cut, near and near.through(self._by(operator)))]
             case Window():
@@ -288,7 +303,7 @@ class Rules(Generic[R]):
                 return [self.rows(one, cut, near and near.through(of)) for one, of in branches]
         return [self.rows(child, cut) for child in operator.children]
 
-    def _in_groups(self, operator: Unary, cut: Cut, near: Near[R] | None) -> R:
+    def _in_groups(self, operator: Unary, cut: CutSide, near: Near[R] | None) -> R:
         """The rows below of whole groups."""
         if near is None:
             return self.rows(operator.child, cut)
@@ -299,7 +314,7 @@ class Rules(Generic[R]):
         """The keys that come out, by which a group is whole: number → number below."""
         return {out: below for out, below in group.keys.items() if below in group.by}
 
-    def _joined_rows(self, join: Join, cut: Cut, near: Near[R] | None) -> tuple[R, R]:
+    def _joined_rows(self, join: Join, cut: CutSide, near: Near[R] | None) -> tuple[R, R]:
         """Both sides' rows for a join, of which some values are wanted.
 
         A side that is preserved is looked up by its own columns alone: rows of the other one that

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from cdc.kafka.admin import LogAdmin
 from cdc.records.position import Position
 from cdc.records.schema import TableName
 from cdc.records.topics import progress_topic
+from deploy.local.processes import Process
 from sinks.changes.derived import table_path
 from tests.fixtures.brokers import Brokers
 from tests.fixtures.command_line import CommandLine
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
-    pytest.mark.spark,
 ]
 
 
@@ -70,15 +71,10 @@ def captured(
         daemon.kill()
 
 
-def test_a_leader_that_is_killed_costs_no_run_and_no_change(
-    spark: "SparkSession",
-    captured: RunningPipeline,
-    brokers: Brokers,
-    database: dict[str, str],
-    typed: CommandLine,
+def test_a_leader_that_is_killed_costs_no_change(
+    captured: RunningPipeline, brokers: Brokers, database: dict[str, str]
 ) -> None:
-    """The merge that comes with the kill finds no leader; Spark runs already."""
-    del spark
+    """A daemon that writes goes on with the other two."""
     prefix = captured.settings.capture.topic_prefix
     daemon = captured.catch_up()
     admin = LogAdmin(captured.settings.kafka)
@@ -88,21 +84,46 @@ def test_a_leader_that_is_killed_costs_no_run_and_no_change(
 
     with written(database):
         brokers.kill_leader(progress_topic(prefix))
+        time.sleep(1)
+    require_logged(captured, daemon, database)
+
+
+@pytest.mark.spark
+@pytest.mark.proof
+def test_a_leader_that_is_killed_costs_no_run_and_no_change(
+    spark: "SparkSession",
+    captured: RunningPipeline,
+    brokers: Brokers,
+    database: dict[str, str],
+    typed: CommandLine,
+) -> None:
+    """The merge that comes with the kill finds no leader; Spark runs already."""
+    del spark
+    daemon = captured.catch_up()
+    with written(database):
+        brokers.kill_leader(progress_topic(captured.settings.capture.topic_prefix))
         merged = typed(captured.config, "merge", "lakehouse")
     assert merged.returncode == ExitCode.OK, merged.stderr
-    captured.wait_until_logged(captured.wal_end(), daemon)
-    assert "starting over" not in daemon.command.log_end()
-    assert captured.stop(daemon) == 0
-
-    log = captured.log()
-    with psycopg.connect(make_conninfo(**database)) as connection:
-        assert rows(log) == connection.execute("SELECT id, v FROM item ORDER BY id").fetchall()
+    log = require_logged(captured, daemon, database)
     (run,) = json.loads(typed(captured.config, "cuts", "--json").stdout)
     cut = Position.parse(run["position"])
     lakehouse = captured.settings.require_lakehouse().path
     derived = query_builder(table_path(lakehouse, TableName("public", "item")))
     merged_rows = sorted((row["id"], row["v"]) for row in derived)
     assert merged_rows == rows([record for record in log if record.position <= cut])
+
+
+def require_logged(
+    captured: RunningPipeline, daemon: Process, database: dict[str, str]
+) -> list[LogRecord]:
+    """The log has what the source has, and the daemon never started over; it is stopped."""
+    captured.wait_until_logged(captured.wal_end(), daemon)
+    assert "starting over" not in daemon.command.log_end()
+    assert captured.stop(daemon) == 0
+    log = captured.log()
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        assert rows(log) == connection.execute("SELECT id, v FROM item ORDER BY id").fetchall()
+    return log
 
 
 def rows(records: list[LogRecord]) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.settings import Settings
-from sinks.views.analysis import pinned
+from sinks.views.pinned import pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.settings.views import View
-from sinks.views import records, store, target
+from sinks.views import records, store
 from sinks.views.run import run_views
 from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, run_once
+from tests.fixtures.view_lake import follow_as_if_large
 
 if TYPE_CHECKING:
     from sinks.run.summary import RunSummary
@@ -97,15 +98,11 @@ def views(lakehouse: Lakehouse) -> Views:
 
 @pytest.fixture
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have tables of a few rows be followed as those of gigabytes are."""
-    monkeypatch.setattr(target, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(target, "TOUCHED_MAX", 1)
-    monkeypatch.setattr(store, "SMALL_BYTES", 0)
-    monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
+    follow_as_if_large(monkeypatch)
 
 
 @pytest.mark.usefixtures("as_if_large")
-@pytest.mark.parametrize("number", few([*range(1, 15)], 5, 7))
+@pytest.mark.parametrize("number", few([*range(1, 15)], 7))
 def test_a_run_that_dies_at_any_action_is_finished_by_the_next_one(
     views: Views, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -147,6 +144,7 @@ def _die_at(number: int, patched: pytest.MonkeyPatch) -> list[str]:
     return actions
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("as_if_large")
 def test_rows_that_are_as_they_were_are_not_written_again(views: Views) -> None:
     views.write((1, "a", 1), (2, "b", 5), (3, "b", 7))
@@ -159,10 +157,8 @@ def test_rows_that_are_as_they_were_are_not_written_again(views: Views) -> None:
     assert views.commits("sums") == 1
     views.write((3, "a", 6))
     views.merge_tables()
-    counts = {
-        each.name: (each.inserted, each.updated, each.deleted) for each in views.merge().tables
-    }
-    assert counts["sums"] == (0, 2, 0)
+    (sums,) = (each for each in views.merge().tables if each.name == "sums")
+    assert (sums.inserted, sums.updated, sums.deleted) == (0, 2, 0)
     views.assert_right()
     assert not views.merge().tables, "nothing new: nothing is done"
 

@@ -12,6 +12,7 @@ from sinks.job import run_lakehouse
 from sinks.views.run import run_views
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.spark import run_once
+from tests.fixtures.view_lake import follow_as_if_large
 from tests.integration.sinks.views.comparison import assert_equal
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 
     from sinks.run.summary import RunSummary
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.proof,
+    pytest.mark.timeout(900),
+]
 
 SCHEMA = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, country text);
@@ -68,9 +75,16 @@ def merged(made: RunningPipeline, spark: "SparkSession") -> "RunSummary":
     return run_once(run_views, made.settings, spark)
 
 
+@pytest.mark.parametrize("size", ["small", "as if large"])
 def test_views_equal_their_queries_at_each_cut(
-    pipeline: Callable[..., RunningPipeline], spark: "SparkSession", database: dict[str, str]
+    pipeline: Callable[..., RunningPipeline],
+    spark: "SparkSession",
+    database: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    size: str,
 ) -> None:
+    if size != "small":
+        follow_as_if_large(monkeypatch)
     made = pipeline()
     views = tuple(View(name=name, query=query) for name, query in VIEWS.items())
     made.settings = made.settings.model_copy(update={"views": views})

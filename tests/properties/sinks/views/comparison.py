@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.spark.session import tune
-from sinks.views.analysis import pinned
 from sinks.views.catalyst import Catalyst
 from sinks.views.evaluate import Evaluation
 from sinks.views.operators import NEW, OLD
+from sinks.views.pinned import pinned
 from sinks.views.query import ViewQuery
 from sinks.views.reading import QueryReader
 from tests.properties.sinks.views.relations import TABLES

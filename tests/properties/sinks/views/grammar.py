@@ -250,7 +250,9 @@ class Grammar(Relations):
         return self._rollup(own, depth, "CUBE({})")
 
     def _grouping_sets(self, own: Relation, depth: int) -> Relation:
-        sets = self.random.choice(("({0}), ({1})", "({0}), ()", "({1}), ({2})", "({1}), ({1}), ()"))
+        sets = self.random.choice(
+            ("({0}), ({1})", "({0}), ()", "({1}), ({2})", "({0}), ({1}), ({1}), ()")
+        )
         return self._rollup(own, depth, f"GROUPING SETS ({sets})")
 
     # Windows

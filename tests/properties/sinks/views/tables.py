@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.run.cuts import TableDifference
-from sinks.views.operators import OLD, Cut
+from sinks.views.operators import OLD, CutSide
 from tests.properties.sinks.views.relations import TABLES
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class TwoCuts:
     spark: "SparkSession"
     name: str
     of: Rows
-    _read: "dict[Cut, DataFrame]" = field(default_factory=dict)
+    _read: "dict[CutSide, DataFrame]" = field(default_factory=dict)
 
     @property
     def is_small(self) -> bool:
@@ -116,14 +116,16 @@ class TwoCuts:
         """How many rows it has at the new cut."""
         return len(self.of.new)
 
-    def rows(self, cut: Cut) -> "DataFrame":
+    def rows(self, cut: CutSide) -> "DataFrame":
         """All rows, of which all occurrences of the table read the same."""
         if cut not in self._read:
             rows = self.of.old if cut == OLD else self.of.new
             self._read[cut] = frame(self.spark, self.name, rows)
         return self._read[cut]
 
-    def rows_with(self, cut: Cut, values: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
+    def rows_with(
+        self, cut: CutSide, values: "DataFrame", columns: Mapping[str, str]
+    ) -> "DataFrame":
         """The rows that have any of the values."""
         from pyspark.sql import functions as F
 
@@ -139,7 +141,8 @@ class TwoCuts:
         come = list(self._more(self.of.new, self.of.old))
         if not gone and not come:
             return None
-        return TableDifference(*(frame(self.spark, self.name, rows) for rows in (gone, come)))
+        sides = [frame(self.spark, self.name, rows) for rows in (gone, come)]
+        return TableDifference(sides[0], sides[1])
 
     @staticmethod
     def _more(rows: Sequence[Row], than: Sequence[Row]) -> Iterator[Row]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from cdc.errors import ConfigError
 from tests.properties.sinks.views.comparison import Comparison, compared
 from tests.properties.sinks.views.tables import Rows
 
@@ -58,3 +59,8 @@ def comparison(spark: "SparkSession") -> Comparison:
 )
 def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str) -> None:
     assert comparison.fault(sql, comparison.read(sql), ROWS) is None
+
+
+def test_a_sample_is_refused(comparison: Comparison) -> None:
+    with pytest.raises(ConfigError, match="TABLESAMPLE has several right answers"):
+        comparison.read("SELECT id FROM a TABLESAMPLE (50 PERCENT)")

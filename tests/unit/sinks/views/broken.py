@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sinks.views.operators import NEW, OLD, Cut, Group, Join, Operator, Rowwise, Window
+from sinks.views.operators import NEW, OLD, CutSide, Group, Join, Operator, Rowwise, Window
 from sinks.views.touched import Near, Rules, Touched
 from tests.unit.sinks.views.plain import Rows
 
 
-def _at(touched: Touched[Rows], cut: Cut) -> Touched[Rows]:
+def _at(touched: Touched[Rows], cut: CutSide) -> Touched[Rows]:
     """What is touched at one cut only."""
     return Touched(touched.gone, None) if cut == OLD else Touched(None, touched.come)
 
@@ -25,7 +25,7 @@ class OuterAtOneCut(Rules[Rows]):
     """Preserved rows are looked for by what is gone at the old cut, what has come at the new."""
 
     def _matching(
-        self, join: Join, other: Touched[Rows], cut: Cut, kept: str = "left"
+        self, join: Join, other: Touched[Rows], cut: CutSide, kept: str = "left"
     ) -> Rows | None:
         outer = join.kind in {"left", "right", "full"}
         return super()._matching(join, _at(other, cut) if outer else other, cut, kept)
@@ -35,7 +35,7 @@ class SemiAtOneCut(Rules[Rows]):
     """Kept rows of semi and anti joins: old ones by what is gone, new ones by what has come."""
 
     def _matching(
-        self, join: Join, other: Touched[Rows], cut: Cut, kept: str = "left"
+        self, join: Join, other: Touched[Rows], cut: CutSide, kept: str = "left"
     ) -> Rows | None:
         semi = join.kind in {"semi", "anti"}
         return super()._matching(join, _at(other, cut) if semi else other, cut, kept)
@@ -45,7 +45,7 @@ class ExistsAtOneCut(Rules[Rows]):
     """The same, of the column that says whether any match."""
 
     def _matching(
-        self, join: Join, other: Touched[Rows], cut: Cut, kept: str = "left"
+        self, join: Join, other: Touched[Rows], cut: CutSide, kept: str = "left"
     ) -> Rows | None:
         exists = join.kind == "exists"
         return super()._matching(join, _at(other, cut) if exists else other, cut, kept)
@@ -61,21 +61,21 @@ class SemiWithoutOthers(Rules[Rows]):
 class NoRightSide(Rules[Rows]):
     """Touched rows of the right side meet none of the left one."""
 
-    def _pairs(self, join: Join, left: Rows | None, right: Rows | None, cut: Cut) -> list[Rows]:
+    def _pairs(self, join: Join, left: Rows | None, right: Rows | None, cut: CutSide) -> list[Rows]:
         return super()._pairs(join, left, None, cut)
 
 
 class NoLeftSide(Rules[Rows]):
     """Touched rows of the left side meet none of the right one."""
 
-    def _pairs(self, join: Join, left: Rows | None, right: Rows | None, cut: Cut) -> list[Rows]:
+    def _pairs(self, join: Join, left: Rows | None, right: Rows | None, cut: CutSide) -> list[Rows]:
         return super()._pairs(join, None, right, cut)
 
 
 class PairsAtTheOtherCut(Rules[Rows]):
     """Gone rows meet the other side as it is now, and those that have come as it was."""
 
-    def _pairs(self, join: Join, left: Rows | None, right: Rows | None, cut: Cut) -> list[Rows]:
+    def _pairs(self, join: Join, left: Rows | None, right: Rows | None, cut: CutSide) -> list[Rows]:
         return super()._pairs(join, left, right, NEW if cut == OLD else OLD)
 
 
@@ -138,7 +138,7 @@ class FirstBranchOnly(Rules[Rows]):
 class NearBelowThePreservedSide(Rules[Rows]):
     """Rows of an outer join are looked for on both sides by themselves."""
 
-    def _joined_rows(self, join: Join, cut: Cut, near: Near[Rows] | None) -> tuple[Rows, Rows]:
+    def _joined_rows(self, join: Join, cut: CutSide, near: Near[Rows] | None) -> tuple[Rows, Rows]:
         if join.kind in {"semi", "anti", "exists"}:
             return super()._joined_rows(join, cut, near)
         return super()._joined_rows(replace(join, kind="inner"), cut, near)
@@ -147,7 +147,7 @@ class NearBelowThePreservedSide(Rules[Rows]):
 class NearBelowAFullJoin(Rules[Rows]):
     """Rows of a full join are looked for as those of a left one are."""
 
-    def rows(self, operator: Operator, cut: Cut, near: Near[Rows] | None = None) -> Rows:
+    def rows(self, operator: Operator, cut: CutSide, near: Near[Rows] | None = None) -> Rows:
         if isinstance(operator, Join) and operator.kind == "full":
             left = replace(operator, kind="left")
             rows: Rows = operator.make(*self._joined_rows(left, cut, near))
@@ -158,7 +158,7 @@ class NearBelowAFullJoin(Rules[Rows]):
 class NearBelowAWindow(Rules[Rows]):
     """Rows of a window are looked for by columns that aren't those of its partitions."""
 
-    def rows(self, operator: Operator, cut: Cut, near: Near[Rows] | None = None) -> Rows:
+    def rows(self, operator: Operator, cut: CutSide, near: Near[Rows] | None = None) -> Rows:
         if isinstance(operator, Window):
             passed = {column: column for column in operator.child.columns}
             below = near and near.through(passed)
@@ -170,14 +170,14 @@ class NearBelowAWindow(Rules[Rows]):
 class GroupsOfAllNear(Rules[Rows]):
     """Rows that aren't of the wanted groups come with those that are."""
 
-    def exactly(self, operator: Operator, cut: Cut, near: Near[Rows]) -> Rows:
+    def exactly(self, operator: Operator, cut: CutSide, near: Near[Rows]) -> Rows:
         return self.rows(operator, cut, near)
 
 
 class MadeColumnsAsTheyWere(Rules[Rows]):
     """A projection's columns are looked for below by their place, also where they are computed."""
 
-    def rows(self, operator: Operator, cut: Cut, near: Near[Rows] | None = None) -> Rows:
+    def rows(self, operator: Operator, cut: CutSide, near: Near[Rows] | None = None) -> Rows:
         if isinstance(operator, Rowwise):
             first = operator.child.columns[0]
             passed: Mapping[int, int] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sinks.views.operators import NEW, OLD, Cut, Join, Table, Union
+from sinks.views.operators import NEW, OLD, CutSide, Join, Table, Union
 from sinks.views.touched import Near
 
 Row = dict[int, Any]
@@ -98,7 +98,7 @@ class PlainAlgebra:
     A table returns no row more than it is asked for; those in ``small`` are read whole.
     """
 
-    data: Mapping[str, Mapping[Cut, Rows]]
+    data: Mapping[str, Mapping[CutSide, Rows]]
     """Rows by the numbers of columns as all occurrences of the table have them: 0, 1, 2 …"""
     small: frozenset[str] = frozenset()
     _differences: dict[str, tuple[Rows, Rows]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class PlainAlgebra:
         places = [(number, int(name)) for number, name in table.names.items()]
         return [{number: row[place] for number, place in places} for row in rows]
 
-    def table(self, table: Table, cut: Cut, near: Near[Rows] | None) -> Rows:
+    def table(self, table: Table, cut: CutSide, near: Near[Rows] | None) -> Rows:
         """All rows of a table at a cut; exactly those near the values."""
         rows = self._as(table, self.data[table.name][cut])
         return rows if near is None or table.name in self.small else self.only(rows, near)

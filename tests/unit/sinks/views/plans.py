@@ -10,7 +10,7 @@ from sinks.views.operators import (
     NEW,
     OLD,
     Constant,
-    Cut,
+    CutSide,
     Group,
     Join,
     JoinKind,
@@ -337,7 +337,7 @@ def case(seed: int, depth: int = 4) -> Case:
     top = Plans(rng).operator(rng.randint(1, depth))
     groups = rng.sample(top.columns, rng.randint(0, min(2, len(top.columns))))
     changing = rng.sample([*TABLES], rng.randint(1, 3))
-    data: dict[str, dict[Cut, Rows]] = {}
+    data: dict[str, dict[CutSide, Rows]] = {}
     for name in TABLES:
         old = _rows(rng, name)
         data[name] = {OLD: old, NEW: _changed(rng, name, old) if name in changing else old}
