@@ -74,7 +74,7 @@ class QueryReader:
 
     def _shown_types(self, plan: Any) -> dict[str, str]:
         return {
-            str(each.name()): str(each.dataType().simpleString())
+            str(each.name()): str(each.dataType().catalogString())
             for each in self.catalyst.output(plan)
         }
 
