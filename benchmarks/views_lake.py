@@ -128,13 +128,8 @@ class ViewLake:
 
     def _stages(self) -> Any:
         """What Spark knows of stages, the newest first."""
-<<<<<<< HEAD
-        jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way)
-        context = self._context()
-=======
         context = self._context()
         jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
->>>>>>> vbench
         context.listenerBus().waitUntilEmpty()
         gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001
         nothing = jvm.java.util.ArrayList()
