@@ -48,8 +48,6 @@ _CUT_OFF: Final = ("timestamp", "timestamp_ntz")
 """Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
 _NUMBER: Final = "_millrace_number"
 _KEPT: Final = "millrace_kept"
-
-
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 
 
@@ -399,4 +397,4 @@ def _files_only_in(version: Version, other: Version) -> list[str]:
     """Paths of the version's files that the other one hasn't so; at most one more than read."""
     vectors = other.deletion_vectors()
     files = version.deletion_vectors().join(vectors, ["path", "vector"], "left_anti")
-    return [row["path"] for row in files.limit(_FILES_MAX + 1).collect()]
+    return [row.path for row in files.limit(_FILES_MAX + 1).collect()]

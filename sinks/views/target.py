@@ -66,13 +66,17 @@ class ViewTarget(CutTarget[ViewGeneration]):
         begins = (record.to is not None and record.to != before.to) or (
             record.loading is not None and before.loading is None
         )
-        # The table may be of another record, that was lost.
-        step = max(before.step, self._table.step()) + 1 if begins else before.step
+        step = self._next_step() if begins else before.step
         update = {"step": step, "ts_ms": int(time.time() * 1_000)}
         self.record = record.model_copy(update=update | {"version": before.version})
         if self._rows.version is not None:
             self.record = self.record.model_copy(update={"version": self._rows.version})
         self._records.write(self._view.name, self.record)
+
+    def _next_step(self) -> int:
+        """The number of the next commit: tables may be further than a record, if one was lost."""
+        tables = [self._table] + ([self._history] if self._history is not None else [])
+        return max(self.record.step, *(table.step() for table in tables)) + 1
 
     @property
     def _spark(self) -> "SparkSession":

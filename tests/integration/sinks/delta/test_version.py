@@ -23,10 +23,14 @@ def path(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> str
     """A table of eight files by key, one of whose columns has another name than in its files."""
     path = str(tmp_path_factory.mktemp("version") / "t")
     rows = spark.range(ROWS).selectExpr(
-        "id", "cast(id AS string) AS text", "id % 7 AS other", "nullif(id, 3) AS fine"
+        "id",
+        "cast(id AS string) AS text",
+        "id % 7 AS other",
+        "nullif(id, 3) AS fine",
+        "timestamp_micros(id * 60000000 + 999) AS at",
     )
-    rows.repartitionByRange(8, "id").write.format("delta").option(
-        "delta.columnMapping.mode", "name"
+    rows.repartitionByRange(8, "id").write.format("delta").options(
+        **{"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
     ).save(path)
     spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN fine TO hole")
     return path
@@ -53,6 +57,8 @@ def version(spark: "SparkSession", path: str, monkeypatch: pytest.MonkeyPatch) -
         rare("(5L)", {"text": "v"}, 8),
         rare("(1L)", {"other": "v"}, 8),  # in every file
         rare("(5L), (null)", {"id": "v", "hole": "v"}, 1),
+        # Statistics have milliseconds, rounded down.
+        rare("(timestamp'1970-01-01 00:49:00.000999')", {"at": "v"}, 1),
     ],
 )
 def test_rows_with_some_values_are_read_from_files_that_may_have_them(
@@ -69,3 +75,35 @@ def test_rows_with_some_values_are_read_from_files_that_may_have_them(
         return {row["id"] for row in rows.join(wanted, same, "left_semi").collect()}
 
     assert matching(found) == matching(version.rows())
+
+
+def test_rows_in_spans_of_time_are_read_from_files_that_may_have_them(
+    spark: "SparkSession", version: Version
+) -> None:
+    spans = spark.sql(
+        "SELECT named_struct('start', timestamp'1970-01-01 00:49:00.0005',"
+        " 'end', timestamp'1970-01-01 00:50:00.5') AS span"
+    )
+    found = version.rows_with(spans, {"at": "span"})
+    assert found.selectExpr("_metadata.file_path AS file").distinct().count() == 2
+    within = "at >= '1970-01-01 00:49:00.0005' AND at < '1970-01-01 00:50:00.5'"
+    assert sorted(row["id"] for row in found.where(within).collect()) == [49, 50]
+
+
+def test_rows_that_only_one_version_marks_as_gone_are_its_difference(
+    spark: "SparkSession", version: Version, path: str
+) -> None:
+    for deleted in ("id IN (5, 7, 120)", "id = 6"):
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE {deleted}")
+    spark.sql(f"INSERT INTO delta.`{path}` SELECT * FROM delta.`{path}` WHERE id = 9")
+    target = DerivedDeltaTable(spark, "p", cast("Derived", SimpleNamespace(name="t", path=path)))
+    between, newest = Version(target, 2), Version(target, 4)
+    assert ids(version.rows_without(newest)) == [5, 6, 7, 120]
+    assert ids(between.rows_without(newest)) == [6]
+    assert ids(newest.rows_without(version)) == [9]
+    assert ids(version.rows_without(version)) == []
+
+
+def ids(rows: Any) -> list[int]:
+    """The rows' ids, in an order."""
+    return sorted(row["id"] for row in rows.collect())
