@@ -39,17 +39,26 @@ class NodeReader:
     def want(self, node: Any) -> None:
         """Note the columns that a node needs of those below, and so on to the tables."""
         spark, kind = self.catalyst, _kind(node)
-        needing = (
-            [each for each in spark.each(node.projectList()) if spark.number(each) in self.wanted]
-            if kind == "Project"
-            else [node]
-        )
-        for each in needing:
+        for each in self._needing(node, kind):
             self.wanted.update(map(spark.number, spark.each(each.references().toSeq())))
         for child in spark.each(node.children()):
             if kind not in _BY_REFERENCE:
                 self.wanted.update(spark.numbers(child))
             self.want(child)
+
+    def _needing(self, node: Any, kind: str) -> list[Any]:
+        """What of a node is evaluated."""
+        spark = self.catalyst
+        if kind == "Project":
+            return [each for each in spark.each(node.projectList()) if self.wants(each)]
+        if kind == "Expand":
+            places = [n for n, each in enumerate(spark.output(node)) if self.wants(each)]
+            return [row.apply(n) for row in spark.each(node.projections()) for n in places]
+        return [node]
+
+    def wants(self, column: Any) -> bool:
+        """Whether anything needs a column."""
+        return self.catalyst.number(column) in self.wanted
 
     def operator(self, node: Any) -> Operator:
         """A node of Spark's plan, and those below, as an operator."""

@@ -72,9 +72,7 @@ def project(reader: NodeReader, node: Any) -> Operator:
     """SELECT: columns and expressions."""
     spark = reader.catalyst
     child = reader.operator(node.child())
-    columns = [
-        each for each in spark.each(node.projectList()) if spark.number(each) in reader.wanted
-    ]
+    columns = [each for each in spark.each(node.projectList()) if reader.wants(each)]
     reader.require_no_query(node)
     passed: dict[int, int] = {}
     for column in columns:

@@ -104,8 +104,9 @@ def expand(reader: NodeReader, node: Any) -> Operator:
     """Several rows of each row (ROLLUP, windows that overlap), with their numbers."""
     spark = reader.catalyst
     child = reader.operator(node.child())
-    output = spark.each(node.output())
-    projections = [spark.each(each) for each in spark.each(node.projections())]
+    places = [n for n, each in enumerate(spark.output(node)) if reader.wants(each)]
+    output = [node.output().apply(n) for n in places]
+    projections = [[row.apply(n) for n in places] for row in spark.each(node.projections())]
     own = list(map(spark.number, output))
     kept = [number for number in reader.kept(child) if number not in own]
     place = spark.attribute("place", spark.integers)

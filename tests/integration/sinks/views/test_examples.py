@@ -11,6 +11,8 @@ from psycopg.conninfo import make_conninfo
 from cdc.settings.views import View
 from deploy.demo import flights
 from sinks.job import run_lakehouse
+from sinks.run.options import RunContext, RunOptions
+from sinks.views.check import check_views
 from sinks.views.run import run_views
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.spark import run_once
@@ -141,6 +143,13 @@ class KeptExamples:
         assert_equal(made.settings, self._spark)
         return summary
 
+    def assert_kept_by_changes(self) -> None:
+        """None is evaluated whole, and none leaves a cast to Spark."""
+        settings, spark = self._made.settings, self._spark
+        context = RunContext(settings, lambda _records=0: spark, pytest.fail, RunOptions())
+        kept = {report.name: (report.way, report.casts) for report in check_views(context)}
+        assert kept == dict.fromkeys(kept, ("changes", ()))
+
     @staticmethod
     def _report(line: str) -> None:
         """None of the changes has a view loaded again."""
@@ -166,6 +175,7 @@ def test_examples_equal_their_queries_at_each_cut(
         source.execute(SCHEMA)
         examples = KeptExamples(pipeline(), spark, names)
         assert [table.name for table in examples.merge().tables if not table.inserted] == []
+        examples.assert_kept_by_changes()
         for change in changes:
             source.execute(change)
             examples.merge()
@@ -182,6 +192,7 @@ def test_examples_on_flights_equal_their_queries_at_each_cut(
         source.execute(FLIGHTS)
         examples = KeptExamples(pipeline(), spark, ON_FLIGHTS)
         assert [table.name for table in examples.merge().tables if not table.inserted] == []
+        examples.assert_kept_by_changes()
         for change in FLIGHTS_CHANGES:
             source.execute(change)
             examples.merge()
