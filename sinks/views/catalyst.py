@@ -106,7 +106,9 @@ class Catalyst:
     @staticmethod
     def has_type(type_: Any, *names: str) -> bool:
         """Whether a type is one of some classes, or has one inside."""
-        return any(name.removesuffix("Type").lower() in str(type_.catalogString()) for name in names)
+        return any(
+            name.removesuffix("Type").lower() in str(type_.catalogString()) for name in names
+        )
 
     def pairs(
         self, condition: Any | None, left: set[int], right: set[int]
