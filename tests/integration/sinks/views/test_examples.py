@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.spark]
 EXAMPLES: Final = Path(__file__).parents[4] / "examples" / "views"
 ON_FLIGHTS: Final = ("delays_by_hour", "impossible_travel", "trending_destinations")
 EVERY_RUN: Final = ("card_fraud", "stock")
+OF_EVERY_RUN: Final = "public.payments,public.products,public.receipts,public.orders"
 ALL: Final = tuple(sorted(path.stem for path in EXAMPLES.glob("*.sql")))
 GENERATED: Final = tuple(name for name in ALL if name not in ON_FLIGHTS)
 SCHEMA: Final = """
@@ -160,7 +161,7 @@ class KeptExamples:
 @pytest.mark.parametrize(
     ("names", "changes"),
     [
-        pytest.param(EVERY_RUN, ("".join(GENERATED_CHANGES[:-1]), GENERATED_CHANGES[-1]), id="few"),
+        pytest.param(EVERY_RUN, ("".join(GENERATED_CHANGES[:-1]),), id="few"),
         pytest.param(GENERATED, GENERATED_CHANGES, id="all", marks=pytest.mark.proof),
     ],
 )
@@ -173,7 +174,8 @@ def test_examples_equal_their_queries_at_each_cut(
 ) -> None:
     with psycopg.connect(make_conninfo(**database), autocommit=True) as source:
         source.execute(SCHEMA)
-        examples = KeptExamples(pipeline(), spark, names)
+        lists = {"table.include.list": OF_EVERY_RUN} if names == EVERY_RUN else {}
+        examples = KeptExamples(pipeline(**lists), spark, names)
         assert [table.name for table in examples.merge().tables if not table.inserted] == []
         examples.assert_kept_by_changes()
         for change in changes:
