@@ -1,13 +1,16 @@
 package millrace.sinks;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.IdentityHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import org.apache.spark.sql.catalyst.AliasIdentifier;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
@@ -16,6 +19,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.ArraySort;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
@@ -25,7 +29,9 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.SortArray;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions;
 import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
@@ -241,14 +247,13 @@ public final class ViewPlans {
   /** The names of the tables in subqueries that are expressions still. */
   public static List<String> inSubqueries(LogicalPlan plan) {
     Set<String> tables = new LinkedHashSet<>();
-    plan.transformDownWithSubqueries(
-        partial(
-            node -> {
-              if (table(node) != null) {
-                tables.add(table(node));
-              }
-              return null;
-            }));
+    eachNode(
+        plan,
+        node -> {
+          if (table(node) != null) {
+            tables.add(table(node));
+          }
+        });
     return new ArrayList<>(tables);
   }
 
@@ -264,15 +269,14 @@ public final class ViewPlans {
   }
 
   private static void columnsOf(LogicalPlan plan, Set<String> columns) {
-    plan.transformDownWithSubqueries(
-        partial(
-            node -> {
-              if (table(node) != null) {
-                CollectionConverters.asJava(node.output())
-                    .forEach(each -> columns.add(table(node) + "\t" + each.name()));
-              }
-              return null;
-            }));
+    eachNode(
+        plan,
+        node -> {
+          if (table(node) != null) {
+            CollectionConverters.asJava(node.output())
+                .forEach(each -> columns.add(table(node) + "\t" + each.name()));
+          }
+        });
   }
 
   /** Whether a statement does something else than to ask. */
@@ -329,12 +333,7 @@ public final class ViewPlans {
   /** Whether a plan asks for the time. */
   public static boolean asksForTime(LogicalPlan plan) {
     boolean[] asks = {false};
-    plan.transformAllExpressionsWithSubqueries(
-        partial(
-            node -> {
-              asks[0] |= time(node, 0) != null;
-              return null;
-            }));
+    eachExpression(plan, node -> asks[0] |= time(node, 0) != null);
     return asks[0];
   }
 
@@ -345,39 +344,42 @@ public final class ViewPlans {
 
   /**
    * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
-   * whose class has one of the names: for each its class, its text, and its line and column in the
-   * query (0: not known), separated by tabs.
+   * whose class has one of the names, but for lists that are sorted at once: for each its class, its
+   * text, and its line and column in the query (0: not known), separated by tabs.
    */
   public static List<String> expressions(LogicalPlan plan, List<String> names) {
     Set<String> shown = new LinkedHashSet<>();
-    plan.transformAllExpressionsWithSubqueries(
-        partial(
-            node -> {
-              String name = node.getClass().getSimpleName();
-              boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
-              if (open || names.contains(name)) {
-                shown.add(String.join("\t", name, node.sql(), place(node)));
-              }
-              return null;
-            }));
+    Set<Expression> sorted = Collections.newSetFromMap(new IdentityHashMap<>());
+    eachExpression(
+        plan,
+        node -> {
+          if ((node instanceof ArraySort || node instanceof SortArray)
+              && node.children().head() instanceof AggregateExpression list) {
+            sorted.add(list.aggregateFunction());
+          }
+          String name = node.getClass().getSimpleName();
+          boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
+          if ((open || names.contains(name)) && !sorted.contains(node)) {
+            shown.add(String.join("\t", name, node.sql(), place(node)));
+          }
+        });
     return new ArrayList<>(shown);
   }
 
   /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */
   public static List<String> casts(LogicalPlan plan) {
     Set<String> shown = new LinkedHashSet<>();
-    plan.transformAllExpressionsWithSubqueries(
-        partial(
-            node -> {
-              if (node instanceof Cast cast
-                  && cast.child().dataType() instanceof StringType
-                  && cast.dataType() instanceof NumericType
-                  && cast.getTagValue(Cast.USER_SPECIFIED_CAST()).isEmpty()
-                  && !cast.child().foldable()) {
-                shown.add(String.join("\t", "Cast", cast.sql(), place(node)));
-              }
-              return null;
-            }));
+    eachExpression(
+        plan,
+        node -> {
+          if (node instanceof Cast cast
+              && cast.child().dataType() instanceof StringType
+              && cast.dataType() instanceof NumericType
+              && cast.getTagValue(Cast.USER_SPECIFIED_CAST()).isEmpty()
+              && !cast.child().foldable()) {
+            shown.add(String.join("\t", "Cast", cast.sql(), place(node)));
+          }
+        });
     return new ArrayList<>(shown);
   }
 
@@ -389,6 +391,21 @@ public final class ViewPlans {
 
   private static <T> Seq<T> sequence(List<? extends T> list) {
     return CollectionConverters.<T>asScala(new ArrayList<T>(list)).toSeq();
+  }
+
+  /** Look at all nodes of a plan, and of its subqueries. */
+  private static void eachNode(LogicalPlan plan, Consumer<LogicalPlan> look) {
+    plan.transformDownWithSubqueries(partial(node -> seen(node, look)));
+  }
+
+  /** Look at all expressions of a plan, and of its subqueries, each before those inside. */
+  private static void eachExpression(LogicalPlan plan, Consumer<Expression> look) {
+    plan.transformAllExpressionsWithSubqueries(partial(node -> seen(node, look)));
+  }
+
+  private static <T> T seen(T node, Consumer<T> look) {
+    look.accept(node);
+    return null;
   }
 
   /** A function that is defined where it doesn't return null. */
