@@ -38,7 +38,7 @@ from sinks.run.options import Report
 from sinks.spark.errors import spark_error
 
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
-_NAME_MAPPING: Final = {_MAPPING_MODE: "name"}
+NAME_MAPPING: Final = {_MAPPING_MODE: "name"}
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _MAPPING_ID: Final = "delta.columnMapping.id"
 _MAPPING_LAST: Final = "delta.columnMapping.maxColumnId"
@@ -58,7 +58,7 @@ _LOG_HOURS: Final = 30 * 24
 def creation_properties(target: DerivedDeltaTable, shape: TableShape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
     return {
-        **(_NAME_MAPPING if needs_mapping(shape.names) else {}),
+        **(NAME_MAPPING if needs_mapping(shape.names) else {}),
         **retention_properties(target.derived.keep),
         **_statistics(target, shape, TableColumns((), target.derived.options.partition, {})),
         "delta.checkpointInterval": str(CHECKPOINT_EVERY),
@@ -183,7 +183,7 @@ def _change(
     """Take the steps; names are mapped before, since Delta changes nothing else with that."""
     is_mapped = there.properties.get(_MAPPING_MODE, "none") != "none"
     if MAPPING in _features(target, steps) and not is_mapped:
-        set_properties(target, _NAME_MAPPING)
+        set_properties(target, NAME_MAPPING)
         there = target.columns_in_log()
     _let_go(target, {step.name for step in steps if isinstance(step, DropColumn)})
     transaction = DeltaTransaction(target, run)
@@ -286,7 +286,7 @@ def _set_statistics(target: DerivedDeltaTable, shape: TableShape) -> None:
 
 def _needed_by(shape: TableShape) -> dict[str, str]:
     """The properties that a table needs to have such columns."""
-    properties = _NAME_MAPPING if needs_mapping(shape.names) else {}
+    properties = NAME_MAPPING if needs_mapping(shape.names) else {}
     is_local = any("timestamp_ntz" in field.type for field in shape.fields)
     return {**properties, **({"delta.feature.timestampNtz": "supported"} if is_local else {})}
 

@@ -20,7 +20,7 @@ from sinks.changes.names import DELETED, POSITION, quoted
 from sinks.delta.table import DerivedDeltaTable
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
-from sinks.spark.jvm import observed
+from sinks.spark.jvm import counted
 from sinks.spark.session import RECORDS_FEW, tune
 
 SMALL_BYTES: Final = 32 << 20
@@ -47,7 +47,6 @@ _KINDS: Final = {
 _CUT_OFF: Final = ("timestamp", "timestamp_ntz")
 """Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
 _NUMBER: Final = "_millrace_number"
-_KEPT: Final = "millrace_kept"
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 
 
@@ -82,6 +81,7 @@ class Version:
             else log.getSnapshotAt(number, self._none, self._none, False)
         )
 
+    @cached_property
     def columns(self) -> StructType:
         """The table's columns at this version, with what Delta's log says of each."""
         return StructType.fromJson(json.loads(self._snapshot.schema().json()))
@@ -320,10 +320,8 @@ class LakehouseReader:
 
 def kept(rows: DataFrame) -> tuple[DataFrame, int]:
     """Rows that the executors keep, and how many there are: by one job."""
-    observing = rows.observe(_KEPT, F.count("*").alias("rows"))
-    checkpoint = observing.localCheckpoint()
-    summary = observed(observing, _KEPT)
-    return checkpoint, int(checkpoint.count() if summary is None else summary.getAs("rows"))
+    checkpoint, counts = counted(rows, {"rows": F.count("*")})
+    return checkpoint, counts["rows"]
 
 
 def difference(

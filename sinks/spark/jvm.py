@@ -6,13 +6,15 @@ Columns are computed by classes of our own (sinks/jvm) where Spark's functions a
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sinks.spark.session import jvm_ended
+
+_COUNTED: Final = "millrace_counted"
 
 
 def json_rows(text: Column, schema: str) -> Column:
@@ -71,6 +73,17 @@ def observed(rows: DataFrame, name: str) -> Any:
     """
     metrics: Any = rows._jdf.queryExecution().observedMetrics()  # noqa: SLF001 (not in PySpark)
     return metrics.apply(name) if metrics.contains(name) else None
+
+
+def counted(rows: DataFrame, counts: Mapping[str, Column]) -> tuple[DataFrame, dict[str, int]]:
+    """Rows that the executors keep, and some counts of them: by one job."""
+    asked = [count.alias(name) for name, count in counts.items()]
+    observing = rows.observe(_COUNTED, *asked)
+    kept = observing.localCheckpoint()
+    seen = observed(observing, _COUNTED)
+    if seen is None:
+        return kept, kept.agg(*asked).collect()[0].asDict()
+    return kept, {name: int(seen.getAs(name)) for name in counts}
 
 
 def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:

@@ -5,11 +5,13 @@ numbers that Spark gives each of them (expression ids), and stay what they are i
 with itself. The classes aren't public, and those of the Spark that is pinned.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 
 class Catalyst:
@@ -69,7 +71,7 @@ class Catalyst:
 
     def alias(self, expression: Any, name: str, number: Any = None) -> Any:
         """An expression as a column, under a number (Java's object); None: under a new one."""
-        number = self._expressions.NamedExpression.newExprId() if number is None else number
+        number = self.new_number() if number is None else number
         nothing = self.sequence([])
         return self._expressions.Alias(expression, name, number, nothing, self._none, nothing)
 
@@ -104,11 +106,10 @@ class Catalyst:
         return self._expressions.Literal.create(value, self._types.DataTypes.BooleanType)
 
     @staticmethod
-    def has_type(type_: Any, *names: str) -> bool:
-        """Whether a type is one of some classes, or has one inside."""
-        return any(
-            name.removesuffix("Type").lower() in str(type_.catalogString()) for name in names
-        )
+    def kind(type_: Any) -> DataType:
+        """A type of Java's as PySpark has it."""
+        field = {"name": "x", "type": json.loads(type_.json()), "nullable": True, "metadata": {}}
+        return StructType.fromJson({"fields": [field]})["x"].dataType
 
     def pairs(
         self, condition: Any | None, left: set[int], right: set[int]
@@ -191,8 +192,7 @@ class Catalyst:
     def join(self, left: Any, right: Any, kind: str, condition: Any | None) -> Any:
         """A join of one of the kinds Inner, LeftSemi …."""
         type_ = getattr(getattr(self._joins, f"{kind}$"), "MODULE$")
-        hint = self._logical.JoinHint.NONE()
-        return self._logical.Join(left, right, type_, self._some(condition), hint)
+        return self.joined(left, right, type_, condition)
 
     def filter(self, condition: Any, plan: Any) -> Any:
         """WHERE."""
@@ -209,9 +209,8 @@ class Catalyst:
     def attribute(self, name: str, type_: Any) -> Any:
         """A new column, that may be null."""
         empty = self._types.Metadata.empty()
-        number = self._expressions.NamedExpression.newExprId()
         return self._expressions.AttributeReference(
-            name, type_, True, empty, number, self.sequence([])
+            name, type_, True, empty, self.new_number(), self.sequence([])
         )
 
     def ascending(self, expression: Any) -> Any:
@@ -219,10 +218,6 @@ class Catalyst:
         direction = getattr(getattr(self._expressions, "Ascending$"), "MODULE$")
         nulls = direction.defaultNullOrdering()
         return self._expressions.SortOrder(expression, direction, nulls, self.sequence([]))
-
-    def at_leaves(self, plan: Any, leaves: Mapping[str, Any]) -> Any:
-        """The plan with others in the place of its leaves, by their names."""
-        return self.views.replaced(plan, dict(leaves))
 
     def windowed(
         self, windows: Sequence[Any], by: Sequence[Any], order: Sequence[Any], plan: Any
@@ -235,3 +230,14 @@ class Catalyst:
 def is_kind(node: Any, *names: str) -> bool:
     """Whether a node or an expression is of one of the classes, by their simple names."""
     return str(node.getClass().getSimpleName()) in names
+
+
+def has_unordered(kind: DataType) -> bool:
+    """Whether values of a type can't be compared: maps and variants can't, wherever they are."""
+    if isinstance(kind, MapType | VariantType):
+        return True
+    if isinstance(kind, ArrayType):
+        return has_unordered(kind.elementType)
+    return isinstance(kind, StructType) and any(
+        has_unordered(field.dataType) for field in kind.fields
+    )

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql.types import StructType
-
 from cdc.errors import ConfigError, MillraceError
 from sinks.delta.version import Version
 from sinks.log.topics import MillraceTopics
@@ -90,11 +88,7 @@ class _Planned(Version):
 
     def __init__(self, target: ViewTarget, query: ViewQuery, at: Instant) -> None:  # no super()
         evaluation = Evaluation(target.catalyst, query, target.empty_tables(at))
-        self._schema = evaluation.whole(NEW).schema
-
-    def columns(self) -> StructType:
-        """Its columns."""
-        return self._schema
+        self.columns = evaluation.whole(NEW).schema
 
 
 def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[str]:

@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from cdc.errors import ConfigError
 from sinks.views import nodes, several
-from sinks.views.catalyst import Catalyst
+from sinks.views.catalyst import Catalyst, has_unordered
 from sinks.views.node_reader import NodeReader, ReadNode
-from sinks.views.operators import Operator, Rowwise, Window
+from sinks.views.operators import Operator, Window
 from sinks.views.query import HIDDEN, ViewQuery
 
-_UNORDERED: Final = ("MapType", "VariantType")
 _READS: Final[Mapping[str, ReadNode]] = {
     "Project": nodes.project,
     "Filter": nodes.filtered,
@@ -52,16 +51,15 @@ class QueryReader:
         self._nodes.wanted.update(number for _, number in shown)
         self._nodes.want(plan)
         top = self._nodes.operator(plan)
-        top, columns = self._shown(top, plan, shown)
         is_bag = top.row_key is None
         if is_bag:
-            top = self._copies(top, plan, columns)
+            top = self._copies(top, plan, shown)
         kept = dict.fromkeys((*top.row_key, *top.group)) if top.row_key is not None else {}
-        own = {number for _, number in columns}
+        own = {number for _, number in shown}
         hidden = [number for number in kept if number not in own]
         return ViewQuery(
             top,
-            tuple(columns),
+            tuple(shown),
             tuple((f"{HIDDEN}{place}", number) for place, number in enumerate(hidden, 1)),
             self._shown_types(plan),
             self._nodes.texts,
@@ -86,43 +84,13 @@ class QueryReader:
             columns[name] = columns.get(name, frozenset()) | {column}
         return columns
 
-    def _shown(
-        self, top: Operator, plan: Any, shown: list[tuple[str, int]]
-    ) -> tuple[Operator, list[tuple[str, int]]]:
-        """The topmost operator with each of the user's columns under a number of its own."""
-        spark, seen, columns, added = (
-            self.catalyst,
-            set[int](),
-            list[tuple[str, int]](),
-            list[Any](),
-        )
-        passed = {number: number for number in top.columns}
-        for attribute, (name, number) in zip(spark.output(plan), shown, strict=True):
-            new = number
-            if number in seen:
-                alias = spark.alias(attribute, "again")
-                added.append(alias)
-                new = spark.number(alias)
-                passed[new] = number
-            seen.add(new)
-            columns.append((name, new))
-        if not added:
-            return top, columns
-
-        def make(child: Any) -> Any:
-            return spark.project([*spark.by_number(child).values(), *added], child)
-
-        return Rowwise(
-            make, tuple(passed), top.row_key, top.group, child=top, passed=passed
-        ), columns
-
     def _copies(self, top: Operator, plan: Any, columns: list[tuple[str, int]]) -> Operator:
         """Equal rows, told apart by a number: where there is no key, all columns are one."""
         spark = self.catalyst
         output = spark.by_number(plan)
         for name, number in columns:
             kind = output[number].dataType() if number in output else None
-            if kind is not None and spark.has_type(kind, *_UNORDERED):
+            if kind is not None and has_unordered(spark.kind(kind)):
                 raise ConfigError(
                     f"the query has rows without a key, and column {name} can't be compared",
                     remedy="select the keys of its tables from tables that have one, or leave the"

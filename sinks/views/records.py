@@ -7,7 +7,7 @@ lakehouse, which a query of that cut reads.
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -67,7 +67,7 @@ class ViewsAtCut(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    format: int = 1
+    format: Literal[1] = 1
     run: int
     ts_ms: int
     seconds: float = 0.0
@@ -95,10 +95,6 @@ class ViewRecords:
     def write(self, name: str, record: ViewRecord) -> None:
         """Record where a view is."""
         self._files.replace(f"{name}.json", record.model_dump_json())
-
-    def remove(self, name: str) -> None:
-        """Forget a view."""
-        self._files.remove(f"{name}.json")
 
     def at_cut(self, run: int) -> ViewsAtCut | None:
         """The views at the cut of a run; None: no run of views has been there."""

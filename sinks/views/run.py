@@ -55,12 +55,7 @@ class ViewsRun:
 
     def once(self, started: float) -> RunSummary:
         """Bring all of them as far as they can be brought."""
-        if unknown := sorted(self._context.options.rebuilt - self._names()):
-            raise ConfigError(
-                f"there is no view {', '.join(unknown)}",
-                where="millrace rebuild view",
-                remedy="[[views]] has all of them",
-            )
+        self._context.settings.require_views(self._context.options.rebuilt)
         for target in self.in_order():
             if (error := self._context.options.paused.get(target.name)) is None:
                 self._bring(target)
@@ -82,9 +77,6 @@ class ViewsRun:
             last_run=self._last.run if self._last is not None else 0,
             log=progress.log,
         )
-
-    def _names(self) -> set[str]:
-        return {view.name for view in self._context.settings.views}
 
     def _targets(self) -> Iterator[ViewTarget]:
         for view in self._context.settings.views:
@@ -178,13 +170,8 @@ class ViewsRun:
                     ts_ms=int(time.time() * 1_000),
                     seconds=seconds,
                     versions=there | own,
-                    failed={
-                        name.removeprefix(VIEWS): str(error) for name, error in self.failed.items()
-                    },
-                    tables={
-                        name.removeprefix(VIEWS): result.counts()
-                        for name, result in results.items()
-                    },
+                    failed={name: str(error) for name, error in self.failed.items()},
+                    tables={name: result.counts() for name, result in results.items()},
                 )
             )
 

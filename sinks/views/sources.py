@@ -6,7 +6,8 @@ table of the schema ``public``, and a view, also without it. ``changes(orders)``
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_view
@@ -59,6 +60,7 @@ class Sources:
         self.brought: dict[int, dict[str, TableVersion]] = {}
         self._planned: dict[str, tuple[Version, tuple[str, ...]]] = {}
 
+    @cached_property
     def names(self) -> dict[str, str]:
         """Names that a query may write, in lower case → what they name."""
         names: dict[str, str] = {name: name for name in sorted(self._views)}
@@ -133,13 +135,13 @@ class Sources:
             field.name: ViewedColumn(
                 field.dataType.simpleString(), str((field.metadata or {}).get("comment", ""))
             )
-            for field in version.columns().fields
+            for field in version.columns.fields
             if self._is_shown(name, field.name)
         }
 
     def schema(self, version: "Version", name: str) -> str:
         """The columns that a query sees, as Spark's JSON."""
-        schema = version.columns().jsonValue()
+        schema = version.columns.jsonValue()
         fields = [
             {**field, "metadata": {}}
             for field in schema["fields"]
@@ -249,15 +251,11 @@ class SourceAtCuts:
     def _of_bags(self) -> TableDifference | None:
         """Rows without a key: those that one of the cuts has more often."""
         from sinks.delta.version import differing_rows, kept
+        from sinks.views.catalyst import has_unordered
 
         assert self._older is not None  # noqa: S101 (as above)
         old, new = map(self._chosen, differing_rows(self._older, self._newer))
-        if _has_maps(old):  # which Spark doesn't compare: too many are no harm
+        if has_unordered(old.schema):  # which Spark doesn't compare: too many are no harm
             return TableDifference(old, new)
         sides = [kept(one.exceptAll(other)) for one, other in ((old, new), (new, old))]
         return TableDifference(sides[0][0], sides[1][0]) if any(n for _, n in sides) else None
-
-
-def _has_maps(rows: Any) -> bool:
-    kinds = " ".join(field.dataType.simpleString() for field in rows.schema.fields)
-    return "map<" in kinds or "variant" in kinds

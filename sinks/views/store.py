@@ -7,23 +7,26 @@ nothing. Rows go by their keys, null-safely; those that are as they were aren't 
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import DataType
 
 from cdc.errors import SinkError
 from sinks.changes.derived import Derived
 from sinks.changes.names import END, IS_CURRENT, POSITION, VALID_FROM, VALID_TO, quoted
 from sinks.delta.commit import ATTEMPTS_MAX
-from sinks.delta.evolution import needs_mapping, retention_properties
+from sinks.delta.evolution import NAME_MAPPING, needs_mapping, retention_properties, set_properties
+from sinks.delta.readers import MAPPING
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
 from sinks.run.cuts import Instant
 from sinks.run.summary import Rows
-from sinks.spark.jvm import observed
+from sinks.spark.jvm import counted
+from sinks.views.catalyst import has_unordered
 from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
@@ -33,10 +36,22 @@ _STATISTICS_MAX: Final = 32
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
 """Types by whose least and greatest values files are left out."""
 _OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
-_COUNTS: Final = "millrace_differences"
 _NEW: Final = "_millrace_new"
 _SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
+
+
+class NewRows(NamedTuple):
+    """All rows of some ``groups`` of a view at a cut, or of the view, where there are no groups.
+
+    ``keys`` tell rows apart; ``columns``: which of the table's columns each of the groups' is.
+    """
+
+    rows: DataFrame
+    keys: Sequence[str]
+    at: Instant
+    groups: DataFrame | None = None
+    columns: Mapping[str, str] = MappingProxyType({})
 
 
 class ViewTable:
@@ -65,17 +80,18 @@ class ViewTable:
         new = {field.name: field.dataType for field in rows.schema.fields}
         return new == {name: of for name, of in there.items() if name not in _OF_VERSIONS}
 
-    def replace(self, step: int, rows: DataFrame, keys: Sequence[str], at: Instant) -> Rows:
+    def replace(self, step: int, new: NewRows) -> Rows:
         """Have the table have these rows and columns, and no others, by one commit.
 
         Whoever reads it has all rows of before, or all of these.
         """
         target = self.delta
         before = target.read_applied()
-        rows = rows.select("*", *_begins(at)) if self._keeps else rows
-        properties = self._properties(rows, keys)
-        if before is not None and needs_mapping(rows.columns):
-            _set(target, {"delta.columnMapping.mode": "name"})
+        rows = new.rows.select("*", *_begins(new.at)) if self._keeps else new.rows
+        properties = self._properties(rows, new.keys)
+        needs = needs_mapping(rows.columns)
+        if before is not None and needs and MAPPING not in target.reader_features():
+            set_properties(target, NAME_MAPPING)
         writer = rows.write.format("delta").option("overwriteSchema", "true")
         with target.transaction(step):
             writer.options(**properties).mode("overwrite").save(target.path)
@@ -91,27 +107,16 @@ class ViewTable:
             "delta.enableDeletionVectors": str(self.delta.derived.deletion_vectors).lower(),
         }
         if needs_mapping(rows.columns):
-            properties["delta.columnMapping.mode"] = "name"
+            properties |= NAME_MAPPING
         elif len(rows.columns) > _STATISTICS_MAX:
             properties["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, keys))
         return properties
 
-    def change(
-        self,
-        step: int,
-        rows: DataFrame,
-        keys: Sequence[str],
-        groups: DataFrame | None,
-        columns: Mapping[str, str],
-        at: Instant,
-    ) -> Rows:
-        """Have the rows of some groups be these; of all, where there are no ``groups``.
-
-        ``columns``: which of the table's columns each of the groups' is.
-        """
+    def change(self, step: int, new: NewRows) -> Rows:
+        """Have the rows of some groups, or all, be these."""
         for _attempt in range(ATTEMPTS_MAX):
             try:
-                return self._change(step, rows, keys, groups, columns, at)
+                return self._change(step, new)
             except CONFLICTS:  # compaction, for example
                 continue
         raise SinkError(
@@ -120,15 +125,8 @@ class ViewTable:
             remedy="the next run tries again",
         )
 
-    def _change(
-        self,
-        step: int,
-        rows: DataFrame,
-        keys: Sequence[str],
-        groups: DataFrame | None,
-        columns: Mapping[str, str],
-        at: Instant,
-    ) -> Rows:
+    def _change(self, step: int, new: NewRows) -> Rows:
+        rows, keys, at, groups, columns = new
         target = self.delta
         transaction = DeltaTransaction(target, step)
         small = target.size_bytes() < SMALL_BYTES or not target.has_deletion_vectors()
@@ -142,7 +140,14 @@ class ViewTable:
         # Where all rows are at hand, all that are new are written: nothing is read once more.
         anew = small and groups is None and not self._keeps
         pairs = _pairs(touched, rows, names, keys)
-        differences, counts = _kept(pairs if anew else pairs.where(~F.col(_SAME)))
+        differences, counts = counted(
+            pairs if anew else pairs.where(~F.col(_SAME)),
+            {
+                "inserted": F.count_if(~_is_there(_STORED)),
+                "updated": F.count_if(_is_there(_NEW) & _is_there(_STORED) & ~F.col(_SAME)),
+                "deleted": F.count_if(~_is_there(_NEW)),
+            },
+        )
         if not any(counts.values()):
             return Rows(version=target.applied().at)
         gone = differences.where(_is_there(_STORED)).select(f"{_STORED}.*")
@@ -163,21 +168,6 @@ class ViewTable:
             transaction.write(come)
         done = transaction.commit(counts["inserted"], counts["updated"], counts["deleted"])
         return done._replace(version=target.applied().at)
-
-
-def _kept(differences: DataFrame) -> tuple[DataFrame, dict[str, int]]:
-    """Pairs of rows, kept on the executors, and the numbers of those that are others: one job."""
-    numbers = {
-        "inserted": F.count_if(~_is_there(_STORED)),
-        "updated": F.count_if(_is_there(_NEW) & _is_there(_STORED) & ~F.col(_SAME)),
-        "deleted": F.count_if(~_is_there(_NEW)),
-    }
-    asked = [number.alias(name) for name, number in numbers.items()]
-    observing = differences.observe(_COUNTS, *asked)
-    checkpoint = observing.localCheckpoint()
-    if (counts := observed(observing, _COUNTS)) is not None:
-        return checkpoint, {name: int(counts.getAs(name)) for name in numbers}
-    return checkpoint, checkpoint.agg(*asked).collect()[0].asDict()
 
 
 def _begins(at: Instant) -> list[SparkColumn]:
@@ -226,17 +216,7 @@ def _pairs(
 
 def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
     """A value as one that can be compared: maps and variants can't, wherever they are."""
-    return F.to_json(F.struct(value)) if _has_unordered(kind) else value
-
-
-def _has_unordered(kind: DataType) -> bool:
-    if isinstance(kind, MapType | VariantType):
-        return True
-    if isinstance(kind, ArrayType):
-        return _has_unordered(kind.elementType)
-    return isinstance(kind, StructType) and any(
-        _has_unordered(field.dataType) for field in kind.fields
-    )
+    return F.to_json(F.struct(value)) if has_unordered(kind) else value
 
 
 def _only(rows: DataFrame, groups: DataFrame, columns: Mapping[str, str]) -> DataFrame:
@@ -273,13 +253,6 @@ def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None
         if not limits[f"nulls_{place}"]
     ]
     return reduce(and_, conditions) if conditions else None
-
-
-def _set(target: DerivedDeltaTable, properties: Mapping[str, str]) -> None:
-    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    current = target.properties()
-    if any(current.get(name) != value for name, value in properties.items()):
-        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ({listed})")
 
 
 def _other_writer(target: DerivedDeltaTable, step: int) -> SinkError:

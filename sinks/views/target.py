@@ -11,6 +11,7 @@ from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.run.owner import log_folder, stranger_in_views
 from sinks.run.summary import Rows, Standing, TableResult, TableVersion
+from sinks.views.operators import NEW
 from sinks.views.pinned import PinnedSession
 from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
 from sinks.views.sources import SourceAtCuts, Sources
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sinks.views.catalyst import Catalyst
     from sinks.views.evaluate import EmptyTable, Evaluation
     from sinks.views.query import ViewQuery
-    from sinks.views.store import ViewTable
+    from sinks.views.store import NewRows, ViewTable
 
 WHOLE_BYTES: Final = 4 << 20
 """A view of smaller tables is evaluated as a whole: finding out what is touched takes longer."""
@@ -124,9 +125,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def is_there(self, generation: ViewGeneration) -> bool:
         """Whether the table exists, and nobody has made another one in its place."""
+        del generation
         if self.record.serves is None or self.record.version is None:
             return True  # it isn't made before it is loaded
-        del generation
         return local_path(self._derived.path) is None or log_folder(self._derived) is not None
 
     def is_shown(self, generation: ViewGeneration) -> bool:
@@ -204,22 +205,30 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def load(self, loading: CutLoad[ViewGeneration], at: Instant) -> None:
         """Evaluate all of it, and have the table be that."""
+        from sinks.views.store import NewRows
+
         if self._table.step() >= self.record.step:
             self._rows = Rows(version=self._table.delta.applied().at)
             return
         with self._analysis.explained():
-            rows = self._evaluation(None, at).whole("new")
-            keys = loading.into.keys
-            rows = rows.localCheckpoint() if self._history is not None else rows
+            rows = self._evaluation(None, at).whole(NEW)
+            new = self._kept(NewRows(rows, loading.into.keys, at))
             if self._history is not None and self._history.step() < self.record.step:
-                if self._history.has_columns(rows):
-                    self._history.change(self.record.step, rows, keys, None, {}, at)
-                else:
-                    self._history.replace(self.record.step, rows, keys, at)
-            self._rows = self._table.replace(self.record.step, rows, keys, at)
+                is_same = self._history.has_columns(new.rows)
+                write = self._history.change if is_same else self._history.replace
+                write(self.record.step, new)
+            self._rows = self._table.replace(self.record.step, new)
+
+    def _kept(self, new: "NewRows") -> "NewRows":
+        """The rows, computed once where two tables get them."""
+        if self._history is None:
+            return new
+        return new._replace(rows=new.rows.localCheckpoint())
 
     def write_changed(self, generation: ViewGeneration, at: Instant, to: Instant) -> None:
         """Compute the groups again that may be others, and write the rows that are."""
+        from sinks.views.store import NewRows
+
         loading = self.record.loading
         if loading is not None and generation == loading.into:
             return  # it will be loaded as of the newer cut
@@ -228,21 +237,19 @@ class ViewTarget(CutTarget[ViewGeneration]):
             return
         with self._analysis.explained():
             evaluation = self._evaluation(at, to)
-            values, columns = None, dict[str, str]()
             if self._is_whole(evaluation, to):
-                rows = evaluation.whole("new")
+                new = NewRows(evaluation.whole(NEW), generation.keys, to)
             else:
                 groups = evaluation.groups()
                 if groups is None:
                     self._rows = Rows(version=self._table.delta.applied().at)
                     return
-                values, columns = evaluation.names(groups)
                 rows = evaluation.of_groups(groups)
-            step, keys = self.record.step, generation.keys
-            rows = rows.localCheckpoint() if self._history is not None else rows
+                new = NewRows(rows, generation.keys, to, *evaluation.names(groups))
+            new, step = self._kept(new), self.record.step
             if self._history is not None and self._history.step() < step:
-                self._history.change(step, rows, keys, values, columns, to)
-            self._rows = self._table.change(step, rows, keys, values, columns, to)
+                self._history.change(step, new)
+            self._rows = self._table.change(step, new)
 
     def _is_whole(self, evaluation: "Evaluation", to: Instant) -> bool:
         """Whether to evaluate all of it."""
@@ -298,7 +305,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         from sinks.views.evaluate import EmptyTable
 
         return {
-            name: EmptyTable(self._spark.createDataFrame([], self._version(name, at).columns()))
+            name: EmptyTable(self._spark.createDataFrame([], self._version(name, at).columns))
             for name in self.query(at).used()
         }
 

@@ -326,19 +326,21 @@ class Rules(Generic[R]):
         left = left if join.kind != "right" else None
         left, right = self._across(join, left, right), self._across(join, right, left, own=1)
         if left is not None and right is None and join.pairs and not self._is_small(join.right):
-            rows = self.exactly(join.left, cut, left)
-            kept = self._algebra.kept(rows)
-            rows = rows if kept is None else kept
+            rows = self._looked_up(join.left, cut, left)
             return rows, self._opposite(join, rows, cut, "right")
         if right is not None and left is None and join.pairs and not self._is_small(join.left):
-            rows = self.exactly(join.right, cut, right)
-            kept = self._algebra.kept(rows)
-            rows = rows if kept is None else kept
+            rows = self._looked_up(join.right, cut, right)
             return self._opposite(join, rows, cut, "left"), rows
         return (
             self.rows(join.left, cut) if left is None else self.exactly(join.left, cut, left),
             self.rows(join.right, cut) if right is None else self.exactly(join.right, cut, right),
         )
+
+    def _looked_up(self, side: Operator, cut: CutSide, near: Near[R]) -> R:
+        """The rows of a side that have any of the values, computed once: others follow them."""
+        rows = self.exactly(side, cut, near)
+        kept = self._algebra.kept(rows)
+        return rows if kept is None else kept
 
     @staticmethod
     def _across(
