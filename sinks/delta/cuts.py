@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -29,7 +30,7 @@ from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
     from sinks.changes.shape import TableShape
-    from sinks.delta.version import LakehouseReader
+    from sinks.delta.difference import LakehouseReader
 
 _RUN: Final = re.compile(r"\d{1,18}")
 _RUNS_MAX: Final = 1_000
@@ -207,6 +208,7 @@ class LakehouseCuts:
         self._state = state
         self._log = log
         self._session = session
+        self._reading = Lock()
         derived = derived_tables(lakehouse, state.tables)
         self._derived = {name: of for name, of in derived.items() if of.kind in kinds}
 
@@ -239,8 +241,9 @@ class LakehouseCuts:
             return False
         if name in outcome.failed or name not in outcome.versions:
             return False
-        if self._newest_schema(derived) < table.schema_version:
-            self._state = self._log(plan)
+        with self._reading:
+            if self._newest_schema(derived) < table.schema_version:
+                self._state = self._log(plan)
         return self._newest_schema(derived) >= table.schema_version
 
     def _newest_schema(self, derived: Derived) -> int:
@@ -276,7 +279,7 @@ class LakehouseCuts:
 
     def reader(self, *instants: Instant, records: int = 0) -> "LakehouseReader":
         """A reader of the tables at some cuts, for work that is that of about so many records."""
-        from sinks.delta.version import LakehouseReader
+        from sinks.delta.difference import LakehouseReader
 
         spark, rebuilt = self._session().newSession(), self.rebuilt(instants)
         return LakehouseReader(spark, self._prefix, self._derived, instants, records, rebuilt)

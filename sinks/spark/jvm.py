@@ -86,6 +86,12 @@ def counted(rows: DataFrame, counts: Mapping[str, Column]) -> tuple[DataFrame, d
     return kept, {name: int(seen.getAs(name)) for name in counts}
 
 
+def kept(rows: DataFrame) -> tuple[DataFrame, int]:
+    """Rows that the executors keep, and how many there are: by one job."""
+    checkpoint, counts = counted(rows, {"rows": F.count("*")})
+    return checkpoint, counts["rows"]
+
+
 def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
     """Kept rows in a session, whose configuration is the one that then counts."""
     schema = kept._jdf.schema()  # noqa: SLF001

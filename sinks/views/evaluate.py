@@ -7,12 +7,14 @@ on the executors, since their number decides how to go on, and each use would co
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from sinks.delta.version import kept
 from sinks.run.cuts import TableDifference
+from sinks.spark.jvm import kept
+from sinks.spark.session import RECORDS_FEW
 from sinks.views.catalyst import Catalyst
 from sinks.views.operators import NEW, CutSide, Join, Table, Union
 from sinks.views.query import ViewQuery
@@ -176,7 +178,20 @@ class SparkAlgebra:
     def kept(self, rows: Plan) -> Plan | None:
         """The rows, kept on the executors; None: there are none."""
         frame, count = kept(self.catalyst.frame(rows))
-        return self.catalyst.plan(frame) if count else None
+        if not count:
+            return None
+        # The other side of a join stays where it is, if each task gets a copy of few rows.
+        return self.catalyst.plan(F.broadcast(frame) if count < RECORDS_FEW else frame)
+
+
+class TouchedRows(NamedTuple):
+    """The touched rows of all tables, and the share of one, where it is largest.
+
+    Small tables don't count.
+    """
+
+    rows: int
+    share: float
 
 
 class Evaluation:
@@ -204,16 +219,17 @@ class Evaluation:
         """All of its rows."""
         return self._shown(self._rules.rows(self._query.top, cut), cut)
 
-    def touched_share(self) -> float:
-        """How much of a table is touched; of that of which it is most. Small ones don't count."""
-        shares = [0.0]
+    def touched(self) -> "TouchedRows":
+        """How many rows of the tables are touched."""
+        rows, share = 0, 0.0
         for name, table in self._tables.items():
-            if not table.is_small and (difference := self._differences(name)) is not None:
-                touched = difference.versions
-                if touched is None:
-                    touched = max(difference.gone.count(), difference.come.count())
-                shares.append(touched / max(1, table.count()))
-        return max(shares)
+            if table.is_small or (difference := self._differences(name)) is None:
+                continue
+            touched = difference.versions
+            if touched is None:
+                touched = max(difference.gone.count(), difference.come.count())
+            rows, share = rows + touched, max(share, touched / max(1, table.count()))
+        return TouchedRows(rows, share)
 
     def groups(self) -> Near[Plan] | None:
         """The groups that may be others; None: there are none."""

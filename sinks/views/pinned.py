@@ -1,7 +1,8 @@
 """A run's Spark session → the one in which its views are evaluated, with one right answer."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sinks.spark.session import SparkProvider, tune, untune
 
@@ -15,8 +16,12 @@ SESSION: Final = {
     "spark.sql.caseSensitive": "false",
 }
 """What an answer depends on: pinned, whatever [spark] says."""
-_LITTLE_BYTES: Final = 4 << 20
-"""Of smaller tables, what Spark generates isn't worth to be compiled."""
+_STARTING: Final = Lock()
+"""Spark is started once, whoever asks for it first."""
+Work = Literal["little", "changes", "much"]
+"""What there is to do: to read small tables, to follow few changes of large ones, or more."""
+_CHANGES: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""Of few changes, each job of its own for a step takes longer than the step."""
 
 
 def pinned(spark: "SparkSession") -> "SparkSession":
@@ -28,22 +33,36 @@ def pinned(spark: "SparkSession") -> "SparkSession":
 
 
 class PinnedSession:
-    """The session of a run's views, made when it is first asked for: they run one by one."""
+    """A session of a run's views, made when it is first asked for: they run one by one in it."""
 
     def __init__(self, session: SparkProvider) -> None:
         self._session = session
-        self._is_tuned = False
+        self._work: Work = "much"
+        self._thread: int | None = None
+
+    @property
+    def spark(self) -> "SparkSession":
+        """Itself, which counts in the thread that asks: Spark looks up its configuration there."""
+        if self._thread != get_ident():
+            jvm: Any = self._made._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+            own = self._made._jsparkSession  # noqa: SLF001
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(own)
+            self._thread = get_ident()
+        return self._made
 
     @cached_property
-    def spark(self) -> "SparkSession":
-        """Itself."""
-        return pinned(self._session())
+    def _made(self) -> "SparkSession":
+        with _STARTING:
+            return pinned(self._session())
 
-    def fit(self, table_bytes: int) -> None:
-        """Fit it to what there may be to read: compiling doesn't pay off for little."""
-        is_little = table_bytes < _LITTLE_BYTES
-        if is_little and not self._is_tuned:
+    def fit(self, work: Work) -> None:
+        """Fit it to the work that follows."""
+        if work == self._work:
+            return
+        untune(self.spark, self._session())
+        if work == "little":
             tune(self.spark, 0)
-        elif self._is_tuned and not is_little:
-            untune(self.spark, self._session())
-        self._is_tuned = is_little
+        elif work == "changes":
+            for name, value in _CHANGES.items():
+                self.spark.conf.set(name, value)
+        self._work = work

@@ -1,7 +1,10 @@
 """The lakehouse's newest cut → every view, brought there: one bounded run."""
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import Final, get_args
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
@@ -17,6 +20,8 @@ from sinks.views.records import ViewRecords, ViewsAtCut, view_records
 from sinks.views.sources import VIEWS, Sources
 from sinks.views.target import ViewTarget
 
+VIEWS_AT_ONCE: Final = 2
+"""So many views are brought side by side."""
 _NOWHERE: Final = Standing(shown=False)
 
 
@@ -48,7 +53,10 @@ class ViewsRun:
         )
         names = [view.name for view in settings.views]
         self.sources = Sources(cuts, self._records, lakehouse, prefix, names)
-        self._session = PinnedSession(context.session)
+        sessions = min(VIEWS_AT_ONCE, len(names))
+        self._sessions = [PinnedSession(context.session) for _ in range(sessions)]
+        self._reads: dict[str, set[str]] = {}
+        self._is_over = threading.Event()
         self._results: list[TableResult] = []
         self._standing: dict[str, Standing] = {}
         self.failed: dict[str, MillraceError] = {}
@@ -56,11 +64,7 @@ class ViewsRun:
     def once(self, started: float) -> RunSummary:
         """Bring all of them as far as they can be brought."""
         self._context.settings.require_views(self._context.options.rebuilt)
-        for target in self.in_order():
-            if (error := self._context.options.paused.get(target.name)) is None:
-                self._bring(target)
-            else:
-                self._fail(target.name, error, target.standing(), is_new=False)
+        self._bring_all([*self.in_order()])
         seconds = time.monotonic() - started
         self._record(seconds)
         progress, last = self._state.progress, self._last
@@ -78,16 +82,47 @@ class ViewsRun:
             log=progress.log,
         )
 
-    def _targets(self) -> Iterator[ViewTarget]:
-        for view in self._context.settings.views:
+    def _bring_all(self, targets: Sequence[ViewTarget]) -> None:
+        """Bring some side by side, each in its session, and after the views that it reads."""
+        done = {target.name: threading.Event() for target in targets}
+
+        def bring(session: PinnedSession) -> None:
+            own = [target for target in targets if target.session is session]
             try:
-                yield ViewTarget(self._context, self._session, self.sources, self._records, view)
+                for target in own:
+                    for name in self._reads[target.name] & done.keys():
+                        done[name].wait()
+                    if self._is_over.is_set():
+                        return
+                    self._bring(target)
+                    done[target.name].set()
+            except BaseException:
+                self._is_over.set()
+                raise
+            finally:
+                for target in own:
+                    done[target.name].set()  # whoever waits for them isn't to wait for ever
+
+        with ThreadPoolExecutor(max(1, len(self._sessions))) as executor:
+            try:
+                for _ in executor.map(bring, self._sessions):
+                    pass
+            except BaseException:
+                self._is_over.set()  # each ends the view in hand
+                raise
+        order = {target.name: place for place, target in enumerate(targets)}
+        self._results.sort(key=lambda result: order.get(result.name, -1))
+
+    def _targets(self) -> Iterator[ViewTarget]:
+        for view, session in zip(self._context.settings.views, cycle(self._sessions), strict=False):
+            try:
+                yield ViewTarget(self._context, session, self.sources, self._records, view)
             except MillraceError as error:
                 self._fail(view.name, error)
 
     def in_order(self) -> Iterator[ViewTarget]:
         """Views after those that they read; those in a circle fail."""
-        reads: dict[str, set[str]] = {}
+        reads = self._reads
         targets: dict[str, ViewTarget] = {}
         for target in self._targets():
             try:
@@ -114,6 +149,9 @@ class ViewsRun:
 
     def _bring(self, target: ViewTarget) -> None:
         name, started = target.name, time.monotonic()
+        if (paused := self._context.options.paused.get(name)) is not None:
+            self._fail(name, paused, target.standing(), is_new=False)
+            return
         try:
             rebuilt = name in self._context.options.rebuilt
             changed = CutRun(self.sources, target).once(rebuilt=rebuilt)

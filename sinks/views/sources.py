@@ -232,7 +232,7 @@ class SourceAtCuts:
 
     def difference(self) -> TableDifference | None:
         """The rows, with the columns that are read, that only one of the cuts has."""
-        from sinks.delta.version import difference
+        from sinks.delta.difference import difference
 
         assert self._older is not None  # noqa: S101 (as above)
         if self._older is self._newer:
@@ -250,7 +250,8 @@ class SourceAtCuts:
 
     def _of_bags(self) -> TableDifference | None:
         """Rows without a key: those that one of the cuts has more often."""
-        from sinks.delta.version import differing_rows, kept
+        from sinks.delta.difference import differing_rows
+        from sinks.spark.jvm import kept
         from sinks.views.catalyst import has_unordered
 
         assert self._older is not None  # noqa: S101 (as above)

@@ -160,7 +160,7 @@ class ViewTable:
             transaction.remove(files)
         elif small:
             unchanged = stored.join(gone.select(*FILE_AND_INDEX), [*FILE_AND_INDEX], "left_anti")
-            transaction.write(unchanged.drop(*FILE_AND_INDEX).unionByName(come))
+            transaction.write(unchanged.drop(*FILE_AND_INDEX).unionByName(come).coalesce(1))
             transaction.remove(files)
         else:
             if counts["updated"] or counts["deleted"]:

@@ -11,6 +11,7 @@ from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.run.owner import log_folder, stranger_in_views
 from sinks.run.summary import Rows, Standing, TableResult, TableVersion
+from sinks.spark.session import RECORDS_FEW
 from sinks.views.operators import NEW
 from sinks.views.pinned import PinnedSession
 from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
@@ -52,7 +53,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._view = view
         self._sql = view.sql()
         self._context = context
-        self._session = session
+        self.session = session
         self._sources = sources
         self._records = records
         self._derived = derived_view(context.settings.require_lakehouse(), view.name)
@@ -81,7 +82,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     @property
     def _spark(self) -> "SparkSession":
-        return self._session.spark
+        return self.session.spark
 
     @cached_property
     def _analysis(self) -> "Analysis":
@@ -210,6 +211,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         if self._table.step() >= self.record.step:
             self._rows = Rows(version=self._table.delta.applied().at)
             return
+        self._fit_whole(at)
         with self._analysis.explained():
             rows = self._evaluation(None, at).whole(NEW)
             new = self._kept(NewRows(rows, loading.into.keys, at))
@@ -238,6 +240,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         with self._analysis.explained():
             evaluation = self._evaluation(at, to)
             if self._is_whole(evaluation, to):
+                self._fit_whole(to)
                 new = NewRows(evaluation.whole(NEW), generation.keys, to)
             else:
                 groups = evaluation.groups()
@@ -255,7 +258,14 @@ class ViewTarget(CutTarget[ViewGeneration]):
         """Whether to evaluate all of it."""
         if self.query(to).reasons or self._size_bytes(to) < WHOLE_BYTES:
             return True
-        return evaluation.touched_share() > TOUCHED_MAX
+        self.session.fit("changes")
+        touched = evaluation.touched()
+        if touched.rows >= RECORDS_FEW:
+            self.session.fit("much")
+        return touched.share > TOUCHED_MAX
+
+    def _fit_whole(self, at: Instant) -> None:
+        self.session.fit("little" if self._size_bytes(at) < WHOLE_BYTES else "much")
 
     def _size_bytes(self, at: Instant) -> int:
         """How large all of its tables are, and its own."""
@@ -278,7 +288,6 @@ class ViewTarget(CutTarget[ViewGeneration]):
             )
             for name, names in query.used().items()
         }
-        self._session.fit(self._size_bytes(to))
         time_us = to.committed_us if query.is_timed else None
         return Evaluation(self._analysis.catalyst, query, tables, time_us)
 

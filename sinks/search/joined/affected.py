@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 
 from sinks.changes.names import quoted
 from sinks.changes.shape import TableShape
-from sinks.delta.version import all_there, kept
+from sinks.delta.version import all_there
 from sinks.run.cuts import CutReader, Instant, TableAtCut
 from sinks.search.joined.tree import JoinSide, Node
+from sinks.spark.jvm import kept
 
 _LINK: Final = "_millrace_link_"
 

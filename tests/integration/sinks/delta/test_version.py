@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sinks.changes.derived import Derived
+from sinks.delta.difference import difference, part_rows, part_without
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
 
@@ -66,8 +67,7 @@ def test_rows_with_some_values_are_read_from_files_that_may_have_them(
 ) -> None:
     wanted = spark.sql(f"SELECT * FROM VALUES {values} AS t(v)")
     found = version.rows_with(wanted, columns)
-    read = found.selectExpr("_metadata.file_path AS file").distinct().count()
-    assert read == files
+    assert len(found.inputFiles()) == files
     column = next(iter(columns))
 
     def matching(rows: Any) -> set[int]:
@@ -85,7 +85,7 @@ def test_rows_in_spans_of_time_are_read_from_files_that_may_have_them(
         " 'end', timestamp'1970-01-01 00:50:00.5') AS span"
     )
     found = version.rows_with(spans, {"at": "span"})
-    assert found.selectExpr("_metadata.file_path AS file").distinct().count() == 2
+    assert len(found.inputFiles()) == 2
     within = "at >= '1970-01-01 00:49:00.0005' AND at < '1970-01-01 00:50:00.5'"
     assert sorted(row["id"] for row in found.where(within).collect()) == [49, 50]
 
@@ -98,10 +98,21 @@ def test_rows_that_only_one_version_marks_as_gone_are_its_difference(
     spark.sql(f"INSERT INTO delta.`{path}` SELECT * FROM delta.`{path}` WHERE id = 9")
     target = DerivedDeltaTable(spark, "p", cast("Derived", SimpleNamespace(name="t", path=path)))
     between, newest = Version(target, 2), Version(target, 4)
-    assert ids(version.rows_without(newest)) == [5, 6, 7, 120]
-    assert ids(between.rows_without(newest)) == [6]
-    assert ids(newest.rows_without(version)) == [9]
-    assert ids(version.rows_without(version)) == []
+    assert only_in(version, newest) == [5, 6, 7, 120]
+    assert only_in(between, newest) == [6]
+    assert only_in(newest, version) == [9]
+    assert only_in(version, version) == []
+    found = difference(version, newest, ["id"], {"other"}, marks=())
+    assert found is not None
+    assert (ids(found.gone), ids(found.come), found.versions) == ([5, 6, 7, 120], [9], 5)
+    assert difference(version, version, ["id"], {"other"}, marks=()) is None
+
+
+def only_in(version: Version, other: Version) -> list[int]:
+    """The ids of the rows that only one version has."""
+    part = part_without(version, other)
+    assert part is not None
+    return ids(part_rows(version, part))
 
 
 def ids(rows: Any) -> list[int]:

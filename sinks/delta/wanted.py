@@ -1,0 +1,207 @@
+"""Values that are looked up → which files may have them, by statistics, and between which bounds.
+
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from itertools import accumulate
+from operator import and_
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sinks.changes.names import quoted
+
+_VALUES_MAX: Final = 10_000
+"""At most so many values select files by statistics; nearly every file may have one of more."""
+_KINDS: Final = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "date": "date",
+    "string": "string",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+}
+"""Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_LATER: Final = {"timestamp": 1_000, "timestamp_ntz": timedelta(milliseconds=1)}
+"""Statistics have whole milliseconds of times: the greatest one may be up to one later."""
+_BEGIN: Final = "timestamp_ntz'1970-01-01'"
+
+
+class BoundedColumn(NamedTuple):
+    """A column that files have bounds of: its name in the files, and its type in SQL."""
+
+    physical: str
+    kind: str
+
+    def takes(self, kind: str) -> bool:
+        """Whether values of a type are in its order (as text, 10 comes before 9), or are spans."""
+        is_span = self.kind in _LATER and kind == f"struct<start:{self.kind},end:{self.kind}>"
+        return kind == self.kind or is_span or {kind, self.kind} <= _INTEGERS
+
+    def comparable(self, value: SparkColumn) -> SparkColumn:
+        """A value as Python can compare it with bounds."""
+        if self.kind == "date":
+            return F.unix_date(value)
+        if self.kind == "timestamp":
+            return F.unix_micros(value)
+        if self.kind == "timestamp_ntz":
+            return value - F.expr(_BEGIN)
+        return value
+
+    def literal(self, value: Any) -> SparkColumn:
+        """What Python compares, as a value of the column."""
+        if self.kind == "date":
+            return F.date_from_unix_date(F.lit(value))
+        if self.kind == "timestamp":
+            return F.timestamp_micros(F.lit(value))
+        if self.kind == "timestamp_ntz":
+            return F.expr(_BEGIN) + F.lit(value)
+        return F.lit(value)
+
+    def bounds_in(self, stats: str | None) -> tuple[Any, Any] | None:
+        """The same of a file's statistics as Delta's log has them."""
+        return self.bounds(json.loads(stats)) if stats else None
+
+    def bounds(self, stats: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """The least and the greatest value that a file may have; None: its statistics don't say."""
+        try:
+            low, high = (
+                self._parsed(stats[side][self.physical]) for side in ("minValues", "maxValues")
+            )
+        except (KeyError, TypeError, ValueError):  # none, or a time that Python doesn't have
+            return None
+        return low, high + _LATER[self.kind] if self.kind in _LATER else high
+
+    def _parsed(self, bound: Any) -> Any:
+        if self.kind in _INTEGERS:
+            return int(bound)
+        if self.kind == "date":
+            return (date.fromisoformat(bound) - date(1970, 1, 1)).days
+        if self.kind in _LATER:
+            time = datetime.fromisoformat(bound)
+            since = time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+            return since if self.kind == "timestamp_ntz" else since // timedelta(microseconds=1)
+        return str(bound)
+
+
+def bounded_columns(fields: Iterable[Mapping[str, Any]]) -> dict[str, BoundedColumn]:
+    """The columns that files have bounds of, of the fields of a schema in Delta's log."""
+    physical = "delta.columnMapping.physicalName"
+    return {
+        field["name"]: BoundedColumn(
+            field["metadata"].get(physical, field["name"]), _KINDS[field["type"]]
+        )
+        for field in fields
+        if isinstance(field["type"], str) and field["type"] in _KINDS
+    }
+
+
+class _Spans:
+    """Spans of one column's values, ascending, which may all be single values."""
+
+    def __init__(self, spans: Iterable[tuple[Any, Any]]) -> None:
+        ascending = sorted(spans)
+        self._firsts = [first for first, _ in ascending]
+        self._lasts = [*accumulate((last for _, last in ascending), max)]
+        self.least, self.greatest = self._firsts[0], self._lasts[-1]
+
+    def meet(self, low: Any, high: Any) -> bool:
+        """Whether any is between two bounds, or around one."""
+        begun = bisect_right(self._firsts, high)
+        return begun > 0 and bool(self._lasts[begun - 1] >= low)
+
+
+class Wanted:
+    """Few values, by the columns of a table that are to have them; none: no row has any.
+
+    A column of which a null is wanted isn't among them: statistics don't tell where nulls are.
+    """
+
+    def __init__(self, spans: Mapping[str, tuple[BoundedColumn, _Spans]], *, empty: bool) -> None:
+        self._spans = spans
+        self.is_empty = empty
+
+    @classmethod
+    def of(
+        cls,
+        values: DataFrame,
+        columns: Mapping[str, str],
+        bounded: Mapping[str, BoundedColumn],
+        *,
+        nulls: bool,
+    ) -> "Wanted | None":
+        """Those of ``values``; None: they are too many, or nothing bounds them.
+
+        ``columns``: of which column each is. Without ``nulls``, none matches a null.
+        """
+        kinds = {field.name: field.dataType.simpleString() for field in values.schema.fields}
+        own = {
+            name: (bounded[name], F.col(quoted(value)), kinds[value])
+            for name, value in columns.items()
+            if name in bounded and bounded[name].takes(kinds[value])
+        }
+        if not own:
+            return None
+        asked: list[SparkColumn] = []
+        for of, value, kind in own.values():
+            is_span = kind.startswith("struct")
+            sides = (value["start"], value["end"]) if is_span else (value, value)
+            asked += [of.comparable(side) for side in sides]
+        chosen = values.select(*(column.alias(f"v{n}") for n, column in enumerate(asked)))
+        rows = [tuple(row) for row in chosen.limit(_VALUES_MAX + 1).collect()]
+        if len(rows) > _VALUES_MAX:
+            return None
+        if not nulls:
+            rows = [row for row in rows if None not in row]
+        spans: dict[str, tuple[BoundedColumn, _Spans]] = {}
+        for place, (name, (of, _, _)) in enumerate(own.items()):
+            pairs = {(row[2 * place], row[2 * place + 1]) for row in rows}
+            if pairs and not any(None in pair for pair in pairs):
+                spans[name] = of, _Spans(pairs)
+        return cls(spans, empty=not rows)
+
+    def may_be_in(self, stats: str | None) -> bool:
+        """Whether a file with these statistics may have rows with any of the values."""
+        if self.is_empty:
+            return False
+        told = json.loads(stats) if stats else {}
+        for of, spans in self._spans.values():
+            bounds = of.bounds(told)
+            if bounds is not None and not spans.meet(*bounds):
+                return False
+        return True
+
+    def between(self) -> SparkColumn:
+        """That a row has values between the least and the greatest, which Parquet looks up."""
+        return self._all(
+            F.col(quoted(name)).between(of.literal(spans.least), of.literal(spans.greatest))
+            for name, (of, spans) in self._spans.items()
+        )
+
+    def may_be_near(self) -> SparkColumn:
+        """That a file, by its column ``stats``, may have values between these."""
+        stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")
+        conditions: list[SparkColumn] = []
+        for of, spans in self._spans.values():
+            low, high = (
+                of.comparable(stats[side].getItem(of.physical).try_cast(of.kind))
+                for side in ("minValues", "maxValues")
+            )
+            high = high + F.lit(_LATER[of.kind]) if of.kind in _LATER else high
+            is_after, is_before = low > F.lit(spans.greatest), high < F.lit(spans.least)
+            conditions.append(~F.coalesce(is_after | is_before, F.lit(False)))
+        return self._all(conditions)
+
+    @staticmethod
+    def _all(conditions: Iterable[SparkColumn]) -> SparkColumn:
+        return reduce(and_, conditions, F.lit(True))
