@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from sinks.changes.derived import Derived
 from sinks.changes.names import POSITION, quoted
 from sinks.delta import version as versions
+from sinks.delta.lookup import BoundedColumn
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
-from sinks.delta.wanted import BoundedColumn
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
 from sinks.spark.jvm import counted, release

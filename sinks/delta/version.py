@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sinks.changes.names import DELETED, quoted
+from sinks.delta.lookup import BoundedColumn, Lookup, bounded_columns
 from sinks.delta.table import DerivedDeltaTable
-from sinks.delta.wanted import BoundedColumn, Wanted, bounded_columns
 
 SMALL_BYTES: Final = 32 << 20
 """Reading a smaller table as a whole is faster than comparing its files."""
@@ -96,26 +96,27 @@ class Version:
         all values are few, rows between the least and the greatest.
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
         """
-        wanted = Wanted.of(values, columns, self.bounded, nulls=nulls)
-        if self.is_small or wanted is None:
+        if self.is_small:
             return self.rows()
-        if wanted.is_empty:
+        if (lookup := Lookup.of(values, columns, self.bounded, nulls=nulls)) is None:
+            return self.rows()
+        if lookup.is_empty:
             return self.rows_in([])
         if (listed := self.listed) is not None:
-            near = [file for file in listed.values() if wanted.may_be_in(file.stats())]
-            return self.rows_in(near).where(wanted.between())
-        paths = self._paths_with(wanted)
+            near = [file for file in listed.values() if lookup.may_be_in(file.stats())]
+            return self.rows_in(near).where(lookup.between())
+        paths = self._paths_with(lookup)
         rows = self.rows() if len(paths) > _FILES_MAX else self.rows_of(paths)
-        return rows.where(wanted.between())
+        return rows.where(lookup.between())
 
-    def _paths_with(self, wanted: Wanted) -> list[str]:
+    def _paths_with(self, lookup: Lookup) -> list[str]:
         """The files that may have values; of too many, some."""
         files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
-        near = files.where(wanted.may_be_near()).select("path", "stats")
+        near = files.where(lookup.may_be_near()).select("path", "stats")
         looked_at = near.limit(_LOOKED_AT_MAX + 1).collect()
         if len(looked_at) > _LOOKED_AT_MAX:
             return [row.path for row in looked_at]
-        return [row.path for row in looked_at if wanted.may_be_in(row.stats)]
+        return [row.path for row in looked_at if lookup.may_be_in(row.stats)]
 
     @cached_property
     def bounded(self) -> dict[str, BoundedColumn]:

@@ -121,7 +121,7 @@ class _Spans:
         return begun > 0 and bool(self._lasts[begun - 1] >= low)
 
 
-class Wanted:
+class Lookup:
     """Few values, by the columns of a table that are to have them; none: no row has any.
 
     A column of which a null is wanted isn't among them: statistics don't tell where nulls are.
@@ -139,7 +139,7 @@ class Wanted:
         bounded: Mapping[str, BoundedColumn],
         *,
         nulls: bool,
-    ) -> "Wanted | None":
+    ) -> "Lookup | None":
         """Those of ``values``; None: they are too many, or nothing bounds them.
 
         ``columns``: of which column each is. Without ``nulls``, none matches a null.
