@@ -38,7 +38,7 @@ from sinks.run.plan import Lack, RunPlan, TablePlan
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.rekeyed import has_other_key
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
-from sinks.run.target import Forgotten, Lookup, Rebuilt, Target
+from sinks.run.target import Forgotten, Rebuilt, Target, Wanted
 from sinks.run.topics import Examination, ReadChanges, Topics
 from sinks.run.wanted import CapturedTables, lakehouse_tables, wanted_in_lakehouse
 from sinks.spark.errors import spark_error
@@ -77,7 +77,7 @@ class LakehouseTarget(Target):
         self._derived: dict[str, Derived] = {}
         self._replayed: dict[str, str | None] = {}
 
-    def wanted(self, state: LogState, begun: Collection[str]) -> Lookup:
+    def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
         """The derived tables that the configuration names, and one of each other table."""
         for table in self._lakehouse.tables:
             if table.source not in state.tables:
@@ -96,7 +96,7 @@ class LakehouseTarget(Target):
                     where=option,
                     remedy=f"there are: {', '.join(sorted(self._derived))}",
                 )
-        return Lookup(
+        return Wanted(
             wanted_in_lakehouse(self._lakehouse, self._derived),
             [f"without a key there is no {', '.join(left_out)}"] if left_out else [],
         )
