@@ -106,7 +106,7 @@ def bounded_columns(fields: Iterable[Mapping[str, Any]]) -> dict[str, BoundedCol
     }
 
 
-class _Spans:
+class Spans:
     """Spans of one column's values, ascending, which may all be single values."""
 
     def __init__(self, spans: Iterable[tuple[Any, Any]]) -> None:
@@ -127,7 +127,7 @@ class Lookup:
     A column of which a null is wanted isn't among them: statistics don't tell where nulls are.
     """
 
-    def __init__(self, spans: Mapping[str, tuple[BoundedColumn, _Spans]], *, empty: bool) -> None:
+    def __init__(self, spans: Mapping[str, tuple[BoundedColumn, Spans]], *, empty: bool) -> None:
         self._spans = spans
         self.is_empty = empty
 
@@ -163,11 +163,11 @@ class Lookup:
             return None
         if not nulls:
             rows = [row for row in rows if None not in row]
-        spans: dict[str, tuple[BoundedColumn, _Spans]] = {}
+        spans: dict[str, tuple[BoundedColumn, Spans]] = {}
         for place, (name, (of, _, _)) in enumerate(own.items()):
             pairs = {(row[2 * place], row[2 * place + 1]) for row in rows}
             if pairs and not any(None in pair for pair in pairs):
-                spans[name] = of, _Spans(pairs)
+                spans[name] = of, Spans(pairs)
         return cls(spans, empty=not rows)
 
     def may_be_in(self, stats: str | None) -> bool:

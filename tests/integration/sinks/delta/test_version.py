@@ -106,6 +106,10 @@ def test_rows_that_only_one_version_marks_as_gone_are_its_difference(
     assert found is not None
     assert (ids(found.gone), ids(found.come), found.versions) == ([5, 6, 7, 120], [9], 5)
     assert difference(version, version, ["id"], {"other"}, marks=()) is None
+    spark.sql(f"UPDATE delta.`{path}` SET other = -1 WHERE id IN (200, 201)")
+    updated = difference(newest, Version(target, 5), ["id"], {"other"}, marks=())
+    assert updated is not None
+    assert (ids(updated.gone), ids(updated.come)) == ([200, 201], [200, 201])
 
 
 def only_in(version: Version, other: Version) -> list[int]:
