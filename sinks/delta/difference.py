@@ -26,7 +26,7 @@ _FILES_MAX: Final = 1_000
 """With more files that differ than that, all of the table is read: their list would be too long."""
 
 
-class VersionPart(NamedTuple):
+class VersionRows(NamedTuple):
     """What of a version another one hasn't: whole ``files``, and ``rows`` of files by numbers."""
 
     files: list[Any]
@@ -75,8 +75,8 @@ def _difference(rows: DataFrame, count: int) -> TableDifference | None:
 def _of_marks(
     older: Version,
     newer: Version,
-    gone: VersionPart,
-    come: VersionPart,
+    gone: VersionRows,
+    come: VersionRows,
     keys: Collection[str],
     chosen: Sequence[str],
 ) -> TableDifference | None:
@@ -102,7 +102,7 @@ def _of_marks(
     return _difference(rows, sum(counts.values()))
 
 
-def _key_ranges(version: Version, part: VersionPart, keys: Collection[str]) -> SparkColumn | None:
+def _key_ranges(version: Version, part: VersionRows, keys: Collection[str]) -> SparkColumn | None:
     """Between which keys the rows of files are, by their statistics; None: these don't tell."""
     if not part.files or part.rows:
         return None
@@ -155,7 +155,7 @@ def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame
     return older.rows_of(old), newer.rows_of(new)
 
 
-def part_without(version: Version, other: Version) -> VersionPart | None:
+def part_without(version: Version, other: Version) -> VersionRows | None:
     """What of a version the other one hasn't; None: too much to tell.
 
     Of a file that both have, those rows that only the other version marks as gone.
@@ -165,7 +165,7 @@ def part_without(version: Version, other: Version) -> VersionPart | None:
         return None
     vectors = {path: file for (path, _), file in theirs.items()}
     own = {path: file for (path, vector), file in mine.items() if (path, vector) not in theirs}
-    part = VersionPart([file for path, file in own.items() if path not in vectors], [])
+    part = VersionRows([file for path, file in own.items() if path not in vectors], [])
     for path, file in own.items():
         if path not in vectors:
             continue
@@ -178,7 +178,7 @@ def part_without(version: Version, other: Version) -> VersionPart | None:
     return part
 
 
-def part_rows(version: Version, part: VersionPart, between: SparkColumn | None = None) -> DataFrame:
+def part_rows(version: Version, part: VersionRows, between: SparkColumn | None = None) -> DataFrame:
     """The rows of a part; of those by numbers, the ones that are ``between`` some values."""
     rows = version.rows_in(part.files)
     for file, numbers in part.rows:

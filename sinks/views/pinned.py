@@ -18,7 +18,7 @@ SESSION: Final = {
 """What an answer depends on: pinned, whatever [spark] says."""
 _STARTING: Final = Lock()
 """Spark is started once, whoever asks for it first."""
-WorkSize = Literal["little", "changes", "much"]
+Tuning = Literal["little", "changes", "much"]
 """What there is to do: to read small tables, to follow few changes of large ones, or more."""
 _CHANGES: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 """Of few changes, each job of its own for a step takes longer than the step."""
@@ -37,7 +37,7 @@ class PinnedSession:
 
     def __init__(self, session: SparkProvider) -> None:
         self._session = session
-        self._work: WorkSize = "much"
+        self._work: Tuning = "much"
         self._thread: int | None = None
 
     @property
@@ -55,7 +55,7 @@ class PinnedSession:
         with _STARTING:
             return pinned(self._session())
 
-    def fit(self, work: WorkSize) -> None:
+    def fit(self, work: Tuning) -> None:
         """Fit it to the work that follows."""
         if work == self._work:
             return

@@ -31,7 +31,10 @@ import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.SortArray;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
+import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.First;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions;
 import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
@@ -344,8 +347,9 @@ public final class ViewPlans {
 
   /**
    * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
-   * whose class has one of the names, but for lists that are sorted at once: for each its class, its
-   * text, and its line and column in the query (0: not known), separated by tabs.
+   * whose class has one of the names, but for lists that are sorted at once, and functions of
+   * windows in an order: for each its class, its text, and its line and column in the query (0: not
+   * known), separated by tabs.
    */
   public static List<String> expressions(LogicalPlan plan, List<String> names) {
     Set<String> shown = new LinkedHashSet<>();
@@ -356,6 +360,13 @@ public final class ViewPlans {
           if ((node instanceof ArraySort || node instanceof SortArray)
               && node.children().head() instanceof AggregateExpression list) {
             sorted.add(list.aggregateFunction());
+          }
+          if (node instanceof WindowExpression window
+              && !window.windowSpec().orderSpec().isEmpty()
+              && window.windowFunction() instanceof AggregateExpression call
+              && (call.aggregateFunction() instanceof First
+                  || call.aggregateFunction() instanceof Last)) {
+            sorted.add(call.aggregateFunction());
           }
           String name = node.getClass().getSimpleName();
           boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);

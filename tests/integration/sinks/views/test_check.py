@@ -33,7 +33,9 @@ KEPT: Final = {
     ),
     "first_orders": (
         "SELECT * FROM (SELECT id, customer,"
-        " row_number() OVER (PARTITION BY customer ORDER BY id % 2) AS place FROM orders)"
+        " row_number() OVER (PARTITION BY customer ORDER BY id % 2) AS place,"
+        " first_value(amount) OVER (PARTITION BY customer ORDER BY id % 2"
+        " ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS before FROM orders)"
         " WHERE place = 1"
     ),
     "dearest": "SELECT id FROM orders ORDER BY CAST(amount AS double) DESC LIMIT 3",
@@ -54,7 +56,7 @@ SAID: Final = {
         "  reads: public.orders\n"
         "  rows are told apart by: public.orders.id\n"
         "  computed together: customer\n"
-        "  made definite: place: rows that are equal in ORDER BY are ordered by their key"
+        "  made definite: place, before: rows that are equal in ORDER BY are ordered by their key"
     ),
     "dearest": (
         "dearest: evaluated whole at each run\n"
@@ -84,6 +86,11 @@ SAID: Final = {
     ),
 }
 REFUSED: Final = {
+    "first_of_equals": (
+        "SELECT id, first_value(id) OVER (PARTITION BY customer ORDER BY amount) AS f FROM orders",
+        "",
+        "first_value(orders.id) has several right answers",
+    ),
     "no_table": ("SELECT *\nFROM nowhere", ", line 2, column 6", "nowhere"),
     "no_column": ("SELECT\n  nothing FROM orders", ", line 2, column 3", "nothing"),
     "by_chance": ("SELECT id,\n rand() AS r FROM orders", ", line 2, column 2", "rand()"),
