@@ -46,6 +46,11 @@ _KINDS: Final = {
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
 _CUT_OFF: Final = ("timestamp", "timestamp_ntz")
 """Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
+EXACT: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Values as JSON to be compared: by itself, Spark leaves out microseconds."""
 _NUMBER: Final = "_millrace_number"
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 
@@ -359,7 +364,7 @@ def _difference(
     """The rows that only one of two versions has: structs ``gone`` and ``come``, or null."""
     old, new = differing_rows(older, newer)
     compared = [name for name in old.columns if name in new.columns] if by_values else marks
-    values = F.to_json(F.struct(*map(quoted, compared)))
+    values = F.to_json(F.struct(*map(quoted, compared)), EXACT)
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
     gone = old.select(F.struct(*chosen).alias("gone"), values.alias("was"))
     come = new.select(F.struct(*chosen).alias("come"), values.alias("is"))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,7 @@ from sinks.delta.readers import MAPPING
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
 from sinks.run.cuts import Instant
+from sinks.delta.version import EXACT
 from sinks.run.summary import Rows
 from sinks.spark.jvm import counted
 from sinks.views.catalyst import has_unordered
@@ -97,7 +98,7 @@ class ViewTable:
             writer.options(**properties).mode("overwrite").save(target.path)
         after = target.applied()
         if after.run != step:
-            raise _other_writer(target, after.run)
+            raise other_writer(target, after.run)
         return Rows(inserted=target.added(), version=after.at)
 
     def _properties(self, rows: DataFrame, keys: Sequence[str]) -> dict[str, str]:
@@ -216,7 +217,7 @@ def _pairs(
 
 def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
     """A value as one that can be compared: maps and variants can't, wherever they are."""
-    return F.to_json(F.struct(value)) if has_unordered(kind) else value
+    return F.to_json(F.struct(value), EXACT) if has_unordered(kind) else value
 
 
 def _only(rows: DataFrame, groups: DataFrame, columns: Mapping[str, str]) -> DataFrame:
@@ -242,20 +243,34 @@ def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None
     asked: list[SparkColumn] = []
     for place, value in enumerate(bounded.values()):
         asked += [
-            F.min(value).alias(f"low_{place}"),
-            F.max(value).alias(f"high_{place}"),
+            _plain(F.min(value), kinds[value]).alias(f"low_{place}"),
+            _plain(F.max(value), kinds[value]).alias(f"high_{place}"),
             F.count_if(F.col(value).isNull()).alias(f"nulls_{place}"),
         ]
     limits = groups.agg(*asked).collect()[0]
     conditions = [
-        (F.col(quoted(name)).between(F.lit(limits[f"low_{place}"]), F.lit(limits[f"high_{place}"])))
-        for place, name in enumerate(bounded)
+        F.col(quoted(name)).between(
+            *(_of_plain(limits[f"{end}_{place}"], kinds[value]) for end in ("low", "high"))
+        )
+        for place, (name, value) in enumerate(bounded.items())
         if not limits[f"nulls_{place}"]
     ]
     return reduce(and_, conditions) if conditions else None
 
 
-def _other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
+def _plain(value: SparkColumn, kind: str) -> SparkColumn:
+    """A value as Python has it exactly: its times are of a zone, and of fewer years."""
+    numbers = {"timestamp": F.unix_micros, "date": F.unix_date}
+    return numbers[kind](value) if kind in numbers else value
+
+
+def _of_plain(value: Any, kind: str) -> SparkColumn:
+    of = {"timestamp": F.timestamp_micros, "date": F.date_from_unix_date}
+    return of[kind](F.lit(value)) if kind in of else F.lit(value)
+
+
+def other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
+    """Tell of a step that this run hasn't made."""
     return SinkError(
         f"the view's table has step {step}, which this run hasn't made",
         where=target.path,
