@@ -10,6 +10,7 @@ from operator import and_
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from delta.tables import DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,11 +24,12 @@ from sinks.delta.evolution import NAME_MAPPING, needs_mapping, retention_propert
 from sinks.delta.readers import MAPPING
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
-from sinks.run.cuts import Instant
 from sinks.delta.version import EXACT
-from sinks.run.summary import Rows
+from sinks.run.cuts import Instant
+from sinks.run.summary import Rows, TableVersion
 from sinks.spark.jvm import counted
 from sinks.views.catalyst import has_unordered
+from sinks.views.query import OF_VERSIONS
 from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
@@ -36,7 +38,10 @@ _STATISTICS_MAX: Final = 32
 """Of so many columns, the first ones, Delta has statistics by itself."""
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
 """Types by whose least and greatest values files are left out."""
-_OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
+_CHANGE_NO_ROWS: Final = frozenset(
+    {"OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
+)
+"""Operations by which a table has the rows that it had before."""
 _NEW: Final = "_millrace_new"
 _SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
@@ -73,13 +78,24 @@ class ViewTable:
         there = self.delta.read_applied()
         return there.run if there is not None else 0
 
+    def is_altered(self, since: TableVersion) -> bool:
+        """Whether others have changed rows since a version; compaction changes none."""
+        there = self.delta.applied().at
+        if there == since:
+            return False
+        if there.id != since.id or there.version < since.version:
+            return True
+        log = DeltaTable.forPath(self.delta.spark, self.delta.path)
+        later = log.history(there.version - since.version).select("operation").collect()
+        return not {row.operation for row in later} <= _CHANGE_NO_ROWS
+
     def has_columns(self, rows: DataFrame) -> bool:
         """Whether the table has the columns of these rows, and no others of the user's."""
         if not self.delta.exists():
             return False
         there = {field.name: field.dataType for field in self.delta.columns().fields}
         new = {field.name: field.dataType for field in rows.schema.fields}
-        return new == {name: of for name, of in there.items() if name not in _OF_VERSIONS}
+        return new == {name: of for name, of in there.items() if name not in OF_VERSIONS}
 
     def replace(self, step: int, new: NewRows) -> Rows:
         """Have the table have these rows and columns, and no others, by one commit.
