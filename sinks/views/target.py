@@ -159,12 +159,17 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return adapted if isinstance(adapted, str) else None
 
     def _columns(self, at: Instant) -> dict[str, str]:
-        """Who all columns are that there are to read, and of which type."""
-        return {
-            f"{name}.{column}": f"{of.id} {of.type}".strip()
-            for name in sorted(at.versions)
-            for column, of in self._sources.columns(self._version(name, at), name).items()
-        }
+        """Who all columns are that there are to read, of which type, and where in the key."""
+        columns: dict[str, str] = {}
+        for name in sorted(at.versions):
+            version = self._version(name, at)
+            for column, of in self._sources.columns(version, name).items():
+                columns[f"{name}.{column}"] = f"{of.id} {of.type}".strip()
+            for place, column in enumerate(self._sources.key(name, at), 1):
+                kind = version.columns[column].dataType.simpleString()
+                there = columns.get(f"{name}.{column}", kind)
+                columns[f"{name}.{column}"] = f"{there} key {place}"
+        return columns
 
     def adapted(self, generation: ViewGeneration, newest: Instant) -> ViewGeneration | str:
         """The same one, unless the query, or what it shows of the tables, is another one."""
@@ -178,6 +183,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
         made = self._generation(newest)
         if (made.shown, made.columns) != (generation.shown, generation.columns):
             return "it shows other columns"
+        if (made.keys, made.groups) != (generation.keys, generation.groups):
+            return "its rows are told apart by others"
         return made
 
     def _generation(self, at: Instant) -> ViewGeneration:
