@@ -4,7 +4,8 @@ Each commit has its step's number as application transaction, so that one that i
 nothing. Rows go by their keys, null-safely; those that are as they were aren't written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import and_
 from types import MappingProxyType
@@ -102,6 +103,20 @@ class ViewTable:
 
         Whoever reads it has all rows of before, or all of these.
         """
+        return self._retried(lambda: self._replace(step, new))
+
+    def _retried(self, write: Callable[[], Rows]) -> Rows:
+        """Write, again where another commit was faster: compaction's, for example."""
+        for _attempt in range(ATTEMPTS_MAX):
+            with suppress(*CONFLICTS):
+                return write()
+        raise SinkError(
+            f"another writer got in the way {ATTEMPTS_MAX} times",
+            where=self.delta.name,
+            remedy="the next run tries again",
+        )
+
+    def _replace(self, step: int, new: NewRows) -> Rows:
         target = self.delta
         before = target.read_applied()
         rows = new.rows.select("*", *_begins(new.at)) if self._keeps else new.rows
@@ -131,16 +146,7 @@ class ViewTable:
 
     def change(self, step: int, new: NewRows) -> Rows:
         """Have the rows of some groups, or all, be these."""
-        for _attempt in range(ATTEMPTS_MAX):
-            try:
-                return self._change(step, new)
-            except CONFLICTS:  # compaction, for example
-                continue
-        raise SinkError(
-            f"another writer got in the way {ATTEMPTS_MAX} times",
-            where=self.delta.name,
-            remedy="the next run tries again",
-        )
+        return self._retried(lambda: self._change(step, new))
 
     def _change(self, step: int, new: NewRows) -> Rows:
         rows, keys, at, groups, columns = new
