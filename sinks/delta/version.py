@@ -20,7 +20,7 @@ from sinks.changes.names import DELETED, POSITION, quoted
 from sinks.delta.table import DerivedDeltaTable
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
-from sinks.spark.jvm import counted
+from sinks.spark.jvm import EXACT, counted
 from sinks.spark.session import RECORDS_FEW, tune
 
 SMALL_BYTES: Final = 32 << 20
@@ -46,11 +46,6 @@ _KINDS: Final = {
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
 _CUT_OFF: Final = ("timestamp", "timestamp_ntz")
 """Types that statistics have whole milliseconds of: the greatest value may be up to one later."""
-EXACT: Final = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""Values as JSON to be compared: by itself, Spark leaves out microseconds."""
 _NUMBER: Final = "_millrace_number"
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 

@@ -25,10 +25,9 @@ from sinks.delta.evolution import NAME_MAPPING, needs_mapping, retention_propert
 from sinks.delta.readers import MAPPING
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
-from sinks.delta.version import EXACT
 from sinks.run.cuts import Instant
 from sinks.run.summary import Rows, TableVersion
-from sinks.spark.jvm import counted
+from sinks.spark.jvm import EXACT, counted
 from sinks.views.catalyst import has_unordered
 from sinks.views.query import OF_VERSIONS
 from sinks.views.sources import VIEWS
