@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from cdc.settings import Settings
+from cdc.settings.views import history_name
 from sinks.changes.derived import Derived, derived_tables, derived_view
 from sinks.delta.evolution import (
     PURGED_PROPERTY,
@@ -133,21 +134,30 @@ def _compact_views(
     *,
     dry_run: bool,
 ) -> Iterator[CompactedTable]:
-    """Compact every view that stands."""
+    """Compact every view that stands, and its history."""
     lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
-    for name in records.names():
-        record, derived = records.view(name), derived_view(lakehouse, name)
-        # Files of one that is being built aren't in Delta's log yet: to VACUUM they are leftovers.
-        if record is None or record.version is None or record.loading is not None:
-            continue
+    for name, id_ in _views_tables(records):
+        derived = derived_view(lakehouse, name)
         target = DerivedDeltaTable(session().newSession(), prefix, derived)
         with explained(derived.name, settings.log.keep):
             there = target.read_applied()
-            if there is not None and there.at.id == record.version.id:
+            if there is not None and (there.at.id == id_ or (not id_ and there.run)):
                 yield _compact(target, derived, dry_run=dry_run)
                 left = target.read_applied()
                 if not dry_run and left is not None:
                     plans.compact({derived.name: (left.run, left.at)})
+
+
+def _views_tables(records: ViewRecords) -> Iterator[tuple[str, str]]:
+    """The names of the Delta tables of views that stand, and their ids; a history's isn't known."""
+    for view in records.names():
+        record = records.view(view)
+        # Files of one that is being built aren't in Delta's log yet: to VACUUM they are leftovers.
+        if record is None or record.version is None or record.loading is not None:
+            continue
+        yield view, record.version.id
+        if record.serves is not None and record.serves.history:
+            yield history_name(view), ""
 
 
 def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) -> None:

@@ -14,6 +14,11 @@ VIEWS: Final = "views"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 
 
+def history_name(view: str) -> str:
+    """The name of the Delta table of all versions of a view's rows."""
+    return f"{view}_history"
+
+
 def _view_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
@@ -43,7 +48,7 @@ class View(Section):
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of its Delta tables, in the folder of views."""
-        return (self.name, f"{self.name}_history") if self.history else (self.name,)
+        return (self.name, history_name(self.name)) if self.history else (self.name,)
 
     @property
     def where(self) -> str:

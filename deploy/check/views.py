@@ -48,10 +48,9 @@ def _strangers(settings: Settings) -> Iterator[MillraceError]:
     for view in settings.views:
         try:
             records.view(view.name)
-            derived = derived_view(lakehouse, view.name)
-            stranger = stranger_of_view(derived, settings.capture.topic_prefix)
+            tables = [derived_view(lakehouse, name) for name in view.tables]
+            found = [stranger_of_view(of, settings.capture.topic_prefix) for of in tables]
         except MillraceError as error:
             yield error
         else:
-            if stranger is not None:
-                yield stranger
+            yield from (stranger for stranger in found if stranger is not None)

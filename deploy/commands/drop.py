@@ -290,7 +290,7 @@ def _lakehouse(settings: Settings) -> list[Item]:
     from sinks.changes.names import quoted_path
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
-    from sinks.views.records import view_path, view_records
+    from sinks.views.records import made_folders, view_records
 
     folder = local_path(lakehouse.path)
     if folder is None:
@@ -304,11 +304,13 @@ def _lakehouse(settings: Settings) -> list[Item]:
     # Only what Millrace made: the location may hold other tables, too.
     planned = last.all_tables if last is not None else {}
     tables = [Path(table_path(str(folder), TableName.parse(name))) for name in planned]
-    views = view_records(lakehouse.path, session).names()
-    tables += [Path(view_path(str(folder), name)) for name in views]
     plans = folder / "_millrace"  # it tells which tables and views there are
     derived = derived_tables(lakehouse, {table.source for table in planned.values()})
     names = [of.catalog for name, of in derived.items() if name in planned and of.catalog]
+    views = made_folders(
+        lakehouse, settings.capture.topic_prefix, view_records(str(folder), session)
+    )
+    made = [path for path, is_own in views.items() if is_own]
     return [
         *(
             Item(
@@ -316,8 +318,13 @@ def _lakehouse(settings: Settings) -> list[Item]:
                 partial(_remove_folder, path, folder),
                 last=path == plans,
             )
-            for path in [*tables, plans]
+            for path in [*tables, *made, plans]
             if path.exists() or path.is_symlink()
+        ),
+        *(
+            Item(f"lakehouse folder {path}", why="no run of views made the Delta table in it")
+            for path, is_own in views.items()
+            if not is_own
         ),
         *(
             Item(f"{name} in Spark's catalog", why=f"DROP TABLE {quoted_path(name)};")

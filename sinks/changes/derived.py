@@ -160,15 +160,14 @@ def without_unfit(
     """The tables without those that can't be made and that no option names.
 
     A history follows rows by their keys, and so do marks of deletes: of sources that are
-    ``keyless`` there is none, unless it was ``begun``. Also the names of those that were left out.
+    ``keyless`` there are no marks, and no history, unless it was ``begun``. Also the names of those
+    that were left out.
     """
     configured = {table.derived_name for table in lakehouse.tables}
     usual = {
-        name
-        for name, table in tables.items()
-        if name not in configured and name not in begun and table.source in keyless
+        name for name, table in tables.items() if name not in configured and table.source in keyless
     }
-    out = sorted(name for name in usual if tables[name].kind == "history")
+    out = sorted(name for name in usual if tables[name].kind == "history" and name not in begun)
     kept = {
         name: replace(table, marks_deletes=False) if name in usual else table
         for name, table in tables.items()

@@ -17,7 +17,7 @@ from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
-from sinks.spark.jvm import counted, release
+from sinks.spark.jvm import EXACT, counted, release
 from sinks.spark.session import RECORDS_FEW, tune
 
 _MARKED_MAX: Final = 100_000
@@ -129,7 +129,7 @@ def _joined(
     """The rows that only one of two versions has: structs ``gone`` and ``come``, or null."""
     old, new = differing_rows(older, newer)
     compared = [name for name in old.columns if name in new.columns] if by_values else marks
-    values = F.to_json(F.struct(*map(quoted, compared)))
+    values = F.to_json(F.struct(*map(quoted, compared)), EXACT)
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
     gone = old.select(F.struct(*chosen).alias("gone"), values.alias("was"))
     come = new.select(F.struct(*chosen).alias("come"), values.alias("is"))

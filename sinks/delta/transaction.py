@@ -82,8 +82,12 @@ class DeltaTransaction:
         if condition is None:
             return self._all_files()
         filtered = self.rows(self._sequence([])).where(condition)
-        resolved = filtered._jdf.queryExecution().optimizedPlan().condition()  # noqa: SLF001
-        return self._transaction.filterFiles(self._sequence([resolved]), True)
+        plan = filtered._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+        while plan.nodeName() != "Filter" and not plan.children().isEmpty():
+            plan = plan.children().head()  # of a VARIANT, Spark reads a part
+        if plan.nodeName() != "Filter":
+            return self._all_files()
+        return self._transaction.filterFiles(self._sequence([plan.condition()]), True)
 
     def _all_files(self) -> Any:
         """All of them; of a small table the version's checksum has them without any job.

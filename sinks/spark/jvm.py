@@ -14,6 +14,11 @@ from pyspark.sql import functions as F
 
 from sinks.spark.session import jvm_ended
 
+EXACT: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Values as JSON to be compared: by itself, Spark leaves out microseconds."""
 _COUNTED: Final = "millrace_counted"
 
 

@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sinks.changes.names import DELETED, END, IS_CURRENT, POSITION, VALID_FROM, VALID_TO
 from sinks.views.operators import Operator
 
 HIDDEN: Final = "_millrace_key_"
 """How columns begin that a view's rows are kept by, beside the user's."""
+TAKEN: Final = frozenset({"_millrace_file", "_millrace_index", "_metadata", DELETED})
+"""Names that a view's columns can't have: rows are read by columns of these."""
+OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
+"""Columns that the versions of a view's rows have beside its own."""
 
 
 @dataclass(frozen=True, slots=True)

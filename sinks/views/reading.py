@@ -9,12 +9,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructType,
+    TimeType,
+    YearMonthIntervalType,
+)
+
 from cdc.errors import ConfigError
 from sinks.views import nodes, several
 from sinks.views.catalyst import Catalyst, has_unordered
 from sinks.views.node_reader import NodeReader, ReadNode
 from sinks.views.operators import Operator, Window
-from sinks.views.query import HIDDEN, ViewQuery
+from sinks.views.query import HIDDEN, TAKEN, ViewQuery
 
 _READS: Final[Mapping[str, ReadNode]] = {
     "Project": nodes.project,
@@ -33,6 +45,16 @@ _READS: Final[Mapping[str, ReadNode]] = {
 }
 
 
+_NOT_STORED: Final = (
+    CalendarIntervalType,
+    DayTimeIntervalType,
+    YearMonthIntervalType,
+    TimeType,
+    StringType,
+)
+"""Types that Delta tables don't have; of texts, those with a collation."""
+
+
 class QueryReader:
     """Reads the plan of a query; ``keys`` are as in ``NodeReader``."""
 
@@ -45,6 +67,8 @@ class QueryReader:
         spark = self.catalyst
         shown = [(str(each.name()), spark.number(each)) for each in spark.output(plan)]
         _require_different(name for name, _ in shown)
+        for each in spark.output(plan):
+            _require_stored(str(each.name()), spark.kind(each.dataType()))
         is_timed = bool(spark.views.asksForTime(plan))
         if is_timed:
             self._nodes.reasons.append("it asks for the time")
@@ -116,8 +140,27 @@ def _require_different(names: Iterable[str]) -> None:
             f"the query has several columns of one name: {', '.join(twice)}",
             remedy="give each a name of its own: SELECT a.id AS a_id, …",
         )
-    if ours := sorted(name for name in listed if name.startswith(HIDDEN)):
+    if ours := sorted(name for name in listed if name.startswith(HIDDEN) or name in TAKEN):
         raise ConfigError(
-            f"columns can't begin with {HIDDEN}, as Millrace's own do: {', '.join(ours)}",
+            f"columns can't have names of Millrace's own: {', '.join(ours)}",
             remedy="give them other names",
         )
+
+
+def _require_stored(name: str, kind: DataType) -> None:
+    """Refuse a column of a type that Delta tables don't have."""
+    if not _is_stored(kind):
+        raise ConfigError(
+            f"column {name} is of type {kind.simpleString()}, which no Delta table has",
+            remedy=f"write CAST({name} AS string)",
+        )
+
+
+def _is_stored(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _is_stored(kind.elementType)
+    if isinstance(kind, MapType):
+        return _is_stored(kind.keyType) and _is_stored(kind.valueType)
+    if isinstance(kind, StructType):
+        return all(_is_stored(field.dataType) for field in kind.fields)
+    return kind.simpleString() == "string" or not isinstance(kind, _NOT_STORED)

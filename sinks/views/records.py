@@ -7,13 +7,17 @@ lakehouse, which a query of that cut reads.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import LogFormatError
-from sinks.changes.derived import local_path
+from cdc.settings import LakehouseSettings
+from cdc.settings.views import history_name
+from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutRecord
+from sinks.run.owner import log_folder, stranger_of_view
 from sinks.run.plans import Files, HadoopFiles, LocalFiles, RunState
 from sinks.run.summary import TableCounts, TableVersion
 
@@ -148,3 +152,20 @@ def view_records(location: str, session: "Callable[[], SparkSession]") -> ViewRe
 def view_path(location: str, name: str) -> str:
     """Where a view's Delta table is."""
     return f"{location.rstrip('/')}/views/{name}"
+
+
+def made_folders(
+    lakehouse: LakehouseSettings, prefix: str, records: ViewRecords
+) -> dict[Path, bool]:
+    """The folders of views and their histories on this machine; of each, if a run of views made it.
+
+    Raises a sink's error where nobody can look.
+    """
+    folders: dict[Path, bool] = {}
+    for view in records.names():
+        for name in (view, history_name(view)):
+            derived = derived_view(lakehouse, name)
+            path = local_path(derived.path)
+            if path is not None and (name == view or log_folder(derived) is not None):
+                folders[path] = stranger_of_view(derived, prefix) is None
+    return folders

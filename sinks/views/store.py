@@ -4,12 +4,14 @@ Each commit has its step's number as application transaction, so that one that i
 nothing. Rows go by their keys, null-safely; those that are as they were aren't written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import and_
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from delta.tables import DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,9 +26,10 @@ from sinks.delta.readers import MAPPING
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
 from sinks.run.cuts import Instant
-from sinks.run.summary import Rows
-from sinks.spark.jvm import counted
+from sinks.run.summary import Rows, TableVersion
+from sinks.spark.jvm import EXACT, counted
 from sinks.views.catalyst import has_unordered
+from sinks.views.query import OF_VERSIONS
 from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
@@ -35,7 +38,10 @@ _STATISTICS_MAX: Final = 32
 """Of so many columns, the first ones, Delta has statistics by itself."""
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
 """Types by whose least and greatest values files are left out."""
-_OF_VERSIONS: Final = frozenset({POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT})
+_CHANGE_NO_ROWS: Final = frozenset(
+    {"OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
+)
+"""Operations by which a table has the rows that it had before."""
 _NEW: Final = "_millrace_new"
 _SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
@@ -72,19 +78,44 @@ class ViewTable:
         there = self.delta.read_applied()
         return there.run if there is not None else 0
 
+    def is_altered(self, since: TableVersion) -> bool:
+        """Whether others have changed rows since a version; compaction changes none."""
+        there = self.delta.applied().at
+        if there == since:
+            return False
+        if there.id != since.id or there.version < since.version:
+            return True
+        log = DeltaTable.forPath(self.delta.spark, self.delta.path)
+        later = log.history(there.version - since.version).select("operation").collect()
+        return not {row.operation for row in later} <= _CHANGE_NO_ROWS
+
     def has_columns(self, rows: DataFrame) -> bool:
         """Whether the table has the columns of these rows, and no others of the user's."""
         if not self.delta.exists():
             return False
         there = {field.name: field.dataType for field in self.delta.columns().fields}
         new = {field.name: field.dataType for field in rows.schema.fields}
-        return new == {name: of for name, of in there.items() if name not in _OF_VERSIONS}
+        return new == {name: of for name, of in there.items() if name not in OF_VERSIONS}
 
     def replace(self, step: int, new: NewRows) -> Rows:
         """Have the table have these rows and columns, and no others, by one commit.
 
         Whoever reads it has all rows of before, or all of these.
         """
+        return self._retried(lambda: self._replace(step, new))
+
+    def _retried(self, write: Callable[[], Rows]) -> Rows:
+        """Write, again where another commit was faster: compaction's, for example."""
+        for _attempt in range(ATTEMPTS_MAX):
+            with suppress(*CONFLICTS):
+                return write()
+        raise SinkError(
+            f"another writer got in the way {ATTEMPTS_MAX} times",
+            where=self.delta.name,
+            remedy="the next run tries again",
+        )
+
+    def _replace(self, step: int, new: NewRows) -> Rows:
         target = self.delta
         before = target.read_applied()
         rows = new.rows.select("*", *_begins(new.at)) if self._keeps else new.rows
@@ -97,7 +128,7 @@ class ViewTable:
             writer.options(**properties).mode("overwrite").save(target.path)
         after = target.applied()
         if after.run != step:
-            raise _other_writer(target, after.run)
+            raise other_writer(target, after.run)
         return Rows(inserted=target.added(), version=after.at)
 
     def _properties(self, rows: DataFrame, keys: Sequence[str]) -> dict[str, str]:
@@ -114,16 +145,7 @@ class ViewTable:
 
     def change(self, step: int, new: NewRows) -> Rows:
         """Have the rows of some groups, or all, be these."""
-        for _attempt in range(ATTEMPTS_MAX):
-            try:
-                return self._change(step, new)
-            except CONFLICTS:  # compaction, for example
-                continue
-        raise SinkError(
-            f"another writer got in the way {ATTEMPTS_MAX} times",
-            where=self.delta.name,
-            remedy="the next run tries again",
-        )
+        return self._retried(lambda: self._change(step, new))
 
     def _change(self, step: int, new: NewRows) -> Rows:
         rows, keys, at, groups, columns = new
@@ -216,7 +238,7 @@ def _pairs(
 
 def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
     """A value as one that can be compared: maps and variants can't, wherever they are."""
-    return F.to_json(F.struct(value)) if has_unordered(kind) else value
+    return F.to_json(F.struct(value), EXACT) if has_unordered(kind) else value
 
 
 def _only(rows: DataFrame, groups: DataFrame, columns: Mapping[str, str]) -> DataFrame:
@@ -242,20 +264,34 @@ def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None
     asked: list[SparkColumn] = []
     for place, value in enumerate(bounded.values()):
         asked += [
-            F.min(value).alias(f"low_{place}"),
-            F.max(value).alias(f"high_{place}"),
+            _plain(F.min(value), kinds[value]).alias(f"low_{place}"),
+            _plain(F.max(value), kinds[value]).alias(f"high_{place}"),
             F.count_if(F.col(value).isNull()).alias(f"nulls_{place}"),
         ]
     limits = groups.agg(*asked).collect()[0]
     conditions = [
-        (F.col(quoted(name)).between(F.lit(limits[f"low_{place}"]), F.lit(limits[f"high_{place}"])))
-        for place, name in enumerate(bounded)
+        F.col(quoted(name)).between(
+            *(_of_plain(limits[f"{end}_{place}"], kinds[value]) for end in ("low", "high"))
+        )
+        for place, (name, value) in enumerate(bounded.items())
         if not limits[f"nulls_{place}"]
     ]
     return reduce(and_, conditions) if conditions else None
 
 
-def _other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
+def _plain(value: SparkColumn, kind: str) -> SparkColumn:
+    """A value as Python has it exactly: its times are of a zone, and of fewer years."""
+    numbers = {"timestamp": F.unix_micros, "date": F.unix_date}
+    return numbers[kind](value) if kind in numbers else value
+
+
+def _of_plain(value: Any, kind: str) -> SparkColumn:
+    of = {"timestamp": F.timestamp_micros, "date": F.date_from_unix_date}
+    return of[kind](F.lit(value)) if kind in of else F.lit(value)
+
+
+def other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
+    """Tell of a step that this run hasn't made."""
     return SinkError(
         f"the view's table has step {step}, which this run hasn't made",
         where=target.path,

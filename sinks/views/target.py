@@ -4,6 +4,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.errors import ConfigError
 from cdc.settings.views import View
 from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutLoad, CutTarget
@@ -14,6 +15,7 @@ from sinks.run.summary import Rows, Standing, TableResult, TableVersion
 from sinks.spark.session import RECORDS_FEW
 from sinks.views.operators import NEW
 from sinks.views.pinned import PinnedSession
+from sinks.views.query import OF_VERSIONS
 from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
 from sinks.views.sources import SourceAtCuts, Sources
 
@@ -77,8 +79,11 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def _next_step(self) -> int:
         """The number of the next commit: tables may be further than a record, if one was lost."""
-        tables = [self._table] + ([self._history] if self._history is not None else [])
-        return max(self.record.step, *(table.step() for table in tables)) + 1
+        return max(self.record.step, *(table.step() for table in self._tables)) + 1
+
+    @property
+    def _tables(self) -> "list[ViewTable]":
+        return [self._table] + ([self._history] if self._history is not None else [])
 
     @property
     def _spark(self) -> "SparkSession":
@@ -125,11 +130,13 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return (generation.query, generation.history) == (self._sql, self._view.history)
 
     def is_there(self, generation: ViewGeneration) -> bool:
-        """Whether the table exists, and nobody has made another one in its place."""
+        """Whether its tables exist; whose they are is looked at where they are written to."""
         del generation
         if self.record.serves is None or self.record.version is None:
             return True  # it isn't made before it is loaded
-        return local_path(self._derived.path) is None or log_folder(self._derived) is not None
+        lakehouse = self._context.settings.require_lakehouse()
+        tables = (derived_view(lakehouse, name) for name in self._view.tables)
+        return all(local_path(of.path) is None or log_folder(of) is not None for of in tables)
 
     def is_shown(self, generation: ViewGeneration) -> bool:
         """Whether its commit is made already."""
@@ -153,12 +160,17 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return adapted if isinstance(adapted, str) else None
 
     def _columns(self, at: Instant) -> dict[str, str]:
-        """Who all columns are that there are to read, and of which type."""
-        return {
-            f"{name}.{column}": f"{of.id} {of.type}".strip()
-            for name in sorted(at.versions)
-            for column, of in self._sources.columns(self._version(name, at), name).items()
-        }
+        """Who all columns are that there are to read, of which type, and where in the key."""
+        columns: dict[str, str] = {}
+        for name in sorted(at.versions):
+            version = self._version(name, at)
+            for column, of in self._sources.columns(version, name).items():
+                columns[f"{name}.{column}"] = f"{of.id} {of.type}".strip()
+            for place, column in enumerate(self._sources.key(name, at), 1):
+                kind = version.columns[column].dataType.simpleString()
+                there = columns.get(f"{name}.{column}", kind)
+                columns[f"{name}.{column}"] = f"{there} key {place}"
+        return columns
 
     def adapted(self, generation: ViewGeneration, newest: Instant) -> ViewGeneration | str:
         """The same one, unless the query, or what it shows of the tables, is another one."""
@@ -172,6 +184,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
         made = self._generation(newest)
         if (made.shown, made.columns) != (generation.shown, generation.columns):
             return "it shows other columns"
+        if (made.keys, made.groups) != (generation.keys, generation.groups):
+            return "its rows are told apart by others"
         return made
 
     def _generation(self, at: Instant) -> ViewGeneration:
@@ -199,10 +213,15 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def begin(self, at: Instant, after: ViewGeneration | None) -> CutLoad[ViewGeneration]:
         """Nothing is made yet: the table is written by one commit."""
         del after
-        there = self._table.delta.read_applied() if self.record.version is None else None
-        if there is not None and not there.run:
-            raise stranger_in_views(self._derived)
+        self._require_own()
         return CutLoad[ViewGeneration](into=self._generation(at))
+
+    def _require_own(self) -> None:
+        """Raise SinkError where a Delta table in its folders isn't one of views."""
+        for table in self._tables:
+            there = table.delta.read_applied()
+            if there is not None and not there.run:
+                raise stranger_in_views(table.delta.derived)
 
     def load(self, loading: CutLoad[ViewGeneration], at: Instant) -> None:
         """Evaluate all of it, and have the table be that."""
@@ -216,7 +235,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
             rows = self._evaluation(None, at).whole(NEW)
             new = self._kept(NewRows(rows, loading.into.keys, at))
             if self._history is not None and self._history.step() < self.record.step:
-                is_same = self._history.has_columns(new.rows)
+                was = self.record.serves  # without a history, it had rows that this one lacks
+                goes_on = was is None or was.history
+                is_same = goes_on and self._history.has_columns(new.rows)
                 write = self._history.change if is_same else self._history.replace
                 write(self.record.step, new)
             self._rows = self._table.replace(self.record.step, new)
@@ -229,14 +250,17 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def write_changed(self, generation: ViewGeneration, at: Instant, to: Instant) -> None:
         """Compute the groups again that may be others, and write the rows that are."""
-        from sinks.views.store import NewRows
+        from sinks.views.store import NewRows, other_writer
 
         loading = self.record.loading
         if loading is not None and generation == loading.into:
             return  # it will be loaded as of the newer cut
-        if self._table.step() >= self.record.step:
+        if (done := self._table.step()) > self.record.step:  # the record is an older one
+            raise other_writer(self._table.delta, done)
+        if done == self.record.step:
             self._rows = Rows(version=self._table.delta.applied().at)
             return
+        self._require_own()
         with self._analysis.explained():
             evaluation = self._evaluation(at, to)
             if self._is_whole(evaluation, to):
@@ -257,6 +281,10 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def _is_whole(self, evaluation: "Evaluation", to: Instant) -> bool:
         """Whether to evaluate all of it."""
         if self.query(to).reasons or self._size_bytes(to) < WHOLE_BYTES:
+            return True
+        there = self.record.version
+        if there is not None and self._table.is_altered(there):
+            self.say("another program has changed the table's rows: comparing all of them")
             return True
         self.session.fit("changes")
         touched = evaluation.touched()
@@ -296,7 +324,15 @@ class ViewTarget(CutTarget[ViewGeneration]):
         key = tuple(sorted((name, of.id, of.version) for name, of in at.versions.items()))
         if key not in self._queries:
             versions = {name: self._version(name, at) for name in at.versions}
-            self._queries = {key: self._analysis.query(self._parsed, versions, at)}
+            query = self._analysis.query(self._parsed, versions, at)
+            taken = sorted(name for name, _ in query.columns if name.lower() in OF_VERSIONS)
+            if taken and self._view.history:
+                raise ConfigError(
+                    f"a history has columns of its own named so: {', '.join(taken)}",
+                    where=self.where,
+                    remedy="give the query's other names, or leave out history = true",
+                )
+            self._queries = {key: query}
         return self._queries[key]
 
     @property

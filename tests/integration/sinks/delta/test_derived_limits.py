@@ -128,6 +128,10 @@ def test_a_table_without_a_key_has_the_usual_kinds_that_it_can_have(lakehouse: L
     ours = ["public.t", "public.t_changes", "public.t_history"]
     assert sorted(one.name for one in compacted) == sorted([*kinds, *ours])
 
+    keyless.row("c", at(15), {"n": 2})
+    log.reached(at(15))
+    assert lakehouse.merge().exit_code == ExitCode.OK, "also once it is begun"
+
     lakehouse.configure(**usual, tables=[{"source": "public.loose", "kind": "history"}])
     log.row("u", at(20), {"id": 1})
     log.reached(at(20))

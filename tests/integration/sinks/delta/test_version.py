@@ -1,12 +1,14 @@
 """Versions of Delta tables: what may have some values is found by the files' statistics."""
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from sinks.changes.derived import Derived
+from sinks.changes.names import POSITION
 from sinks.delta.difference import difference, part_rows, part_without
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
@@ -122,3 +124,16 @@ def only_in(version: Version, other: Version) -> list[int]:
 def ids(rows: Any) -> list[int]:
     """The rows' ids, in an order."""
     return sorted(row["id"] for row in rows.collect())
+
+
+def test_a_microsecond_that_a_rebuild_has_mended_is_a_difference(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    for micros in (1, 2):
+        row = f"SELECT 1 AS id, '0' AS {POSITION}, timestamp_micros({micros}) AS at"
+        spark.sql(row).write.format("delta").mode("overwrite").save(path)
+    target = DerivedDeltaTable(spark, "p", cast("Derived", SimpleNamespace(name="t", path=path)))
+    older, newer = (Version(target, number) for number in (0, 1))
+    assert difference(older, newer, ["id"], {"at"}) is None
+    assert difference(older, newer, ["id"], {"at"}, by_values=True) is not None

@@ -106,6 +106,12 @@ REFUSED: Final = {
         "",
         "several columns of one name: id",
     ),
+    "hidden": ("SELECT id AS _millrace_deleted FROM orders", "", "names of Millrace's own"),
+    "long": (
+        "SELECT id, array(INTERVAL '1' DAY) AS days FROM orders",
+        "",
+        "column days is of type array<interval day>, which no Delta table has",
+    ),
     "typo": ("SELECT id\nFORM orders", ", line 2, column 6", "Syntax error"),
 }
 

@@ -196,12 +196,14 @@ def test_views_that_fail_fail_alone(views: Views) -> None:
     )
     of_others = views.lakehouse.spark.range(3)
     of_others.write.format("delta").save(views.path("strange"))
-    views.define(*views.lakehouse.settings.views, strange="SELECT id FROM t")
+    kept = View(name="kept", query="SELECT id, kind AS Valid_To FROM t", history=True)
+    views.define(*views.lakehouse.settings.views, kept, strange="SELECT id FROM t")
     failed = {each.name: str(each.error) for each in views.merge().tables if each.error}
     views.assert_right()
     assert sorted(failed) == [
         "chance",
         "column",
+        "kept",
         "listed",
         "one",
         "other",
@@ -218,6 +220,7 @@ def test_views_that_fail_fail_alone(views: Views) -> None:
     assert "circle: one → other → one" in failed["one"]
     assert "several columns of one name: id" in failed["twice"]
     assert "try_divide" in failed["zero"]
+    assert "a history has columns of its own named so: Valid_To" in failed["kept"]
     assert "no run of views made" in failed["strange"]
     assert views.lakehouse.spark.read.format("delta").load(views.path("strange")).count() == 3
 
