@@ -37,6 +37,11 @@ _QUERIES: Final = {
     " FROM {} GROUP BY 1",
 }
 """In the order of the files, and all over them; by a dimension; by time."""
+_HOPPING: Final = (
+    "SELECT window(at, '1 hour', '15 minutes') AS span, count(*) AS rows, avg(amount) AS amount"
+    " FROM {} GROUP BY 1"
+)
+"""As `examples/views/delays_by_hour.sql`: each row is in four windows."""
 
 
 class Turn(NamedTuple):
@@ -189,19 +194,26 @@ class Benchmark:
     def _whole(self) -> dict[str, object]:
         """One change in a thousand rows, in one range: followed, and evaluated as a whole."""
         changes = self._options.large // 1_000
-        followed, whole = self._view("bucket", "large"), self._view("bucket", "large", "evaluated")
-        turns: dict[str, list[Turn]] = {"incremental": [], "whole": []}
-        for number in range(self._options.rounds + 1):
-            self._change("large", changes)
-            done = {"incremental": self._turn(followed), "whole": self._turn(whole, whole=True)}
-            if number:
-                for name, turn in done.items():
-                    turns[name].append(turn)
-        rows = {name: median(turn.rows_read for turn in of) for name, of in turns.items()}
-        return _figures("thousandth", turns) | {
-            "ratio_whole_to_incremental": _ratio(turns, "whole", "incremental"),
-            "ratio_rows_whole_to_incremental": round(rows["whole"] / rows["incremental"], 1),
-        }
+        queries = {"plain": _QUERIES["bucket"], "hopping": _HOPPING}
+        figures: dict[str, object] = {}
+        rows_read: dict[str, float] = {}
+        for kind, query in queries.items():
+            views = {
+                way: View(name=f"{kind}_{way}", query=query.format("large"))
+                for way in ("incremental", "whole")
+            }
+            turns: dict[str, list[Turn]] = {way: [] for way in views}
+            for number in range(self._options.rounds + 1):
+                self._change("large", changes)
+                for way, view in views.items():
+                    done = self._turn(view, whole=way == "whole")
+                    if number:  # else they are loaded
+                        turns[way].append(done)
+            figures |= _figures(f"thousandth_{kind}", turns)
+            figures[f"ratio_whole_to_incremental_{kind}"] = _ratio(turns, "whole", "incremental")
+            read = {way: median(turn.rows_read for turn in of) for way, of in turns.items()}
+            rows_read[kind] = round(read["whole"] / read["incremental"], 1)
+        return figures | {"ratio_rows_whole_to_incremental": rows_read}
 
     def _stream(self) -> dict[str, object]:
         """The same changes by Millrace's merge and view, and by one job of Structured Streaming."""
