@@ -135,9 +135,27 @@ class Rules(Generic[R]):
         if isinstance(operator, Unary) and below is not None and len(below) == len(columns):
             near = self._values(operator.child, below)
             return near and self._as(near, below, columns)
-        touched = self.touched(operator)
-        rows = self._union(touched.gone, touched.come)
+        if isinstance(operator, Join) and (side := self._side_of(operator, columns)) is not None:
+            rows = self._of_side(operator, side)
+        else:
+            rows = self._union(*self.touched(operator))
         return None if rows is None else self._algebra.values(rows, columns)
+
+    @staticmethod
+    def _side_of(join: Join, columns: Sequence[int]) -> str | None:
+        """The side of a join that shows rows as they are in some columns, which are all its own."""
+        if columns and join.kind in {"inner", "left"} and {*columns} <= {*join.left.columns}:
+            return "left"
+        if columns and join.kind in {"inner", "right"} and {*columns} <= {*join.right.columns}:
+            return "right"
+        return None
+
+    def _of_side(self, join: Join, side: str) -> R | None:
+        """Rows of a side that are touched, or match a touched one of the other: none are joined."""
+        left, right = self._sides(join)
+        own, other = (left, right) if side == "left" else (right, left)
+        matching = (self._matching(join, other, cut, kept=side) for cut in (OLD, NEW))
+        return self._union(*own, *matching)
 
     def touched(self, operator: Operator) -> Touched[R]:
         """What may be gone of an operator's rows, and what may have come."""

@@ -72,6 +72,14 @@ class NoLeftSide(Rules[Rows]):
         return super()._pairs(join, None, right, cut)
 
 
+class SideWithoutOthers(Rules[Rows]):
+    """Values of one side of a join, whose rows may be touched by those of the other, too."""
+
+    def _of_side(self, join: Join, side: str) -> Rows | None:
+        left, right = self._sides(join)
+        return self._union(*(left if side == "left" else right))
+
+
 class PairsAtTheOtherCut(Rules[Rows]):
     """Gone rows meet the other side as it is now, and those that have come as it was."""
 
@@ -195,6 +203,7 @@ BROKEN: Final = (
     SemiWithoutOthers,
     NoRightSide,
     NoLeftSide,
+    SideWithoutOthers,
     PairsAtTheOtherCut,
     KeysOfGoneOnly,
     KeysOfComeOnly,
