@@ -207,6 +207,12 @@ def _ordered(reader: NodeReader, node: Any, child: Operator) -> Callable[[Any], 
     spark = reader.catalyst
     by, order = spark.each(node.partitionSpec()), spark.each(node.orderSpec())
     windows = spark.each(node.windowExpressions())
+    if not order and any(is_kind(each.child().windowFunction(), "RowNumber") for each in windows):
+        raise ConfigError(  # Spark has made it of a LIMIT, and left ORDER BY below
+            "a subquery has a LIMIT for each row of the query around it",
+            remedy="number its rows by row_number() OVER (PARTITION BY … ORDER BY …), and choose"
+            " by the number",
+        )
     open_ = [each for each in windows if _is_by_row(each)]
     if not open_:
         return lambda below: spark.windowed(windows, by, order, below)
