@@ -66,15 +66,12 @@ def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str)
     [
         ("SELECT id FROM a TABLESAMPLE (50 PERCENT)", "TABLESAMPLE has several right answers"),
         (
-            "SELECT a.id, q.i FROM a, LATERAL"
-            " (SELECT b.id AS i FROM b WHERE b.x = a.x ORDER BY b.id LIMIT 1) q",
+            "SELECT a.id, q.i FROM a, LATERAL (SELECT id AS i FROM b WHERE x = a.x LIMIT 1) q",
             "a subquery has a LIMIT for each row",
         ),
     ],
     ids=["a sample", "a limit for each row"],
 )
-def test_queries_that_no_cut_can_answer_are_refused(
-    comparison: Comparison, sql: str, why: str
-) -> None:
+def test_queries_that_cant_be_kept_are_refused(comparison: Comparison, sql: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         comparison.read(sql)
