@@ -68,6 +68,8 @@ OWN_DRIVER: Final = {
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
+    # Of a run that follows another, all generated code is there already: 100 are those of a table.
+    "spark.sql.codegen.cache.maxEntries": "1000",
 }
 _FEW: Final = {
     "spark.sql.codegen.wholeStage": "false",
