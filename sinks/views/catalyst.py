@@ -29,6 +29,7 @@ class Catalyst:
         self._none = jvm.scala.Option.empty()
         self._some = jvm.scala.Option.apply
         self._dataset = jvm.org.apache.spark.sql.classic.Dataset
+        self._unsafe_rows = jvm.org.apache.spark.sql.catalyst.util.UnsafeRowUtils
         self._types = jvm.org.apache.spark.sql.types
         self.views = jvm.millrace.sinks.ViewPlans
         self.integers = self._types.DataTypes.IntegerType
@@ -92,6 +93,10 @@ class Catalyst:
     def type_of(self, json: str) -> Any:
         """A type of Spark's, of its JSON."""
         return self._types.DataType.fromJson(json)
+
+    def is_binary(self, type_: Any) -> bool:
+        """Whether equal values of a type are the same bytes: other collations ignore case."""
+        return bool(self._unsafe_rows.isBinaryStable(type_))
 
     def new_number(self) -> Any:
         """The number of a new column, as Java has it."""

@@ -138,6 +138,13 @@ def aggregate(reader: NodeReader, node: Any) -> Operator:
     grouping = [each for each in spark.each(node.groupingExpressions()) if not each.foldable()]
     if any(not is_kind(each, "AttributeReference") for each in grouping):
         return reader.whole(node, "it groups by what isn't a column")
+    for each in grouping:
+        if not spark.is_binary(each.dataType()):
+            raise ConfigError(
+                f"{each.name()}: texts that are equal in its collation differ, and a group shows"
+                " one of them by chance",
+                remedy="group by lower(…), or by it COLLATE UTF8_BINARY",
+            )
     aggregates = spark.each(node.aggregateExpressions())
     own = {spark.number(each): spark.number(each) for each in grouping}
     keys = [spark.alias(each, f"key_{place}") for place, each in enumerate(grouping)]

@@ -65,6 +65,11 @@ class QueryReader:
     def read(self, plan: Any) -> ViewQuery:
         """An analysed plan's operators."""
         spark = self.catalyst
+        for text in spark.views.expressions(plan, ["MaxBy", "MinBy"]):
+            kind, sql, *_ = str(text).split("\t")
+            which = "greatest" if kind == "MaxBy" else "least"
+            self._nodes.definite.append(f"{sql}: of equals in its order, the {which} value")
+        plan = spark.views.definite(plan)
         shown = [(str(each.name()), spark.number(each)) for each in spark.output(plan)]
         _require_different(name for name, _ in shown)
         for each in spark.output(plan):

@@ -23,18 +23,24 @@ import org.apache.spark.sql.catalyst.expressions.ArraySort;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.CreateStruct;
 import org.apache.spark.sql.catalyst.expressions.CurrentDate;
 import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.If;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.RowOrdering;
 import org.apache.spark.sql.catalyst.expressions.SortArray;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
+import org.apache.spark.sql.catalyst.expressions.aggregate.MaxBy;
+import org.apache.spark.sql.catalyst.expressions.aggregate.MinBy;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.optimizer.PullOutGroupingExpressions;
 import org.apache.spark.sql.catalyst.optimizer.PullupCorrelatedPredicates;
@@ -331,6 +337,32 @@ public final class ViewPlans {
     return node instanceof CurrentTimestampLike
         ? Literal.create(micros, DataTypes.TimestampType)
         : null;
+  }
+
+  /**
+   * A plan whose MAX_BY and MIN_BY have one answer: of rows that are equal in their order, they show
+   * the greatest or the least value.
+   */
+  public static LogicalPlan definite(LogicalPlan plan) {
+    return plan.transformAllExpressionsWithSubqueries(
+        partial(
+            node -> {
+              if (node instanceof MaxBy max) {
+                return max.copy(max.valueExpr(), both(max.orderingExpr(), max.valueExpr()));
+              }
+              return node instanceof MinBy min
+                  ? min.copy(min.valueExpr(), both(min.orderingExpr(), min.valueExpr()))
+                  : null;
+            }));
+  }
+
+  /** An order, and a value for those that are equal in it; rows without an order don't count. */
+  private static Expression both(Expression order, Expression value) {
+    if (!RowOrdering.isOrderable(value.dataType())) {
+      return order;
+    }
+    Expression struct = CreateStruct.apply(sequence(List.of(order, value)));
+    return new If(new IsNull(order), Literal.create(null, struct.dataType()), struct);
   }
 
   /** Whether a plan asks for the time. */

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cdc.errors import ConfigError
+from sinks.views.evaluate import Evaluation
+from sinks.views.operators import NEW
 from tests.properties.sinks.views.comparison import Comparison, compared
-from tests.properties.sinks.views.tables import Rows
+from tests.properties.sinks.views.tables import Rows, TwoCuts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,12 +68,28 @@ def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str)
     [
         ("SELECT id FROM a TABLESAMPLE (50 PERCENT)", "TABLESAMPLE has several right answers"),
         (
+            "SELECT count(*) AS n FROM (SELECT 'x' COLLATE UTF8_LCASE AS t FROM a) GROUP BY t",
+            "t: texts that are equal in its collation differ",
+        ),
+        (
             "SELECT a.id, q.i FROM a, LATERAL (SELECT id AS i FROM b WHERE x = a.x LIMIT 1) q",
             "a subquery has a LIMIT for each row",
         ),
     ],
-    ids=["a sample", "a limit for each row"],
+    ids=["a sample", "a collation", "a limit for each row"],
 )
 def test_queries_that_cant_be_kept_are_refused(comparison: Comparison, sql: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         comparison.read(sql)
+
+
+def test_the_last_of_equals_is_the_greatest(comparison: Comparison) -> None:
+    query = comparison.read("SELECT max_by(id, d) AS last, min_by(id, d) AS first FROM a")
+    assert [text.split(": ", 1)[1] for text in query.definite] == [
+        "of equals in its order, the greatest value",
+        "of equals in its order, the least value",
+    ]
+    equal = Rows((), ((2, None, 0.0, None), (3, None, -0.0, None), (9, None, None, None)))
+    tables = {"a": TwoCuts(comparison.spark, "a", equal)}
+    (row,) = Evaluation(comparison.catalyst, query, tables).whole(NEW).collect()
+    assert (row["last"], row["first"]) == (3, 2)
