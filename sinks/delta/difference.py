@@ -99,7 +99,7 @@ def _of_marks(
     if between is not None and counts["gone"] < gone.row_count:
         release(rows)
         rows, counts = read(None)
-    return _difference(rows, sum(counts.values()))
+    return _difference(rows, max(counts.values()))
 
 
 def _key_ranges(version: Version, part: VersionRows, keys: Collection[str]) -> SparkColumn | None:

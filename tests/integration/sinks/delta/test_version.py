@@ -106,7 +106,7 @@ def test_rows_that_only_one_version_marks_as_gone_are_its_difference(
     assert only_in(version, version) == []
     found = difference(version, newest, ["id"], {"other"}, marks=())
     assert found is not None
-    assert (ids(found.gone), ids(found.come), found.versions) == ([5, 6, 7, 120], [9], 5)
+    assert (ids(found.gone), ids(found.come), found.versions) == ([5, 6, 7, 120], [9], 4)
     assert difference(version, version, ["id"], {"other"}, marks=()) is None
     spark.sql(f"UPDATE delta.`{path}` SET other = -1 WHERE id IN (200, 201)")
     updated = difference(newest, Version(target, 5), ["id"], {"other"}, marks=())
