@@ -20,7 +20,12 @@ class TooManyError(Exception):
 
 
 def same(value: Any) -> Any:
-    """What is equal where two values are, null-safely: -0 is 0, and NaN is one value."""
+    """What is equal where two values are, null-safely: -0 is 0, and NaN is one value.
+
+    True isn't 1, as it is in Python: no column of SQL has both.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return "NaN" if value != value else value  # noqa: PLR0124 (only NaN isn't itself)
 
 
