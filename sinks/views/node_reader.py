@@ -84,7 +84,11 @@ class NodeReader:
         shown = [spark.output(child) for child in children]
 
         def make(*rows: Any) -> Any:
-            own = [spark.project(columns, each) for columns, each in zip(shown, rows, strict=True)]
+            own = []
+            for columns, each in zip(shown, rows, strict=True):
+                there = spark.by_number(each)  # what the node doesn't want isn't
+                chosen = [column for column in columns if spark.number(column) in there]
+                own.append(spark.project(chosen, each))
             return node.withNewChildren(spark.sequence(own))
 
         return Whole(make, spark.numbers(node), None, (), below=below, reason=reason)

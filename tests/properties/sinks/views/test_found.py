@@ -54,6 +54,12 @@ def comparison(spark: "SparkSession") -> Comparison:
             id="the number of an element had no type below two joins",
         ),
         pytest.param(
+            "SELECT session_window(at, '5 minutes').start AS s, count(*) AS n FROM (SELECT id, l,"
+            " timestamp'2024-01-01' + make_dt_interval(0, 0, x) AS at FROM b) GROUP BY 1,"
+            " session_window(at, '5 minutes')",
+            id="a column that no group wants was missing where it is evaluated whole",
+        ),
+        pytest.param(
             "SELECT id FROM a WHERE x >= (SELECT min(x) FROM b)",
             id="a subquery that isn't correlated read nothing",
         ),
