@@ -197,8 +197,9 @@ class Lookup:
                 of.comparable(stats[side].getItem(of.physical).try_cast(of.kind))
                 for side in ("minValues", "maxValues")
             )
-            high = high + F.lit(_LATER[of.kind]) if of.kind in _LATER else high
-            is_after, is_before = low > F.lit(spans.greatest), high < F.lit(spans.least)
+            # The last times that a column can have don't get any later.
+            least = spans.least - _LATER[of.kind] if of.kind in _LATER else spans.least
+            is_after, is_before = low > F.lit(spans.greatest), high < F.lit(least)
             conditions.append(~F.coalesce(is_after | is_before, F.lit(False)))
         return self._all(conditions)
 
