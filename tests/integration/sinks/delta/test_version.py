@@ -93,6 +93,20 @@ def test_rows_in_spans_of_time_are_read_from_files_that_may_have_them(
     assert sorted(row["id"] for row in found.where(within).collect()) == [49, 50]
 
 
+@pytest.mark.usefixtures("version")  # as if tables were large
+def test_days_that_javas_calendar_lacks_are_looked_up(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    day = "date'1582-10-10' AS day, timestamp'1582-10-10 12:00:00' AS at"
+    spark.sql(f"SELECT {day}").write.format("delta").save(path)
+    target = DerivedDeltaTable(spark, "p", cast("Derived", SimpleNamespace(name="t", path=path)))
+    wanted = spark.sql(f"SELECT {day}")
+    for column in ("day", "at"):
+        found = Version(target, 0).rows_with(wanted, {column: column})
+        assert len(found.collect()) == 1, column
+
+
 def test_files_with_the_last_time_there_is_are_looked_at_as_others_are(
     spark: "SparkSession",
 ) -> None:
