@@ -35,6 +35,10 @@ _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _LATER: Final = {"timestamp": 1_000, "timestamp_ntz": timedelta(milliseconds=1)}
 """Statistics have whole milliseconds of times: the greatest one may be up to one later."""
 _BEGIN: Final = "timestamp_ntz'1970-01-01'"
+_NO_DAYS: Final = (-141_438, -141_426)
+"""Around 5 to 14 October 1582, in days: Java's calendar hasn't got these, so that Spark has Parquet
+look for later ones."""
+_A_DAY: Final = {"date": 1, "timestamp": 86_400_000_000}
 
 
 class BoundedColumn(NamedTuple):
@@ -184,7 +188,10 @@ class Lookup:
     def between(self) -> SparkColumn:
         """That a row has values between the least and the greatest, which Parquet looks up."""
         return self._all(
-            F.col(quoted(name)).between(of.literal(spans.least), of.literal(spans.greatest))
+            F.col(quoted(name)).between(
+                of.literal(_to_be_found(spans.least, of.kind, _NO_DAYS[0])),
+                of.literal(_to_be_found(spans.greatest, of.kind, _NO_DAYS[1])),
+            )
             for name, (of, spans) in self._spans.items()
         )
 
@@ -197,11 +204,20 @@ class Lookup:
                 of.comparable(stats[side].getItem(of.physical).try_cast(of.kind))
                 for side in ("minValues", "maxValues")
             )
-            high = high + F.lit(_LATER[of.kind]) if of.kind in _LATER else high
-            is_after, is_before = low > F.lit(spans.greatest), high < F.lit(spans.least)
+            # The last times that a column can have don't get any later.
+            least = spans.least - _LATER[of.kind] if of.kind in _LATER else spans.least
+            is_after, is_before = low > F.lit(spans.greatest), high < F.lit(least)
             conditions.append(~F.coalesce(is_after | is_before, F.lit(False)))
         return self._all(conditions)
 
     @staticmethod
     def _all(conditions: Iterable[SparkColumn]) -> SparkColumn:
         return reduce(and_, conditions, F.lit(True))
+
+
+def _to_be_found(bound: Any, kind: str, instead: int) -> Any:
+    """A bound that Parquet looks for as it is: not one of the days that Java hasn't got."""
+    if kind not in _A_DAY:
+        return bound
+    first, last = (day * _A_DAY[kind] for day in _NO_DAYS)
+    return instead * _A_DAY[kind] if first < bound < last else bound

@@ -97,6 +97,14 @@ def kept(rows: DataFrame) -> tuple[DataFrame, int]:
     return checkpoint, counts["rows"]
 
 
+def kept_bytes(kept: DataFrame) -> int:
+    """How much room kept rows take."""
+    rdd = _rdd(kept)
+    stored = rdd.sparkContext().getRDDStorageInfo()
+    own = [each for each in stored if each.id() == rdd.id()]
+    return sum(int(each.memSize()) + int(each.diskSize()) for each in own)
+
+
 def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
     """Kept rows in a session, whose configuration is the one that then counts."""
     schema = kept._jdf.schema()  # noqa: SLF001

@@ -7,13 +7,13 @@ on the executors, since their number decides how to go on, and each use would co
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sinks.run.cuts import TableDifference
-from sinks.spark.jvm import kept
+from sinks.spark.jvm import kept, kept_bytes
 from sinks.spark.session import RECORDS_FEW
 from sinks.views.catalyst import Catalyst
 from sinks.views.operators import NEW, CutSide, Join, Table, Union
@@ -22,6 +22,10 @@ from sinks.views.touched import Near, Rules
 
 Plan = Any
 """Spark's plan of some rows."""
+COPIED_BYTES_MAX: Final = 64 << 20
+"""Copies of more rows than that, one a task and one in the driver, may be too much for these."""
+_SURELY_FEW: Final = 100
+"""So few rows are copied without a look at how long they are."""
 
 
 class TableAtCuts(Protocol):
@@ -181,7 +185,10 @@ class SparkAlgebra:
         if not count:
             return None
         # The other side of a join stays where it is, if each task gets a copy of few rows.
-        return self.catalyst.plan(F.broadcast(frame) if count < RECORDS_FEW else frame)
+        is_copied = count < _SURELY_FEW or (
+            count < RECORDS_FEW and kept_bytes(frame) <= COPIED_BYTES_MAX
+        )
+        return self.catalyst.plan(F.broadcast(frame) if is_copied else frame)
 
 
 class TouchedRows(NamedTuple):

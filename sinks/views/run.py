@@ -109,6 +109,8 @@ class ViewsRun:
                     pass
             except BaseException:
                 self._is_over.set()  # each ends the view in hand
+                for event in done.values():  # also where the other session's thread didn't start
+                    event.set()
                 raise
         order = {target.name: place for place, target in enumerate(targets)}
         self._results.sort(key=lambda result: order.get(result.name, -1))

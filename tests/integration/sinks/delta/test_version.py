@@ -10,6 +10,7 @@ import pytest
 from sinks.changes.derived import Derived
 from sinks.changes.names import POSITION
 from sinks.delta.difference import difference, part_rows, part_without
+from sinks.delta.lookup import BoundedColumn, Lookup
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
 
@@ -90,6 +91,36 @@ def test_rows_in_spans_of_time_are_read_from_files_that_may_have_them(
     assert len(found.inputFiles()) == 2
     within = "at >= '1970-01-01 00:49:00.0005' AND at < '1970-01-01 00:50:00.5'"
     assert sorted(row["id"] for row in found.where(within).collect()) == [49, 50]
+
+
+@pytest.mark.usefixtures("version")  # as if tables were large
+def test_days_that_javas_calendar_lacks_are_looked_up(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    day = "date'1582-10-10' AS day, timestamp'1582-10-10 12:00:00' AS at"
+    spark.sql(f"SELECT {day}").write.format("delta").save(path)
+    target = DerivedDeltaTable(spark, "p", cast("Derived", SimpleNamespace(name="t", path=path)))
+    wanted = spark.sql(f"SELECT {day}")
+    for column in ("day", "at"):
+        found = Version(target, 0).rows_with(wanted, {column: column})
+        assert len(found.collect()) == 1, column
+
+
+def test_files_with_the_last_time_there_is_are_looked_at_as_others_are(
+    spark: "SparkSession",
+) -> None:
+    def stats(low: str, high: str) -> str:
+        return f'{{"minValues": {{"at": "{low}"}}, "maxValues": {{"at": "{high}"}}}}'
+
+    early, late = "0001-01-01T00:00:00.000Z", "+294247-01-10T04:00:54.775Z"
+    files = spark.createDataFrame([(stats(early, late),), (stats(late, late),)], "stats string")
+    wanted = spark.sql("SELECT timestamp'2024-01-01 00:00:00' AS v")
+    lookup = Lookup.of(wanted, {"at": "v"}, {"at": BoundedColumn("at", "timestamp")}, nulls=False)
+    assert lookup is not None
+    assert [row.stats for row in files.where(lookup.may_be_near()).collect()] == [
+        stats(early, late)
+    ]
 
 
 def test_rows_that_only_one_version_marks_as_gone_are_its_difference(
