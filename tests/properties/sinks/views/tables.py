@@ -126,13 +126,23 @@ class TwoCuts:
     def rows_with(
         self, cut: CutSide, values: "DataFrame", columns: Mapping[str, str]
     ) -> "DataFrame":
-        """The rows that have any of the values."""
+        """The rows that have any of the values, or are in any of the spans."""
+        from pyspark.sql import Column
         from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
 
         wanted = values.select(
             *(F.col(other).alias(f"wanted_{own}") for own, other in columns.items())
         )
-        same = [F.col(own).eqNullSafe(F.col(f"wanted_{own}")) for own in columns]
+
+        def has(own: str) -> Column:
+            value = F.col(f"wanted_{own}")
+            if isinstance(wanted.schema[f"wanted_{own}"].dataType, StructType):
+                is_within = (F.col(own) >= value["start"]) & (F.col(own) < value["end"])
+                return value.isNull() | is_within
+            return F.col(own).eqNullSafe(value)
+
+        same = [has(own) for own in columns]
         return self.rows(cut).join(wanted, same, "left_semi")
 
     def difference(self) -> TableDifference | None:
