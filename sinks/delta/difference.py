@@ -17,7 +17,7 @@ from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.version import Version
 from sinks.run.cuts import Instant, TableDifference
 from sinks.run.summary import TableVersion
-from sinks.spark.jvm import EXACT, counted, release
+from sinks.spark.jvm import EXACT, counted, kept, release
 from sinks.spark.session import RECORDS_FEW, tune
 
 _MARKED_MAX: Final = 100_000
@@ -57,10 +57,8 @@ def difference(
     if gone is not None and come is not None and not gone.files and not by_values:
         chosen = list(dict.fromkeys([*keys, *sorted(columns), *marks]))
         return _of_marks(older, newer, gone, come, keys, chosen)
-    rows, counts = counted(
-        _joined(older, newer, keys, columns, marks, by_values=by_values), {"rows": F.count("*")}
-    )
-    return _difference(rows, counts["rows"])
+    sides = _rows_of(older, newer, gone, come)
+    return _difference(*kept(_joined(*sides, keys, columns, marks, by_values=by_values)))
 
 
 def _difference(rows: DataFrame, count: int) -> TableDifference | None:
@@ -113,21 +111,20 @@ def _key_ranges(version: Version, part: VersionRows, keys: Collection[str]) -> S
         bounds = [each for each in told if each is not None]
         if column is not None and len(bounds) == len(told):
             low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-            ranges.append(F.col(quoted(name)).between(column.literal(low), column.literal(high)))
+            ranges.append(column.between(name, low, high))
     return reduce(and_, ranges) if ranges else None
 
 
 def _joined(
-    older: Version,
-    newer: Version,
+    old: DataFrame,
+    new: DataFrame,
     keys: Collection[str],
     columns: set[str],
     marks: Sequence[str],
     *,
     by_values: bool,
 ) -> DataFrame:
-    """The rows that only one of two versions has: structs ``gone`` and ``come``, or null."""
-    old, new = differing_rows(older, newer)
+    """The rows that only one of two sides has: structs ``gone`` and ``come``, or null."""
     compared = [name for name in old.columns if name in new.columns] if by_values else marks
     values = F.to_json(F.struct(*map(quoted, compared)), EXACT)
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
@@ -144,7 +141,13 @@ def _joined(
 
 def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
     """The rows of files that the other version hasn't, or has with other rows; of few, all."""
-    gone, come = part_without(older, newer), part_without(newer, older)
+    return _rows_of(older, newer, part_without(older, newer), part_without(newer, older))
+
+
+def _rows_of(
+    older: Version, newer: Version, gone: VersionRows | None, come: VersionRows | None
+) -> tuple[DataFrame, DataFrame]:
+    """The same, where it is told what each hasn't of the other, unless that is too much to tell."""
     if gone is not None and come is not None:
         return part_rows(older, gone), part_rows(newer, come)
     if older.is_small and newer.is_small:

@@ -72,6 +72,13 @@ class BoundedColumn(NamedTuple):
             return F.expr(_BEGIN) + F.lit(value)
         return F.lit(value)
 
+    def between(self, name: str, low: Any, high: Any) -> SparkColumn:
+        """That a row has values between two in the column of a name, which Parquet looks up."""
+        return F.col(quoted(name)).between(
+            self.literal(_to_be_found(low, self.kind, _NO_DAYS[0])),
+            self.literal(_to_be_found(high, self.kind, _NO_DAYS[1])),
+        )
+
     def bounds_in(self, stats: str | None) -> tuple[Any, Any] | None:
         """The same of a file's statistics as Delta's log has them."""
         return self.bounds(json.loads(stats)) if stats else None
@@ -186,12 +193,9 @@ class Lookup:
         return True
 
     def between(self) -> SparkColumn:
-        """That a row has values between the least and the greatest, which Parquet looks up."""
+        """That a row has values between the least and the greatest."""
         return self._all(
-            F.col(quoted(name)).between(
-                of.literal(_to_be_found(spans.least, of.kind, _NO_DAYS[0])),
-                of.literal(_to_be_found(spans.greatest, of.kind, _NO_DAYS[1])),
-            )
+            of.between(name, spans.least, spans.greatest)
             for name, (of, spans) in self._spans.items()
         )
 

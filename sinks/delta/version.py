@@ -1,4 +1,4 @@
-"""Versions of Delta tables → their rows, and those by which two versions of a table differ.
+"""Versions of Delta tables → their rows, all of them or those that may have some values.
 
 Rows that are marked as deleted aren't there. A version is opened once, and read as often as needed:
 Delta resolves every table that a query names, and joining reads each of its tables many times.
