@@ -1,4 +1,4 @@
-"""cdc/compiled/fast.pyx → the extension; without a compiler there is no Millrace."""
+"""cdc/compiled/*.pyx → the extensions; without a compiler there is no Millrace."""
 
 from pathlib import Path
 from runpy import run_path
@@ -20,7 +20,7 @@ class Build(build_ext):
             super().build_extension(ext)
         except (CCompilerError, ExecError, PlatformError) as error:
             raise SystemExit(
-                f"millrace: {FOLDER / 'fast.pyx'} can't be compiled: {error}\n"
+                f"millrace: {ext.name.replace('.', '/')}.pyx can't be compiled: {error}\n"
                 "  → install a C compiler and Python's headers (Debian: build-essential and"
                 " python3-dev), then install Millrace again"
             ) from None
@@ -35,14 +35,17 @@ def extensions() -> list[Extension]:
             "millrace: the installation needs Cython\n"
             "  → pip install 'Cython>=3.2', or install without --no-build-isolation"
         ) from None
-    digest = run_path(str(FOLDER / "extension.py"))["digest"]()
-    fast = Extension(
-        "cdc.compiled.fast",
-        [str(FOLDER / "fast.pyx")],
-        define_macros=[("MILLRACE_SOURCES", f'"{digest}"')],
-        extra_compile_args=["-O3"],
-    )
-    found: list[Extension] = cythonize([fast], build_dir="build")
+    module = run_path(str(FOLDER / "extension.py"))
+    made = [
+        Extension(
+            f"cdc.compiled.{name}",
+            [str(FOLDER / f"{name}.pyx")],
+            define_macros=[("MILLRACE_SOURCES", f'"{module["digest"](name)}"')],
+            extra_compile_args=["-O3"],
+        )
+        for name in module["INCLUDES"]
+    ]
+    found: list[Extension] = cythonize(made, build_dir="build")
     return found
 
 

@@ -1,7 +1,6 @@
 """What can go wrong that a user can mend: one message, where, remedy, exit code, and retry or not.
 
-Everything else that is raised is our bug (exit code 1). ``millrace.py`` is the one place that
-turns these into text and an exit code; messages never contain a secret.
+All else is our bug (exit code 1). ``millrace.py`` turns these into text, which has no secret.
 """
 
 import errno
@@ -50,6 +49,8 @@ class ExitCode(IntEnum):
     NOT_SHOWN = 37
     MEMORY = 38
     LOG_MISSING = 39
+    DIFFERS = 40
+    NOT_COMPARED = 41
     INTERRUPTED = 130
 
 
@@ -366,8 +367,7 @@ DISK_REMEDIES: Final = {
     errno.EDQUOT: "free some space there, or raise the quota of the user that runs this",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.EROFS: "mount it for writing; where the kernel has made it read-only, dmesg says why",
-    errno.EACCES: "let the user that runs this write there",
-    errno.EPERM: "let the user that runs this write there",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let the user that runs this write there"),
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
     errno.EIO: "see dmesg: the disk fails",

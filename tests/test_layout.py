@@ -59,6 +59,7 @@ ALLOWED: Final = {
     | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks": CONTRACT | {"sinks"},
     "compaction": CONTRACT | {"cdc.kafka", "sinks"},
+    "compaction.verify": CONTRACT | {"cdc.compiled", "cdc.postgres", "sinks", "snapshots"},
     "deploy": SETTINGS | {"cdc.convert", "sinks"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
@@ -72,13 +73,15 @@ ALLOWED: Final = {
 """Package → what it may import beside itself; a package's name stands for all below it."""
 
 LIBRARIES: Final = {
-    "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots", "deploy"},
+    "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots"}
+    | {"compaction.verify", "deploy"},
     "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "cdc.reader", "deploy"},
     "pyspark": {"sinks", "compaction", "deploy"},
     "delta": {"sinks", "compaction", "deploy.local"},
     "opensearchpy": {"sinks.search", "compaction", "deploy"},
     "sqlglot": {"cdc.postgres"},
     "pydantic": {
+        "compaction.verify",
         "cdc.records",
         "cdc.reader",
         "cdc.settings",

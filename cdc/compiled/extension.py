@@ -1,10 +1,11 @@
-"""The extension's sources, and the one that is installed → whether a command can start with it.
+"""The extensions' sources, and those that are installed → whether a command can start with them.
 
 setup.py runs this file by its path, before anything of Millrace can be imported: so a function
 imports what it needs.
 """
 
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -14,28 +15,36 @@ _REMEDY: Final = (
 )
 
 
-def digest() -> str:
-    """Of fast.pyx and what it includes: the build puts it into the extension."""
+INCLUDES: Final = {
+    "fast": ("copied", "json_text", "json_values", "rows", "table", "transactions", "writing"),
+    "digests": ("read_texts", "xxh64"),
+}
+"""Extension → what its source includes."""
+
+
+def digest(name: str) -> str:
+    """Of an extension's source and what it includes: the build puts it into the extension."""
     folder = Path(__file__).parent
-    sources = sorted([*folder.glob("*.pyx"), *folder.glob("*.pxi")])
+    included = [folder / f"{each}.pxi" for each in INCLUDES[name]]
+    sources = sorted([folder / f"{name}.pyx", *included])
     return sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 
 
-def require_extension() -> None:
+def require_extension(name: str = "fast") -> None:
     """Raise ExtensionError unless the extension is there, built from the sources beside it."""
     from cdc.errors import ExtensionError
 
     try:
-        from cdc.compiled import fast
+        extension = import_module(f"cdc.compiled.{name}")
     except ImportError as error:
         raise ExtensionError(
             f"Millrace's compiled part can't be loaded: {error}",
-            where=str(Path(__file__).with_name("fast")),
+            where=str(Path(__file__).with_name(name)),
             remedy=_REMEDY,
         ) from None
-    if digest() != fast.SOURCES:
+    if digest(name) != extension.SOURCES:
         raise ExtensionError(
             "Millrace's compiled part was built from other sources than these",
-            where=str(fast.__file__),
+            where=str(extension.__file__),
             remedy=_REMEDY,
         )

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "tail": ("deploy.reading.tail", "Show the log's changes as they come."),
     "drop": ("drop", "Remove slot and publication, and more where asked."),
     "compact": ("merge", "Keep topics, lakehouse and search indexes small."),
+    "verify": ("verify", "Compare every derived table with the source at one instant."),
     "cuts": ("query", "List the instants of the source that tables stood at."),
     "query": ("query", "Query the lakehouse as it was at one instant."),
     "search": ("query", "Search an index, and show the best documents."),

@@ -89,6 +89,18 @@ class DerivedDeltaTable:
         altered = self._last_of(self.columns_application, snapshot)
         return Applied(self.run_of(snapshot), version, altered)
 
+    def version_of_run(self, run: int, since: int) -> int:
+        """The newest version, from ``since`` on, that no run after this one has written to."""
+        jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+        none, log = jvm.scala.Option.empty(), self.log()
+        snapshot = self._listed()
+        while (version := int(snapshot.version())) > since:
+            applied = self._applied(snapshot)
+            if max(applied.run, applied.altered) <= run:
+                return version
+            snapshot = log.getSnapshotAt(version - 1, none, none, False)
+        return since
+
     def run_of(self, snapshot: Any) -> int:
         """The run that a version of the table has."""
         return self._last_of(self.application, snapshot)

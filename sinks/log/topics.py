@@ -7,12 +7,14 @@ table may be read before there is a plan.
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.errors import MillraceError, SinkError
 from cdc.log.offsets import LogReader, LogState
+from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.generations import begins_read, newest_generation
@@ -38,16 +40,18 @@ class MillraceTopics(Topics):
 
     Until ``forget``, they share the state that the first has read, and the records that it keeps.
     After a run that has read others, which may take long, the next one reads the state again.
+    They see the log as if it ended at a position (``until``), where one is given.
     """
 
     written_by: TopicWriter = "millrace"
     can_mark_gaps = True
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, until: Position | None = None) -> None:
         self._settings = context.settings
         self._while_waiting = context.while_waiting
         self._session = context.session
         self._report = context.report
+        self._until = until
         self._state: LogState | None = None
         self._records = Records(context.settings.kafka)
         self._early: dict[str, EarlyRead] = {}
@@ -61,7 +65,8 @@ class MillraceTopics(Topics):
         if self._state is None or self._records.are_missed or not _reaches(self._state, last):
             self.forget()
             capture = self._settings.capture
-            self._state = self._log.state(capture.topic_prefix, capture.slot_name, self._report)
+            state = self._log.state(capture.topic_prefix, capture.slot_name, self._report)
+            self._state = state if self._until is None else ended_at(state, self._until)
         return self._state
 
     def bounded(
@@ -200,6 +205,12 @@ class MillraceTopics(Topics):
         unused, self._early = self._early, {}
         for early in unused.values():
             release(early.rows)
+
+
+def ended_at(state: LogState, position: Position) -> LogState:
+    """A state as if no transaction behind a position had been committed yet."""
+    cut = min(state.progress.cut, position)
+    return replace(state, progress=state.progress.model_copy(update={"cut": cut}))
 
 
 def _reaches(state: LogState, plan: RunPlan | None) -> bool:

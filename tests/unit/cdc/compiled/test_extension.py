@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.compiled import extension, fast
+from cdc.compiled import digests, extension, fast
 from cdc.compiled.extension import digest
 from cdc.errors import ExitCode, ExtensionError
 
@@ -16,9 +16,19 @@ ROOT = Path(__file__).parents[4]
 MISSING = "import sys; sys.modules['cdc.compiled.fast'] = None; import millrace; millrace.main()"
 
 
-def test_the_extension_is_of_these_sources() -> None:
-    assert digest() == fast.SOURCES
-    extension.require_extension()
+def test_the_extensions_are_of_these_sources() -> None:
+    assert digest("fast") == fast.SOURCES
+    assert digest("digests") == digests.SOURCES
+    for name in extension.INCLUDES:
+        extension.require_extension(name)
+
+
+def test_what_a_source_includes_is_told() -> None:
+    folder = Path(extension.__file__).parent
+    for name, included in extension.INCLUDES.items():
+        lines = (folder / f"{name}.pyx").read_text().splitlines()
+        named = [line.split('"')[1] for line in lines if line.startswith("include ")]
+        assert sorted(named) == [f"{each}.pxi" for each in included]
 
 
 @pytest.mark.parametrize("words", [("--version",), ("status",)])
@@ -35,7 +45,7 @@ def test_no_command_starts_without_the_extension(words: tuple[str, ...]) -> None
 
 
 def test_an_extension_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extension, "digest", lambda: "other")
+    monkeypatch.setattr(extension, "digest", lambda _name: "other")
     with pytest.raises(ExtensionError, match=r"built from other sources.*\n.*make environment"):
         extension.require_extension()
 
@@ -46,7 +56,9 @@ def test_without_a_compiler_the_installation_ends_with_one_message(tmp_path: Pat
     folder.mkdir(parents=True)
     for path in ("setup.py", "pyproject.toml", "README.md", "cdc/compiled/extension.py"):
         shutil.copy(ROOT / path, tmp_path / path)
-    (folder / "fast.pyx").write_text("# cython: language_level=3\nSOURCES = ''\n")
+    for name, included in extension.INCLUDES.items():
+        for part in (f"{name}.pyx", *(f"{each}.pxi" for each in included)):
+            (folder / part).write_text("# cython: language_level=3\n")
     ended = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
         cwd=tmp_path,

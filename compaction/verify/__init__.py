@@ -1,0 +1,1 @@
+"""Every derived table against the source at one instant, and what differs."""

@@ -1,0 +1,135 @@
+"""Keys that differed at one instant → those that still differ at a later one, and how."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import sql
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.postgres.connection import query
+from compaction.verify.differences import Difference, DifferingRow, KeyTexts
+from compaction.verify.instant import SourceInstant
+from compaction.verify.rules import ComparedTable, Kind
+from compaction.verify.source import SourceRead, SourceReader
+from sinks.changes.names import quoted
+from snapshots import reader
+
+_KEYS_AT_ONCE: Final = 500
+_KEY: Final = "_key"
+_HASHES: Final = "_hashes"
+Hashes = tuple[int | None, ...]
+RowsByKey = dict[int, list[Hashes]]
+
+
+class ConfirmedRow(NamedTuple):
+    """A key that differs at both instants, and the columns that do."""
+
+    texts: KeyTexts
+    difference: Difference
+    columns: tuple[str, ...] = ()
+
+
+def derived_keys(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> dict[int, KeyTexts]:
+    """The texts of keys that only a derived table has, by their hashes."""
+    places = [table.columns[place] for place in table.key]
+    texts = [_text(F.col(quoted(column.name)), column.rule.kind) for column in places]
+    hashed = rows.select(table.key_hash().alias(_KEY), *texts)
+    return {row[0]: tuple(row[1:]) for row in _with_keys(hashed, keys).toLocalIterator()}
+
+
+def confirmed(
+    rows: Sequence[DifferingRow], source: RowsByKey, derived: RowsByKey, table: ComparedTable
+) -> Iterator[ConfirmedRow]:
+    """The rows that still differ."""
+    names = [column.name for column in table.columns]
+    for key, texts in {row.key: row.texts for row in rows}.items():
+        there, here = source.get(key, []), derived.get(key, [])
+        if Counter(there) == Counter(here):
+            continue
+        if len(there) == len(here) == 1:
+            pairs = zip(names, there[0], here[0], strict=True)
+            columns = tuple(name for name, a, b in pairs if a != b)
+            yield ConfirmedRow(texts or (), "different", columns)
+        else:
+            yield ConfirmedRow(texts or (), "missing" if len(there) > len(here) else "extra")
+
+
+def source_rows(
+    connection: psycopg.Connection,
+    instant: SourceInstant,
+    reading: SourceReader,
+    table: SourceRead,
+    keys: Sequence[KeyTexts],
+) -> RowsByKey:
+    """The source's rows of these keys, as the instant shows them."""
+    digests = table.compared.digests(keeps_columns=True)
+    reader.begin(connection, instant.snapshot)
+    try:
+        for leaf in table.description.leaves:
+            reader.lock(connection, leaf)
+            reading.require_same_columns(table, leaf)
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            for _ in reader.read(connection, _select(table, some), digests.feed):
+                pass
+    finally:
+        query(connection, "ROLLBACK")
+    digests.take()
+    return _by_key((key, tuple(hashes)) for key, hashes in digests.take_columns())
+
+
+def derived_rows(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> RowsByKey:
+    """The derived rows of these keys."""
+    hashed = rows.select(
+        table.key_hash().alias(_KEY), F.array(*table.column_hashes()).alias(_HASHES)
+    )
+    found = _with_keys(hashed, keys).toLocalIterator()
+    return _by_key((row[0], tuple(row[1])) for row in found)
+
+
+def _by_key(rows: Iterable[tuple[int, Hashes]]) -> RowsByKey:
+    by_key: RowsByKey = {}
+    for key, hashes in rows:
+        by_key.setdefault(key, []).append(hashes)
+    return by_key
+
+
+def _with_keys(hashed: DataFrame, keys: Sequence[int]) -> DataFrame:
+    spark: SparkSession = hashed.sparkSession
+    wanted = spark.createDataFrame([(key,) for key in keys], f"{_KEY} bigint")
+    return hashed.join(F.broadcast(wanted), _KEY, "left_semi")
+
+
+def _text(value: SparkColumn, kind: Kind) -> SparkColumn:
+    """As PostgreSQL reads it."""
+    if kind is Kind.BYTES:
+        return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
+    return value.cast("string")
+
+
+def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:
+    """The SELECT of the rows with these keys."""
+    description, compared = table.description, table.compared
+    declared = {column.name: column.declared for column in description.columns}
+    names = [compared.columns[place].source for place in compared.key]
+
+    def literal(texts: KeyTexts) -> sql.Composed:
+        values = [
+            sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(declared[name]))
+            for name, text in zip(names, texts, strict=True)
+        ]
+        return sql.SQL("({})").format(sql.SQL(", ").join(values))
+
+    tree = "" if description.partitioned else "ONLY "
+    return sql.SQL("SELECT {} FROM {}{} WHERE ({}) AND ({}) IN ({})").format(
+        sql.SQL(", ").join(sql.Identifier(column.source) for column in compared.columns),
+        sql.SQL(tree),
+        sql.Identifier(*description.name),
+        sql.SQL(description.row_filter or "true"),
+        sql.SQL(", ").join(map(sql.Identifier, names)),
+        sql.SQL(", ").join(map(literal, keys)),
+    )

@@ -1,0 +1,255 @@
+"""A lakehouse and an instant of the source → its tables as they are there.
+
+The newest cut isn't later than the instant. What the log has between the two is applied by a run
+like any other, to shallow clones: new Delta tables that begin with the files of the cut's versions,
+in a folder that goes when the tables have been read. So merges and compaction go on meanwhile, and
+what is compared is what a merge makes.
+https://docs.delta.io/latest/delta-utility.html#shallow-clone-a-delta-table
+"""
+
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.errors import SinkError
+from cdc.records.position import Position
+from cdc.settings import LakehouseSettings
+from sinks.changes.derived import Derived
+from sinks.changes.names import DELETED, IS_CURRENT, quoted
+from sinks.changes.shape import TableShape, derive_shape
+from sinks.delta.commit import write_nothing
+from sinks.delta.table import DerivedDeltaTable
+from sinks.delta.target import LakehouseTarget
+from sinks.log.topics import MillraceTopics
+from sinks.run.engine import Run
+from sinks.run.options import RunContext, RunOptions
+from sinks.run.plan import RunPlan, TablePlan, goes_on
+from sinks.run.plans import Plans, lakehouse_plans
+from sinks.run.rekeyed import versions_at
+from sinks.run.summary import RunOutcome
+from sinks.run.wanted import CapturedTables, lakehouse_tables
+from sinks.spark.errors import explained
+
+_FOLDER: Final = "_millrace/verify"
+_RUNS_MAX: Final = 10_000
+"""So many runs back a cut is looked for."""
+
+
+class TableAtInstant(NamedTuple):
+    """A version of a Delta table that has all of the source's changes up to the instant."""
+
+    derived: Derived
+    version: int
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """The rows that the source has now, by this table."""
+        versioned = spark.read.format("delta").option("versionAsOf", self.version)
+        rows = versioned.load(self.derived.path)
+        if self.derived.kind == "history":
+            return rows.where(F.col(IS_CURRENT))
+        return rows.where(~F.col(DELETED)) if self.derived.marks_deletes else rows
+
+
+class LakehouseAtInstant(NamedTuple):
+    """The tables at the instant, and why others aren't there."""
+
+    tables: dict[str, TableAtInstant]
+    missing: dict[str, str]
+
+
+class _FinishedRun(NamedTuple):
+    """A finished run whose cut isn't later than the instant."""
+
+    plan: RunPlan
+    outcome: RunOutcome
+
+    def tables(self) -> dict[str, TablePlan]:
+        """Where each table goes on, of those that stand at the cut."""
+        return {
+            name: table
+            for name, table in goes_on(self.plan, self.outcome).items()
+            if table.base and name in self.outcome.versions and name not in self.outcome.failed
+        }
+
+
+@contextmanager
+def lakehouse_at(
+    context: RunContext, instant: Position, names: Collection[str] | None
+) -> Iterator["ScratchLakehouse"]:
+    """The lakehouse's tables, or those of some ``names``, while the context lasts.
+
+    The log must have reached the instant. Raises SinkError where no cut leads to it.
+    """
+    lakehouse = context.settings.require_lakehouse()
+    standing = _standing(lakehouse_plans(lakehouse.path, context.session), instant)
+    topics = MillraceTopics(context, until=instant)
+    folder = f"{lakehouse.path.rstrip('/')}/{_FOLDER}/{secrets.token_hex(8)}"
+    try:
+        yield ScratchLakehouse(context, topics, standing, folder, names)
+    finally:
+        topics.forget()
+        _remove(context.session(), folder)
+
+
+def _standing(plans: Plans, instant: Position) -> _FinishedRun:
+    """The newest finished run whose cut isn't later than the instant."""
+    last = plans.last()
+    newest = last.run if last is not None else 0
+    for run in range(newest, max(0, newest - _RUNS_MAX), -1):
+        plan, outcome = plans.plan_of(run), plans.outcome_of(run)
+        if plan is not None and outcome is not None and plan.cut <= instant:
+            if plan.cut.epoch != instant.epoch:
+                break
+            return _FinishedRun(plan, outcome)
+    raise SinkError(
+        "no cut of the lakehouse leads to the instant at which the source was read",
+        where="the lakehouse",
+        remedy="run `millrace merge lakehouse`, then verify again",
+    )
+
+
+class ScratchLakehouse:
+    """Tables that stand at a cut, and copies of them that are brought to the instant.
+
+    ``expected`` has the columns that each table will have there. Of others, ``missing`` says why
+    they can't be.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        topics: MillraceTopics,
+        standing: _FinishedRun,
+        folder: str,
+        names: Collection[str] | None,
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._standing = standing
+        lakehouse = context.settings.require_lakehouse()
+        self._state = topics.state(standing.plan)
+        self.derived = self._derived(lakehouse)
+        self._lakehouse = _moved(lakehouse, folder)
+        self._copies = self._derived(self._lakehouse)
+        before = standing.tables()
+        wanted = [name for name in self.derived if names is None or name in names]
+        self.missing = {name: self._why_missing(name) for name in wanted if name not in before}
+        self._tables = {name: before[name] for name in wanted if name in before}
+        self.expected = {name: self._shape(name, table) for name, table in self._tables.items()}
+
+    def _derived(self, lakehouse: LakehouseSettings) -> dict[str, Derived]:
+        captured = CapturedTables.of(self._state.tables, self._state.newest_schemas)
+        settings = self._context.settings.model_copy(update={"lakehouse": lakehouse})
+        derived, _ = lakehouse_tables(settings, captured, self._standing.plan.all_tables)
+        return derived
+
+    def _shape(self, name: str, table: TablePlan) -> TableShape:
+        """The columns as of the log's newest schema version at the instant."""
+        derived, cut = self.derived[name], self._state.progress.cut
+        return derive_shape(
+            versions_at(self._state.schemas[derived.source], cut),
+            table.first_version,
+            derived.options,
+            derived.reserved,
+            salt=derived.salt,
+            by_key=derived.kind != "changes",
+        )
+
+    def brought(self) -> LakehouseAtInstant:
+        """The tables at the instant; those that nothing came for since the cut as they are."""
+        moving = [name for name, table in self._tables.items() if self._has_news(name, table)]
+        plans, failed = self._applied(moving) if moving else ({}, {})
+        tables = dict[str, TableAtInstant]()
+        for name in self._tables.keys() - failed.keys():
+            derived = (self._copies if name in moving else self.derived)[name]
+            version = self._moved_version(derived) if name in moving else self._version(name)
+            tables[name] = TableAtInstant(derived, version)
+            newest = self.expected[name].versions[-1].version
+            if name in plans and plans[name].applied_version != newest:
+                failed[name] = "its columns change, and no run has changed them yet"
+        kept = {name: table for name, table in tables.items() if name not in failed}
+        return LakehouseAtInstant(kept, self.missing | failed)
+
+    def _why_missing(self, name: str) -> str:
+        outcome, plan = self._standing.outcome, self._standing.plan
+        if (error := outcome.failed.get(name)) is not None:
+            return f"its last run failed: {error}"
+        if name in plan.waiting:
+            return "it waits: its rows are being read again, or it was refused"
+        return "no run has made it yet"
+
+    def _version(self, name: str) -> int:
+        """The newest version that no later run has written to, whoever else has."""
+        table, spark = self._tables[name], self._context.session()
+        target = DerivedDeltaTable(spark, self._standing.plan.prefix, self.derived[name])
+        with explained(name, self._context.settings.log.keep):
+            recorded = self._standing.outcome.versions[name].version
+            return target.version_of_run(table.base, recorded)
+
+    def _has_news(self, name: str, table: TablePlan) -> bool:
+        """Whether the log may have anything for a table since the cut."""
+        is_altered = self.expected[name].versions[-1].version != table.applied_version
+        return is_altered or table.start != self._state.ends.get(table.topic)
+
+    def _applied(self, names: Collection[str]) -> tuple[Mapping[str, TablePlan], dict[str, str]]:
+        """Clone tables and bring them to the instant; their plans, and why some aren't there."""
+        spark = self._context.session()
+        for name in names:
+            self._clone(spark, name, self._tables[name].base)
+        left = SinkError("it isn't verified")
+        paused = {name: left for name in self.derived if name not in names}
+        context = replace(
+            self._context,
+            settings=self._context.settings.model_copy(update={"lakehouse": self._lakehouse}),
+            options=RunOptions(paused=paused),
+        )
+        target = LakehouseTarget(context, self._lakehouse)
+        target.plans.start(self._standing.plan)
+        target.plans.finish(self._standing.outcome)
+        end = Run(context, self._topics, target).once()
+        failed = {name: why for name, why in end.failed.items() if name in names}
+        failed |= {name: _WAITS for name in end.waiting if name in names and name not in failed}
+        return end.tables, failed
+
+    def _clone(self, spark: SparkSession, name: str, base: int) -> None:
+        """A Delta table in the scratch folder, of the files that the cut's version has.
+
+        A clone doesn't have the original's application transactions, by which runs go on.
+        """
+        original, copy = self.derived[name], self._copies[name]
+        with explained(name, self._context.settings.log.keep):
+            spark.sql(
+                f"CREATE TABLE delta.{quoted(copy.path)} SHALLOW CLONE"
+                f" delta.{quoted(original.path)} VERSION AS OF {self._version(name)}"
+            )
+            target = DerivedDeltaTable(spark.newSession(), self._standing.plan.prefix, copy)
+            with target.transaction(base):
+                write_nothing(target)
+
+    def _moved_version(self, derived: Derived) -> int:
+        spark, prefix = self._context.session(), self._standing.plan.prefix
+        return DerivedDeltaTable(spark, prefix, derived).applied().at.version
+
+
+_WAITS: Final = "its rows are being read again"
+
+
+def _moved(lakehouse: LakehouseSettings, folder: str) -> LakehouseSettings:
+    """The same tables in another folder, without names in a catalog."""
+    tables = tuple(
+        table.model_copy(update={"path": None, "catalog": None}) for table in lakehouse.tables
+    )
+    return lakehouse.model_copy(update={"path": folder, "catalog": None, "tables": tables})
+
+
+def _remove(spark: SparkSession, folder: str) -> None:
+    jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    files = path.getFileSystem(session.sessionState().newHadoopConf())
+    files.delete(path, True)

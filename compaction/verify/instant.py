@@ -1,0 +1,112 @@
+"""The source → a snapshot of it at an exact position, for as long as it takes to read.
+
+A temporary slot exports the snapshot of its consistent point P: it shows every transaction whose
+commit record begins below P, and no other. Making the slot waits for the transactions that are
+open. A session imports the snapshot, exports it again, and the slot goes: it has held WAL for
+seconds only, and the session holds no more than an xmin.
+https://www.postgresql.org/docs/current/protocol-replication.html#PROTOCOL-REPLICATION-CREATE-REPLICATION-SLOT
+https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-SNAPSHOT-SYNCHRONIZATION
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Final
+
+import psycopg
+
+from cdc.errors import MillraceError, NotDoneError
+from cdc.postgres.connection import connect, query
+from cdc.postgres.slot import ExportedSnapshot, exact_snapshot
+from cdc.records.position import Lsn
+from cdc.settings import Settings
+from snapshots import reader
+
+PURPOSE: Final = "verify"
+_SESSION: Final = {"idle_in_transaction_session_timeout": "30s"}
+"""The source is free of a verify that has died without a word."""
+_PING_S: Final = 5.0
+_OLDEST: Final = """
+SELECT format('pid %s, open for %s s, user %s: %s', pid,
+              extract(epoch FROM clock_timestamp() - xact_start)::int8, usename,
+              coalesce(nullif(left(regexp_replace(query, '\\s+', ' ', 'g'), 80), ''), state))
+FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+UNION ALL
+SELECT format('prepared transaction %s, open for %s s', gid,
+              extract(epoch FROM clock_timestamp() - prepared)::int8)
+FROM pg_prepared_xacts
+"""
+_OLDEST_FIRST: Final = (
+    "SELECT text FROM ({}) AS open (text) ORDER BY"
+    " substring(text FROM 'open for (\\d+) s')::int8 DESC LIMIT 3"
+)
+
+
+class SourceInstant:
+    """The source at ``lsn``; sessions import its ``snapshot`` as long as it is held.
+
+    ``connection`` is in a transaction of its own that shows that instant.
+    """
+
+    def __init__(self, connection: psycopg.Connection, lsn: Lsn, snapshot: str) -> None:
+        self.connection = connection
+        self.lsn = lsn
+        self.snapshot = ExportedSnapshot(lsn, snapshot)
+        self._taken = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """How long the source has kept what it shows."""
+        return time.monotonic() - self._taken
+
+
+@contextmanager
+def source_at_instant(settings: Settings, timeout_s: float) -> Iterator[SourceInstant]:
+    """The source, as it is now, while the context lasts.
+
+    Raises NotDoneError where transactions stay open for longer than the timeout.
+    """
+
+    def on_wait(waited_s: float) -> None:
+        if waited_s > timeout_s:
+            raise _held_up(settings, timeout_s)
+
+    source = settings.source
+    with closing(connect(source, purpose=PURPOSE, pinned=_SESSION)) as connection:
+        with exact_snapshot(source, settings.capture.slot_name, on_wait) as exported:
+            reader.begin(connection, exported)
+            ((name,),) = query(connection, "SELECT pg_export_snapshot()")
+        ended = threading.Event()
+        pinging = threading.Thread(target=_ping, args=(connection, ended), daemon=True)
+        pinging.start()
+        try:
+            yield SourceInstant(connection, exported.consistent_point, name)
+        finally:
+            ended.set()
+            pinging.join()
+
+
+def open_session(settings: Settings) -> psycopg.Connection:
+    """A session that reads a part of it."""
+    return connect(settings.source, purpose=PURPOSE, pinned=_SESSION)
+
+
+def _ping(connection: psycopg.Connection, ended: threading.Event) -> None:
+    """Let the server know that somebody is there; whoever reads next says if it has ended."""
+    with suppress(MillraceError):
+        while not ended.wait(_PING_S):
+            query(connection, "SELECT 1")
+
+
+def _held_up(settings: Settings, timeout_s: float) -> NotDoneError:
+    oldest = "they can't be seen by this role"
+    with suppress(MillraceError), closing(open_session(settings)) as connection:
+        rows = query(connection, _OLDEST_FIRST.format(_OLDEST))
+        oldest = "; ".join(text for (text,) in rows) or oldest
+    return NotDoneError(
+        f"no instant to compare at within {timeout_s:.0f} s: transactions that write are open"
+        f" ({oldest})",
+        where="the source",
+        remedy="end them, or wait longer: --timeout",
+    )

@@ -1,0 +1,71 @@
+"""What a verify has found, for people, scripts, and the sinks' state topic."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc.errors import ExitCode
+from compaction.verify.differences import Difference
+
+
+class DifferingKey(BaseModel):
+    """A key whose row differs: the texts of its columns by name, and the columns that differ."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: dict[str, str | None]
+    difference: Difference
+    columns: tuple[str, ...] = ()
+
+
+class VerifiedTable(BaseModel):
+    """What was found of one derived table.
+
+    ``missing`` rows it lacks, ``extra`` ones the source hasn't, and ``different`` ones have other
+    values: seen at two instants. ``healed`` were different at the first only. ``keys`` are the
+    first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of it
+    wasn't.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    source: str
+    kind: str
+    rows: int = 0
+    derived_rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    healed: int = 0
+    keys: tuple[DifferingKey, ...] = ()
+    left_out: dict[str, str] = {}
+    seconds: float = 0.0
+    unverified: str = ""
+
+    @property
+    def differing(self) -> int:
+        """How many rows differ."""
+        return self.missing + self.extra + self.different
+
+
+class VerifyReport(BaseModel):
+    """A verify: the instant (LSN, and µs since 1970), and its tables."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
+    lsn: str
+    ts_us: int
+    seconds: float
+    snapshot_s: float
+    tables: tuple[VerifiedTable, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the worst that was found."""
+        if any(table.differing for table in self.tables):
+            return ExitCode.DIFFERS
+        if any(table.unverified or table.left_out for table in self.tables):
+            return ExitCode.NOT_COMPARED
+        return ExitCode.OK

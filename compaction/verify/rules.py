@@ -1,0 +1,357 @@
+"""A derived column → what of its values is compared, on both sides: docs/verify.md has the table.
+
+The source's side is PostgreSQL's own text (UTC, ISO, shortest digits of floats), read by
+``cdc.compiled.digests``; the derived side is what Spark's ``xxhash64`` makes of what the table
+holds. Where a type holds less than the text, both are brought to what it can hold.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
+
+from cdc.compiled.digests import Digests, hash_of
+from cdc.records.schema import Column
+from compaction.verify.arrays import Element, elements
+from sinks.changes.names import quoted
+from sinks.changes.shape import DerivedField, TableShape
+from sinks.changes.types import spark_type
+
+TextConvert = Callable[[bytes], bytes | None]
+"""A value's text at the source → the text that is compared, or null."""
+Compared = Callable[[SparkColumn], SparkColumn]
+"""A value in a derived table → what of it is hashed."""
+_NULLS_AT_ONCE: Final = 63
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_LONG_DIGITS: Final = 18
+"""A decimal of so many digits is hashed as a number."""
+_INTEGERS: Final = frozenset({"smallint", "int", "bigint"})
+_PLAIN_TEXT: Final = frozenset({"text", "varchar", "bpchar", "citext", "name", "uuid", "enum"})
+"""Types of which a mask's hash is that of PostgreSQL's text; integers and numerics are others."""
+_OFFSET: Final = re.compile(rb"(.*[+-]\d\d)(:\d\d(?::\d\d)?)?", re.DOTALL)
+
+
+class Kind(IntEnum):
+    """What a text at the source is read as."""
+
+    TEXT = 0
+    INTEGER = 1
+    BOOLEAN = 2
+    FLOAT = 3
+    DOUBLE = 4
+    DECIMAL = 5
+    NUMBER = 6
+    DATE = 7
+    TIMESTAMP = 8
+    TIME = 9
+    BYTES = 10
+    CONVERTED = 11
+    NOTHING = 12
+
+
+class Rule(NamedTuple):
+    """How a column's values are compared; where it is ``unfit`` on either side, it is null."""
+
+    kind: Kind
+    compared: Compared
+    scale: int = 0
+    convert: TextConvert | None = None
+    unfit: bool = False
+    is_masked: bool = False
+
+
+class ComparedColumn(NamedTuple):
+    """A column that is compared: its name at the source, here, and how."""
+
+    source: str
+    name: str
+    rule: Rule
+
+
+class ComparedTable(NamedTuple):
+    """The columns of a table that are compared, its ``key`` by their places, and those left out.
+
+    ``left_out`` has the reason why a column can't be compared, by its name here.
+    """
+
+    columns: tuple[ComparedColumn, ...]
+    key: tuple[int, ...]
+    left_out: dict[str, str]
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a row can be looked up at the source by what the derived table has of its key."""
+        rules = [self.columns[place].rule for place in self.key]
+        return bool(rules) and not any(
+            rule.is_masked or rule.kind in {Kind.CONVERTED, Kind.TIME} for rule in rules
+        )
+
+    def digests(self, group_bits: int = 0, *, keeps_columns: bool = False) -> Digests:
+        """What hashes the source's rows."""
+        rules = [column.rule for column in self.columns]
+        return Digests(
+            [int(rule.kind) for rule in rules],
+            [rule.scale for rule in rules],
+            [rule.unfit for rule in rules],
+            [rule.convert for rule in rules],
+            self.key,
+            group_bits,
+            keeps_columns,
+        )
+
+    def row_hash(self) -> SparkColumn:
+        """The hash of a derived row."""
+        return _hash(self.columns)
+
+    def key_hash(self) -> SparkColumn:
+        """The hash of a derived row's key; of a table without one, of the row."""
+        return _hash([self.columns[place] for place in self.key]) if self.key else self.row_hash()
+
+    def column_hashes(self) -> list[SparkColumn]:
+        """The hash of each of a derived row's values, null of null."""
+        return [F.when(value.isNotNull(), F.xxhash64(value)) for value in map(_value, self.columns)]
+
+
+def compared_table(shape: TableShape) -> ComparedTable:
+    """The columns of a derived table, in the order of the source's."""
+    columns, left_out = list[ComparedColumn](), dict[str, str]()
+    for field in shape.fields:
+        rule = rule_of(field, shape.salt)
+        if isinstance(rule, str):
+            left_out[field.name] = rule
+        else:
+            columns.append(ComparedColumn(field.column.name, field.name, rule))
+    places = {column.name: place for place, column in enumerate(columns)}
+    if lost := [name for name in shape.keys if name in left_out]:
+        return ComparedTable((), (), {name: left_out[name] for name in lost})
+    return ComparedTable(tuple(columns), tuple(places[name] for name in shape.keys), left_out)
+
+
+def rule_of(field: DerivedField, salt: str) -> Rule | str:
+    """How a column is compared, or why it can't be."""
+    if field.nulled:
+        return Rule(Kind.NOTHING, lambda value: value.cast("string"))
+    if field.hashed:
+        return _hashed(field.column, salt)
+    if field.column.array:
+        return _of_array(field)
+    if field.unfit_is_null and field.partitions and field.type == "string":
+        return "texts that can't partition a table are null"
+    rule = _of_scalar(field.column, spark_type(field.column), field.type)
+    return rule._replace(unfit=field.unfit_is_null) if isinstance(rule, Rule) else rule
+
+
+def _hash(columns: Sequence[ComparedColumn]) -> SparkColumn:
+    """As ``Digests`` has it: the values, and at every 63rd which of them are null."""
+    parts = list[SparkColumn]()
+    for start in range(0, len(columns), _NULLS_AT_ONCE):
+        values = [_value(column) for column in columns[start : start + _NULLS_AT_ONCE]]
+        parts += values
+        nulls = F.lit(0).cast("bigint")
+        for bit, value in enumerate(values):
+            nulls += F.when(value.isNull(), F.lit(1 << bit)).otherwise(F.lit(0)).cast("bigint")
+        parts.append(nulls)
+    return F.xxhash64(*parts)
+
+
+def _value(column: ComparedColumn) -> SparkColumn:
+    return column.rule.compared(F.col(quoted(column.name)))
+
+
+def _as_it_is(value: SparkColumn) -> SparkColumn:
+    return value
+
+
+def _cast(kind: str) -> Compared:
+    return lambda value: value.try_cast(kind)
+
+
+def _without_zeros(value: SparkColumn) -> SparkColumn:
+    """A decimal's text without zeros at its end."""
+    text = value.cast("string")
+    short = F.rtrim(F.rtrim(text, F.lit("0")), F.lit("."))
+    return F.when(text.contains("."), short).otherwise(text)
+
+
+def _days(value: SparkColumn) -> SparkColumn:
+    return F.unix_date(value.try_cast("date")).cast("bigint")
+
+
+def _micros(kind: str) -> Compared:
+    """µs since 1970 in UTC, which is the session's zone."""
+    return lambda value: F.unix_micros(value.try_cast(kind).cast("timestamp"))
+
+
+def _of_scalar(column: Column, natural: str, kind: str) -> Rule | str:
+    """A rule for a type at the source and one here."""
+    build = _BY_TYPE.get(natural if natural != "bigint" else column.type)
+    if natural.startswith("decimal"):
+        build = _of_numeric
+    elif natural in _INTEGERS and column.type != "time":
+        build = _of_integer
+    if build is None:
+        build = _of_text
+    return build(column, kind) or f"a {column.declared} as {kind} can't be compared"
+
+
+def _of_integer(_column: Column, kind: str) -> Rule | None:
+    if kind in _INTEGERS:
+        return Rule(Kind.INTEGER, _cast("bigint"))
+    if kind == "string":
+        return Rule(Kind.INTEGER, _cast("bigint"))
+    if kind in {"float", "double"}:
+        return Rule(Kind.DOUBLE, _cast("double")) if kind == "double" else None
+    return _of_numeric(_column, kind)
+
+
+def _of_numeric(_column: Column, kind: str) -> Rule | None:
+    if (decimal := _DECIMAL.fullmatch(kind)) is not None:
+        if int(decimal[1]) <= _LONG_DIGITS:
+            return Rule(Kind.DECIMAL, _as_it_is, scale=int(decimal[2]))
+        return Rule(Kind.NUMBER, _without_zeros)
+    if kind in _INTEGERS:
+        return Rule(Kind.NUMBER, _cast("string"))
+    if kind == "double":
+        return Rule(Kind.DOUBLE, _as_it_is)
+    return Rule(Kind.TEXT, _as_it_is) if kind == "string" else None
+
+
+def _of_boolean(_column: Column, kind: str) -> Rule | None:
+    if kind not in {"boolean", "string"}:
+        return None
+    return Rule(Kind.BOOLEAN, lambda value: value.try_cast("boolean").cast("bigint"))
+
+
+def _of_float(_column: Column, kind: str) -> Rule | None:
+    if kind == "double":
+        return Rule(Kind.DOUBLE, _as_it_is)
+    if kind in {"float", "string"}:
+        return Rule(Kind.FLOAT, lambda value: value.try_cast("float").cast("double"))
+    return None
+
+
+def _of_double(_column: Column, kind: str) -> Rule | None:
+    return Rule(Kind.DOUBLE, _cast("double")) if kind in {"double", "string"} else None
+
+
+def _of_date(_column: Column, kind: str) -> Rule | None:
+    return Rule(Kind.DATE, _days) if kind in {"date", "timestamp_ntz", "string"} else None
+
+
+def _of_timestamp(_column: Column, kind: str) -> Rule | None:
+    is_fit = kind in {"timestamp_ntz", "string"}
+    return Rule(Kind.TIMESTAMP, _micros("timestamp_ntz")) if is_fit else None
+
+
+def _of_timestamptz(_column: Column, kind: str) -> Rule | None:
+    is_fit = kind in {"timestamp", "string"}
+    return Rule(Kind.TIMESTAMP, _micros("timestamp")) if is_fit else None
+
+
+def _of_time(_column: Column, kind: str) -> Rule | None:
+    return Rule(Kind.TIME, _cast("bigint")) if kind in {"bigint", "string"} else None
+
+
+def _of_bytes(_column: Column, kind: str) -> Rule | None:
+    return Rule(Kind.BYTES, _as_it_is) if kind == "binary" else None
+
+
+def _of_text(column: Column, kind: str) -> Rule | None:
+    if kind == "string":
+        convert = _CONVERTED.get(column.type)
+        return Rule(Kind.CONVERTED if convert else Kind.TEXT, _as_it_is, convert=convert)
+    if column.type == "numeric":
+        return _of_numeric(column, kind)
+    return None
+
+
+_BY_TYPE: Final[dict[str, Callable[[Column, str], Rule | None]]] = {
+    "boolean": _of_boolean,
+    "float": _of_float,
+    "double": _of_double,
+    "date": _of_date,
+    "timestamp_ntz": _of_timestamp,
+    "timestamp": _of_timestamptz,
+    "time": _of_time,
+    "binary": _of_bytes,
+}
+"""A column's usual type here → its rule; that of a time is its type at the source."""
+
+
+def _timetz(text: bytes) -> bytes:
+    """``13:14:15+02`` as ``13:14:15+02:00``, in UTC with a Z."""
+    match = _OFFSET.fullmatch(text)
+    if match is None:
+        return text
+    if match[2] is not None:
+        return text
+    return text[:-3] + b"Z" if text.endswith(b"+00") else text + b":00"
+
+
+def _money(text: bytes) -> bytes:
+    """``-$1,234.50`` as ``-1234.50``."""
+    return text.replace(b"$", b"").replace(b",", b"")
+
+
+_CONVERTED: Final[dict[str, TextConvert]] = {"timetz": _timetz, "money": _money}
+"""Types whose text in the log is another than PostgreSQL's."""
+
+
+def _hashed(column: Column, salt: str) -> Rule | str:
+    """A mask's hash of the salt and the text."""
+    natural = spark_type(column)
+    is_text = column.type in _PLAIN_TEXT or column.type == "numeric"
+    if column.array or not (is_text or (natural in _INTEGERS and column.type != "time")):
+        return f"the hash of a {column.declared} can't be compared"
+
+    def convert(text: bytes) -> bytes:
+        return hashlib.sha256(salt.encode() + text).hexdigest().encode()
+
+    return Rule(Kind.CONVERTED, _as_it_is, convert=convert, is_masked=True)
+
+
+def _of_array(field: DerivedField) -> Rule | str:
+    """By the elements' hashes, in their order."""
+    column, element = field.column, field.type.removeprefix("array<").removesuffix(">")
+    natural = spark_type(column).removeprefix("array<").removesuffix(">")
+    rule = _of_scalar(column, natural, element)
+    if isinstance(rule, str):
+        return rule
+    if field.unfit_is_null:
+        return "elements that don't fit are null"
+
+    def compared(value: SparkColumn) -> SparkColumn:
+        def text(item: SparkColumn) -> SparkColumn:
+            of_item = rule.compared(item)
+            return F.when(of_item.isNotNull(), F.xxhash64(of_item).cast("string"))
+
+        return F.array_join(F.transform(value, text), ",", "N")
+
+    delimiter = column.delimiter or ","
+    return Rule(Kind.CONVERTED, compared, convert=partial(_array, rule, delimiter))
+
+
+def _array(rule: Rule, delimiter: str, text: bytes) -> bytes:
+    """The elements' hashes; a text that isn't an array of usual bounds equals nothing."""
+    try:
+        items = elements(text.decode(), delimiter)
+    except ValueError:
+        return b"?" + text
+    return ",".join(_item(rule, item) for item in items).encode()
+
+
+def _item(rule: Rule, item: Element) -> str:
+    if item is None:
+        return "N"
+    if isinstance(item, list):  # of more than one dimension: an array's text in JSON
+        text = json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()
+    else:
+        text = item.encode()
+        text = (rule.convert(text) or b"") if rule.convert else text
+    return str(hash_of(rule.kind, rule.scale, text))

@@ -1,0 +1,217 @@
+"""Tables at an instant of the source → their rows' hashes, read by several sessions at once.
+
+Each chunk, pages of a leaf, is read in a transaction of its own that imports the snapshot: so the
+lock of a plain SELECT goes with the chunk. A table that was rewritten since comparing empty to the
+snapshot, and one with other columns isn't what it was: behind each lock, the table's file and
+columns are compared with those at the instant.
+https://www.postgresql.org/docs/current/mvcc-caveats.html
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psycopg
+
+from cdc.compiled.digests import Digests
+from cdc.errors import MillraceError, TableChangedError
+from cdc.postgres.connection import query
+from cdc.postgres.described import Leaf, TableDescription
+from cdc.settings import Settings
+from compaction.verify.instant import SourceInstant, open_session
+from compaction.verify.rules import ComparedTable
+from snapshots import reader
+from snapshots.pace import Pace, Probe
+
+Sums = dict[int, tuple[int, int, int]]
+"""Bucket → rows, and the sums of the halves of their hashes."""
+CHUNK_BYTES: Final = 64 << 20
+GROUP_BITS: Final = 8
+_ROWS_OF_GROUPS: Final = 100_000
+"""A table of fewer rows, by the planner's guess, has one group."""
+_PENDING_BYTES: Final = 4 << 20
+"""So many are written to files at once."""
+_COLUMNS: Final = """
+SELECT attname::text, attnum::int4, atttypid::int8, atttypmod
+FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+class HashedTable(NamedTuple):
+    """A table's rows at the instant: how many, their sums, and files of records by group."""
+
+    rows: int
+    sums: Sums
+    group_bits: int
+    folder: Path
+
+    def records(self, group: int) -> bytes:
+        """A group's records (cdc/compiled/digests.pyx)."""
+        path = self.folder / str(group)
+        return path.read_bytes() if path.exists() else b""
+
+
+@dataclass(slots=True)
+class SourceRead:
+    """A table that is read: what is compared of it, and what has come of it."""
+
+    name: str
+    description: TableDescription
+    compared: ComparedTable
+    folder: Path
+    group_bits: int
+    columns: Mapping[int, Sequence[tuple[object, ...]]]
+    """By the OID of each leaf, its columns at the instant."""
+    chunks: list[tuple[Leaf, reader.Range]] = field(default_factory=list)
+    """What nobody reads yet."""
+    digests: list[Digests] = field(default_factory=list)
+    error: MillraceError | None = None
+    rows: int = 0
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def write(self, digests: Digests) -> None:
+        """Append what is new to the groups' files."""
+        with self.writing:
+            for group, records in digests.take():
+                with (self.folder / str(group)).open("ab") as file:
+                    file.write(records)
+
+    def hashed(self) -> HashedTable:
+        """All of it, once every chunk is read."""
+        sums: Sums = {}
+        for digests in self.digests:
+            for bucket, (rows, low, high) in digests.sums_of_buckets().items():
+                before = sums.get(bucket, (0, 0, 0))
+                sums[bucket] = (before[0] + rows, before[1] + low, before[2] + high)
+        rows = sum(digests.rows for digests in self.digests)
+        return HashedTable(rows, sums, self.group_bits, self.folder)
+
+
+def table_read(
+    instant: SourceInstant,
+    name: str,
+    description: TableDescription,
+    compared: ComparedTable,
+    folder: Path,
+) -> SourceRead:
+    """What is to be read of a table, in chunks; files of its own are in the ``folder``."""
+    folder.mkdir(parents=True)
+    pages = max(1, CHUNK_BYTES // description.block_bytes)
+    is_large = description.rows_estimated >= _ROWS_OF_GROUPS
+    columns = {leaf.oid: _columns(instant.connection, leaf.oid) for leaf in description.leaves}
+    read = SourceRead(name, description, compared, folder, GROUP_BITS if is_large else 0, columns)
+    for leaf in description.leaves:
+        taken = list[reader.Range]()
+        while (tids := reader.next_range(taken, leaf.pages, pages)) is not None:
+            taken.append(tids)
+            read.chunks.append((leaf, tids))
+    return read
+
+
+class SourceReader:
+    """Reads tables at one instant; ``progress`` is told of rows as they come."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        instant: SourceInstant,
+        *,
+        sessions: int,
+        age_max_s: float,
+        rows_per_second: int = 0,
+        progress: Callable[[int], None] = lambda _rows: None,
+    ) -> None:
+        self._settings = settings
+        self._instant = instant
+        self._sessions = sessions
+        self._age_max_s = age_max_s
+        self._pace = Pace(rows_per_second)
+        self._progress = progress
+        self._taking = threading.Lock()
+        self._now = open_session(settings)
+        """Sees the catalog as it is."""
+
+    def close(self) -> None:
+        """End the session of the reader's own."""
+        self._now.close()
+
+    def read(self, tables: Sequence[SourceRead]) -> None:
+        """Read all chunks; what is wrong with a table is noted there."""
+        probe = Probe(self._settings.source, self._pace)
+        with probe.measuring(), ThreadPoolExecutor(self._sessions) as executor:
+            running = [executor.submit(self._work, tables) for _ in range(self._sessions)]
+            for each in running:
+                each.result()
+
+    def _work(self, tables: Sequence[SourceRead]) -> None:
+        """One session's share: chunks as long as there are any."""
+        own = dict[str, Digests]()
+        with closing(open_session(self._settings)) as connection:
+            while (chunk := self._next(tables)) is not None:
+                table, leaf, tids = chunk
+                if table.name not in own:
+                    own[table.name] = table.compared.digests(table.group_bits)
+                    table.digests.append(own[table.name])
+                try:
+                    self._read_chunk(connection, table, leaf, tids, own[table.name])
+                except reader.OF_ONE_TABLE as error:
+                    table.error = table.error or error
+                    query(connection, "ROLLBACK")
+
+    def _next(self, tables: Sequence[SourceRead]) -> tuple[SourceRead, Leaf, reader.Range] | None:
+        with self._taking:
+            for table in tables:
+                if table.chunks and table.error is None:
+                    if self._instant.age_s > self._age_max_s:
+                        table.error = TableChangedError(
+                            f"table {table.name} can't be read within {self._age_max_s:.0f} s",
+                            remedy="keep the snapshot for longer, by --max-age",
+                        )
+                        continue
+                    return table, *table.chunks.pop(0)
+        return None
+
+    def _read_chunk(
+        self,
+        connection: psycopg.Connection,
+        table: SourceRead,
+        leaf: Leaf,
+        tids: reader.Range,
+        digests: Digests,
+    ) -> None:
+        reader.begin(connection, self._instant.snapshot)
+        reader.lock(connection, leaf)
+        self.require_same_columns(table, leaf)
+        columns = [column.source for column in table.compared.columns]
+        select = reader.of_range(leaf, columns, tids, [table.description.row_filter])
+        before = digests.rows
+        for _ in reader.read(connection, select, digests.feed):
+            came, before = digests.rows - before, digests.rows
+            self._pace.took(came)
+            self._progress(came)
+            if digests.pending_bytes > _PENDING_BYTES:
+                table.write(digests)
+            while (wait_s := self._pace.wait_s()) > 0:
+                time.sleep(min(wait_s, reader.PAUSE_S))
+        query(connection, "ROLLBACK")
+        table.write(digests)
+
+    def require_same_columns(self, table: SourceRead, leaf: Leaf) -> None:
+        """Raise TableChangedError unless a locked leaf has the columns of the instant."""
+        with self._taking:
+            now = _columns(self._now, leaf.oid)
+        if now != table.columns[leaf.oid]:
+            raise TableChangedError(
+                f"table {leaf.name} got other columns after the instant",
+                where="the source",
+                remedy="verify it again",
+            )
+
+
+def _columns(connection: psycopg.Connection, oid: int) -> list[tuple[object, ...]]:
+    return query(connection, _COLUMNS, [oid])

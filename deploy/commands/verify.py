@@ -1,0 +1,109 @@
+"""``millrace verify``: every derived table against the source, at one instant."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cdc.settings import DEFAULT_PATH
+from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.configuration import load_to_connect, seconds
+from deploy.commands.printing import print_json, print_line
+
+if TYPE_CHECKING:
+    from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
+
+_DIFFERENCES: Final = {"missing": "missing here", "extra": "extra here", "different": "different"}
+
+
+def verify(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Names of derived tables. Default: all.")
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    sessions: Annotated[int, typer.Option(help="Read the source by so many.", min=1)] = 2,
+    max_rows_per_second: Annotated[
+        int, typer.Option(help="Read at most so many rows a second of the source.", min=0)
+    ] = 0,
+    timeout: Annotated[
+        str, typer.Option(help="Wait so long for open transactions, and for the log.")
+    ] = "30s",
+    max_age: Annotated[
+        str, typer.Option("--max-age", help="Keep the source's snapshot for so long at most.")
+    ] = "1h",
+    keys: Annotated[int, typer.Option(help="Name so many keys of each table.", min=0)] = 10,
+    json: JsonOption = False,
+) -> None:
+    """Compare every derived table with the source, row by row, at one instant.
+
+    Nothing is written to the source, and no table is locked. Merges go on meanwhile.
+
+    Exit codes: 0 nothing differs; 40 something differs; 41 something can't be compared. Others:
+    docs/errors.md.
+    """
+    from compaction.verify.both_sides import VerifyOptions
+    from compaction.verify.run import verify as compare
+    from sinks.run.options import RunContext, RunOptions
+    from sinks.spark.session import open_session
+
+    settings = load_to_connect(config)
+    settings.require_own_capture("verify")
+    settings.require_lakehouse()
+    options = VerifyOptions(
+        frozenset(tables or ()),
+        sessions,
+        max_rows_per_second,
+        seconds(timeout),
+        seconds(max_age),
+        keys,
+    )
+    spark = open_session(settings.spark, "millrace verify")
+    try:
+        say = _say_nothing if json else print_line
+        context = RunContext(settings, lambda _records=0: spark, say, RunOptions())
+        report = compare(context, options)
+    finally:
+        spark.stop()
+    if json:
+        print_json(report.model_dump_json(indent=2))
+    else:
+        for line in lines(report):
+            print_line(line)
+    raise typer.Exit(report.exit_code)
+
+
+def _say_nothing(_line: str) -> None:
+    """What a run on copies says, where only the report is to be printed."""
+
+
+def lines(report: "VerifyReport") -> Iterator[str]:
+    """The report for people."""
+    taken = datetime.fromtimestamp(report.ts_us / 1e6, UTC).isoformat(" ", "seconds")
+    yield f"as of {report.lsn}, {taken}, read in {report.snapshot_s:.1f} s"
+    for table in report.tables:
+        yield f"{table.name}: {_verdict(table)}"
+        yield from (f"  {_named(key)}" for key in table.keys)
+        if table.differing > len(table.keys):
+            yield f"  and {table.differing - len(table.keys):,} more"
+        yield from (f"  {name} isn't compared: {why}" for name, why in table.left_out.items())
+
+
+def _verdict(table: "VerifiedTable") -> str:
+    if table.unverified:
+        return f"not compared: {table.unverified}"
+    counts = [
+        f"{getattr(table, kind):,} {text}"
+        for kind, text in _DIFFERENCES.items()
+        if getattr(table, kind)
+    ]
+    details = f": {', '.join(counts)}" if counts else ""
+    healed = f"; {table.healed:,} differed at the first instant only" if table.healed else ""
+    return f"{table.rows:,} rows, {table.differing:,} differ{details}{healed}"
+
+
+def _named(key: "DifferingKey") -> str:
+    values = ", ".join(f"{name}={'NULL' if v is None else v}" for name, v in key.key.items())
+    columns = f" in {', '.join(key.columns)}" if key.columns else ""
+    return f"{values or 'a row'}: {_DIFFERENCES[key.difference]}{columns}"

@@ -1,0 +1,1 @@
+"""Verify: what it finds, and what it doesn't."""

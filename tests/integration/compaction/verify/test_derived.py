@@ -1,0 +1,55 @@
+"""A lakehouse at an instant between two commits: neither before it nor behind it."""
+
+from typing import Any
+
+import pytest
+
+from cdc.records.position import Position
+from compaction.verify.derived import lakehouse_at
+from sinks.run.options import RunContext, RunOptions
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import at, column
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def rows_at(lakehouse: Lakehouse, instant: Position) -> list[tuple[Any, ...]]:
+    context = RunContext(
+        lakehouse.settings, lambda _records=0: lakehouse.spark, lambda _: None, RunOptions()
+    )
+    with lakehouse_at(context, instant, None) as there:
+        brought = there.brought()
+        assert brought.missing == {}
+        rows = brought.tables["public.t"].rows(lakehouse.spark)
+        return sorted(tuple(row)[:2] for row in rows.collect())
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_what_the_log_has_behind_the_cut_is_applied_up_to_the_instant(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, vectors: bool
+) -> None:
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)  # which would be written anew
+    lakehouse.configure(deletion_vectors=vectors)
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    for number in range(5):
+        log.row("r", at(10, 0), {"id": number, "n": 0})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    for lsn in range(20, 70, 10):
+        log.row("u", at(lsn), {"id": lsn // 10 - 2, "n": lsn})
+        log.row("c", at(lsn, 2), {"id": lsn, "n": lsn})
+        log.reached(at(lsn, 2))
+        if lsn == 30:
+            lakehouse.merge()
+    version = lakehouse.version(log.schema)
+    first = [(0, 20), (1, 30), (2, 0), (3, 0), (4, 0), (20, 20), (30, 30)]
+    assert rows_at(lakehouse, Position(1, at(40).commit_lsn, 0)) == first, "not what begins there"
+    assert rows_at(lakehouse, Position(1, at(41).commit_lsn, 0)) == sorted(
+        [*(row for row in first if row[0] != 2), (2, 40), (40, 40)]
+    )
+    lakehouse.merge()
+    assert rows_at(lakehouse, Position(1, at(45).commit_lsn, 0)) == sorted(
+        [*(row for row in first if row[0] != 2), (2, 40), (40, 40)]
+    ), "an older cut leads there"
+    assert lakehouse.version(log.schema) == version + 1, "the table itself is left alone"

@@ -1,0 +1,113 @@
+"""A pipeline that is right, and differences that are planted behind its back."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cdc.records.schema import TableName
+from compaction.verify.both_sides import VerifyOptions
+from compaction.verify.report import VerifiedTable
+from compaction.verify.run import verify
+from sinks.changes.derived import table_path
+from sinks.job import run_lakehouse
+from sinks.run.options import RunContext, RunOptions
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.source import Conninfo, run
+from tests.fixtures.spark import run_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.spark]
+KINDS = """
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE TABLE kinds (
+    id bigint PRIMARY KEY, i2 smallint, i4 int, b boolean, f4 real, f8 double precision,
+    n numeric, n2 numeric(12,3), n38 numeric(38,10), t text, v varchar(20), c char(5),
+    d date, ts timestamp, ts3 timestamp(3), tz timestamptz, tm time, tmtz timetz, iv interval,
+    by bytea, j json, jb jsonb, u uuid, m mood, mo money, ip inet, bits bit varying,
+    ai int[], at text[], af float8[], ad timestamptz[], r int4range, p point
+)
+"""
+ROWS = r"""
+INSERT INTO kinds VALUES
+(1, -1, 2147483647, true, 0.1, 1e20, 1.50, 1.5, 12345678901234567890.0123456789,
+ E'tab\there\\ é\n', 'v', 'c', '2024-02-29', '2024-02-29 13:14:15.123456',
+ '2024-02-29 13:14:15.5', '1999-12-31 23:59:59.999999+02', '24:00:00', '13:14:15.5+02',
+ '1 year -2 days 03:04:05.6', '\x00ff5c', '{"a":  1}', '{"a":  1}',
+ '11111111-2222-3333-4444-555555555555', 'sad', '-1234.5', '10.0.0.1/8', '101', '{1,NULL,3}',
+ ARRAY['a', NULL, '', 'q"\,{}', 'NULL'], '{1.5,NaN,-Infinity}', '{"2024-01-01 00:00:00+00"}',
+ '[1,5)', '(1.5,2)'),
+(3, 0, 0, false, '-0', 'NaN', 0, 0, 0, '', '', '', '0001-01-01', '0001-01-01 00:00:00',
+ '9999-12-31 23:59:59.999', '9999-12-31 23:59:59.999999+00', '00:00:00', '00:00:00+00', '0', '',
+ 'null', 'null', '00000000-0000-0000-0000-000000000000', 'ok', 0, '::1', '', '{}', '{}', '{}', '{}',
+ 'empty', '(0,0)')
+"""
+
+
+def verified(
+    made: RunningPipeline, spark: "SparkSession", *tables: str
+) -> dict[str, VerifiedTable]:
+    """What a verify finds, by table."""
+    options = VerifyOptions(frozenset(tables))
+    context = RunContext(made.settings, lambda _records=0: spark, print, RunOptions())
+    report = verify(context, options)
+    return {table.name: table for table in report.tables}
+
+
+def merge(made: RunningPipeline, spark: "SparkSession") -> None:
+    ended = run_once(run_lakehouse, made.settings, spark)
+    assert not [table.error for table in ended.tables if table.error]
+
+
+def test_a_right_pipeline_has_no_difference_whatever_its_types(
+    pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
+) -> None:
+    run(database, *KINDS.strip().split(";\n"), ROWS.strip(), "INSERT INTO kinds (id) VALUES (2)")
+    run(
+        database,
+        "CREATE TABLE bag (a int, b text)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "INSERT INTO bag VALUES (1, 'x'), (1, 'x')",
+    )
+    made = pipeline()
+    made.wait_until_logged(made.wal_end(), made.start())
+    merge(made, spark)
+    run(
+        database,
+        "UPDATE kinds SET t = 'later', i4 = 7 WHERE id = 1",
+        "DELETE FROM kinds WHERE id = 3",
+    )
+    run(database, "INSERT INTO bag VALUES (2, NULL)", "DELETE FROM bag WHERE ctid = '(0,1)'")
+    found = verified(made, spark)
+    for name, rows in {"public.kinds": 2, "public.bag": 2}.items():
+        table = found[name]
+        assert (table.unverified, table.left_out, table.keys) == ("", {}, ())
+        assert (table.differing, table.healed, table.rows, table.derived_rows) == (0, 0, rows, rows)
+
+
+def test_what_was_changed_behind_its_back_is_found_by_key_and_column(
+    pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
+) -> None:
+    run(database, "CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2))")
+    run(
+        database, "INSERT INTO item SELECT g, 'item ' || g, g / 4.0 FROM generate_series(1, 5000) g"
+    )
+    made = pipeline()
+    made.wait_until_logged(made.wal_end(), made.start())
+    merge(made, spark)
+    path = table_path(str(made.folder / "lakehouse"), TableName("public", "item"))
+    for statement in (
+        "DELETE FROM {} WHERE id = 17",
+        "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
+        "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
+    ):
+        spark.sql(statement.format(*[f"delta.`{path}`"] * 2))
+    table = verified(made, spark)["public.item"]
+    assert (table.missing, table.extra, table.different) == (1, 1, 1)
+    assert {(key.key["id"], key.difference, key.columns) for key in table.keys} == {
+        ("17", "missing", ()),
+        ("4000", "different", ("name", "price")),
+        ("9000", "extra", ()),
+    }
