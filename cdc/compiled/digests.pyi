@@ -2,7 +2,7 @@ from collections.abc import Callable, Sequence
 
 SOURCES: str
 
-def hash_of(kind: int, scale: int, text: bytes) -> int: ...
+def hash_of(kind: int, scale: int, text: bytes, seed: int = 42) -> int: ...
 
 class Digests:
     rows: int
@@ -13,7 +13,7 @@ class Digests:
         kinds: Sequence[int],
         scales: Sequence[int],
         unfit: Sequence[bool],
-        converts: Sequence[Callable[[bytes], bytes | None] | None],
+        converts: Sequence[Callable[[bytes], bytes | int | None] | None],
         key: Sequence[int],
         group_bits: int = 0,
         keeps_columns: bool = False,

@@ -71,8 +71,8 @@ cdef inline Py_ssize_t body_size(const uint8_t* p) noexcept nogil:
     return <Py_ssize_t>size - 4
 
 
-def hash_of(int kind, int scale, bytes text):
-    """The hash of one value, as a signed number."""
+def hash_of(int kind, int scale, bytes text, int64_t seed=42):
+    """The hash of one value, as a signed number; of no array."""
     cdef bytearray copy = bytearray(text)
     cdef Value value
     copy.append(0)
@@ -80,15 +80,15 @@ def hash_of(int kind, int scale, bytes text):
     value.is_number = value.is_null = False
     if not read_as(kind, scale, &value):
         value.is_number = False
-    return <int64_t>hash_value(&value, SEED)
+    return <int64_t>hash_value(&value, <uint64_t>seed)
 
 
 @cython.final
 cdef class Digests:
     """Takes COPY's rows, and keeps their hashes until they are taken.
 
-    ``kinds``, ``scales`` and ``converts`` say what each of a line's columns is read as; where
-    ``unfit`` is true, a value that its kind can't hold is null. ``key`` has the places of the key's
+    ``kinds``, ``scales`` and ``converts`` say what each of a line's columns is read as: a function
+    gives bytes or None; of an array that has dimensions, its hash. Where ``unfit`` is true, a value that its kind can't hold is null. ``key`` has the places of the key's
     columns, in its order; without any a row is its own key. With ``group_bits`` records are kept in
     that many groups, as a power of two. With ``keeps_columns`` the hashes of a row's columns are
     kept, too.
@@ -110,7 +110,8 @@ cdef class Digests:
     cdef Buffer scratch
     cdef tuple converts
     cdef list converted, columns
-    cdef bint is_plain, keeps_columns
+    cdef bint is_plain, keeps_columns, has_odd
+    cdef object failure
 
     def __cinit__(
         self, kinds, scales, unfit, converts, key, int group_bits=0, bint keeps_columns=False
@@ -175,6 +176,7 @@ cdef class Digests:
         try:
             if not 0 <= start <= end <= view.len:
                 raise ValueError("a range outside of the buffer")
+            self.failure = None
             if self.is_plain:
                 with nogil:
                     state = self._feed(<const uint8_t*>view.buf, &stop, end)
@@ -186,6 +188,8 @@ cdef class Digests:
             raise ValueError("a line of COPY that hasn't the columns of its table")
         if state == -2:
             raise MemoryError
+        if self.failure is not None:
+            raise self.failure
         return stop
 
     cdef int _feed(self, const uint8_t* data, Py_ssize_t* start, Py_ssize_t end) noexcept nogil:
@@ -198,6 +202,9 @@ cdef class Digests:
             state = self._cut(data + at + 5, size)
             if state == 0:
                 self._read_plain()
+                if self.has_odd:
+                    state = self._convert_odd()
+            if state == 0:
                 state = self._add()
             at += 5 + size
         start[0] = at
@@ -230,7 +237,7 @@ cdef class Digests:
             return -1
         size -= 1
         self.scratch.size = 0
-        if not grown(&self.scratch, size + self.width):
+        if not grown(&self.scratch, 3 * size + 2 * self.width + 2):
             return -2
         if self.width == 0:
             return 0 if size == 0 else -1
@@ -247,6 +254,7 @@ cdef class Digests:
     cdef void _read_plain(self) noexcept nogil:
         """Read each field as what its column is."""
         cdef int number
+        self.has_odd = False
         for number in range(self.width):
             self._read(number)
 
@@ -254,8 +262,9 @@ cdef class Digests:
         cdef Field* field = &self.fields[number]
         cdef Value* value = &self.values[number]
         cdef uint8_t* copy
+        cdef int state
         value.text, value.size = field.text, field.size
-        value.is_number = False
+        value.is_number = value.is_odd = False
         value.is_null = field.size == 2 and field.text[0] == c"\\" and field.text[1] == c"N"
         if self.kinds[number] == NOTHING:
             value.is_null = True
@@ -267,9 +276,16 @@ cdef class Digests:
             value.text = copy
             copy[value.size] = 0  # a delimiter stands behind the others
             self.scratch.size += value.size + 1
-        if not read_as(self.kinds[number], self.scales[number], value):
+        if self.kinds[number] >= ARRAY:
+            copy = self.scratch.data + self.scratch.size
+            state = read_array(value, self.kinds[number] - ARRAY, self.scales[number], copy)
+        else:
+            state = read_as(self.kinds[number], self.scales[number], value)
+        if state == ANOTHER:
             value.is_number = False
             value.is_null = self.unfit[number]
+        elif state == NESTED:
+            value.is_odd = self.has_odd = True
 
     cdef int _convert(self) except -1:
         """Let functions say what values of other kinds are: a text as bytes, or null."""
@@ -277,16 +293,26 @@ cdef class Digests:
         cdef Value* value
         for number in range(self.width):
             value = &self.values[number]
-            if self.kinds[number] != CONVERTED or value.is_null:
+            if value.is_null or not (value.is_odd or self.kinds[number] == CONVERTED):
                 continue
             text = PyBytes_FromStringAndSize(<const char*>value.text, value.size)
             converted = self.converts[number](text)
             self.converted[number] = converted
             value.is_null = converted is None
-            if converted is not None:
+            if isinstance(converted, int):
+                value.number, value.is_number = converted, True
+            elif converted is not None:
                 value.text = <const uint8_t*>PyBytes_AS_STRING(converted)
                 value.size = PyBytes_GET_SIZE(converted)
         return 0
+
+    cdef int _convert_odd(self) noexcept with gil:
+        """The same of a row that has no other such values; what is raised is kept."""
+        try:
+            return self._convert()
+        except Exception as error:
+            self.failure = error
+            return -4
 
     cdef uint64_t _hash(self, const int* places, int count) noexcept nogil:
         """Of some columns, of all without ``places``; and of which of them are null."""

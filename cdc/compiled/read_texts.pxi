@@ -15,6 +15,13 @@ cdef enum:
     BYTES = 10
     CONVERTED = 11
     NOTHING = 12
+    ARRAY = 16  # and its elements' kind
+
+cdef enum:
+    # What becomes of a text.
+    ANOTHER = 0  # it isn't of its kind
+    READ = 1
+    NESTED = 2  # an array of more than one dimension, or with bounds
 
 cdef int64_t DAY_US = 86_400_000_000
 
@@ -246,3 +253,83 @@ cdef bint read_as(int kind, int scale, Value* value) noexcept nogil:
     if kind == TIMESTAMP:
         return read_timestamp(p, size, &value.number)
     return read_time(p, size, &value.number)
+
+
+cdef int read_array(Value* value, int kind, int scale, uint8_t* spare) noexcept nogil:
+    """An array's text → the hash of its elements, of how many there are, and of which are null.
+
+    ``spare`` has room for twice the text.
+    https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
+    """
+    cdef const uint8_t* p = value.text
+    cdef const uint8_t* end = p + value.size
+    cdef uint8_t* nulls = spare + value.size
+    cdef uint64_t hash = SEED
+    cdef Py_ssize_t count = 0
+    cdef bint has_null = False
+    cdef Value item
+    if value.size < 2 or (end - 1)[0] != c"}":
+        return ANOTHER
+    if p[0] != c"{" or p[1] == c"{":
+        return NESTED
+    p += 1
+    while p < end - 1 or (count and (p - 1)[0] == c","):
+        p = next_element(p, end, &item, spare)
+        if p == NULL:
+            return ANOTHER
+        nulls[count] = c"N" if item.is_null else c"."
+        has_null |= item.is_null
+        count += 1
+        if not item.is_null:
+            if not read_as(kind, scale, &item):
+                item.is_number = False
+            hash = hash_value(&item, hash)
+    hash = hash_number(count, hash)
+    if has_null:
+        hash = hash_bytes(nulls, count, hash)
+    value.number, value.is_number = <int64_t>hash, True
+    return READ
+
+
+cdef const uint8_t* next_element(
+    const uint8_t* p, const uint8_t* end, Value* item, uint8_t* spare
+) noexcept nogil:
+    """Read an element; returns where the next one begins, or NULL."""
+    cdef bint escaped = False
+    item.is_number = item.is_null = False
+    if p < end and p[0] == c'"':
+        p += 1
+        item.text = p
+        while p < end and p[0] != c'"':
+            escaped |= p[0] == c"\\"
+            p += 2 if p[0] == c"\\" else 1
+        if p >= end:
+            return NULL
+        item.size = p - item.text
+        if escaped:
+            item.size = without_backslashes(item.text, item.size, spare)
+            item.text = spare
+        p += 1
+    else:
+        item.text = p
+        while p < end and p[0] != c"," and p[0] != c"}":
+            p += 1
+        item.size = p - item.text
+        item.is_null = item.size == 4 and memcmp(item.text, b"NULL", 4) == 0
+    if p >= end or (p[0] != c"," and p[0] != c"}"):
+        return NULL
+    return p + 1
+
+
+cdef Py_ssize_t without_backslashes(const uint8_t* p, Py_ssize_t size, uint8_t* into) noexcept nogil:
+    """What stands behind each; a NUL ends it, as a delimiter would."""
+    cdef const uint8_t* end = p + size
+    cdef uint8_t* start = into
+    while p < end:
+        if p[0] == c"\\" and p + 1 < end:
+            p += 1
+        into[0] = p[0]
+        into += 1
+        p += 1
+    into[0] = 0
+    return into - start

@@ -16,6 +16,7 @@ cdef struct Value:  # what a column's text is: bytes, a number, or null
     int64_t number
     bint is_number
     bint is_null
+    bint is_odd  # a function says what it is
 
 
 cdef inline uint64_t rotated(uint64_t number, int bits) noexcept nogil:

@@ -104,9 +104,9 @@ def _with_keys(hashed: DataFrame, keys: Sequence[int]) -> DataFrame:
     return hashed.join(F.broadcast(wanted), _KEY, "left_semi")
 
 
-def _text(value: SparkColumn, kind: Kind) -> SparkColumn:
+def _text(value: SparkColumn, kind: int) -> SparkColumn:
     """As PostgreSQL reads it."""
-    if kind is Kind.BYTES:
+    if kind == Kind.BYTES:
         return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
     return value.cast("string")
 

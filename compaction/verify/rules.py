@@ -18,17 +18,18 @@ from pyspark.sql import functions as F
 
 from cdc.compiled.digests import Digests, hash_of
 from cdc.records.schema import Column
-from compaction.verify.arrays import Element, elements
+from compaction.verify.arrays import Nested, elements
 from sinks.changes.names import quoted
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import spark_type
 
-TextConvert = Callable[[bytes], bytes | None]
-"""A value's text at the source → the text that is compared, or null."""
+TextConvert = Callable[[bytes], bytes | int | None]
+"""A value's text at the source → the text or number that is compared, or null."""
 Compared = Callable[[SparkColumn], SparkColumn]
 """A value in a derived table → what of it is hashed."""
 _NULLS_AT_ONCE: Final = 63
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_SEED: Final = 42
 _LONG_DIGITS: Final = 18
 """A decimal of so many digits is hashed as a number."""
 _INTEGERS: Final = frozenset({"smallint", "int", "bigint"})
@@ -53,12 +54,14 @@ class Kind(IntEnum):
     BYTES = 10
     CONVERTED = 11
     NOTHING = 12
+    ARRAY = 16
+    """And what its elements are read as."""
 
 
 class Rule(NamedTuple):
     """How a column's values are compared; where it is ``unfit`` on either side, it is null."""
 
-    kind: Kind
+    kind: int
     compared: Compared
     scale: int = 0
     convert: TextConvert | None = None
@@ -89,14 +92,15 @@ class ComparedTable(NamedTuple):
         """Whether a row can be looked up at the source by what the derived table has of its key."""
         rules = [self.columns[place].rule for place in self.key]
         return bool(rules) and not any(
-            rule.is_masked or rule.kind in {Kind.CONVERTED, Kind.TIME} for rule in rules
+            rule.is_masked or rule.kind in {Kind.CONVERTED, Kind.TIME} or rule.kind >= Kind.ARRAY
+            for rule in rules
         )
 
     def digests(self, group_bits: int = 0, *, keeps_columns: bool = False) -> Digests:
         """What hashes the source's rows."""
         rules = [column.rule for column in self.columns]
         return Digests(
-            [int(rule.kind) for rule in rules],
+            [rule.kind for rule in rules],
             [rule.scale for rule in rules],
             [rule.unfit for rule in rules],
             [rule.convert for rule in rules],
@@ -327,31 +331,40 @@ def _of_array(field: DerivedField) -> Rule | str:
         return "elements that don't fit are null"
 
     def compared(value: SparkColumn) -> SparkColumn:
-        def text(item: SparkColumn) -> SparkColumn:
-            of_item = rule.compared(item)
-            return F.when(of_item.isNotNull(), F.xxhash64(of_item).cast("string"))
+        items = value if rule.compared is _as_it_is else F.transform(value, rule.compared)
+        mark = F.transform(value, lambda item: F.when(item.isNull(), "N").otherwise("."))
+        has_null = F.exists(value, lambda item: item.isNull())
+        nulls = F.when(has_null, F.array_join(mark, ""))
+        hashed = F.xxhash64(items, F.size(value).cast("bigint"), nulls)
+        return F.when(value.isNotNull(), hashed)
 
-        return F.array_join(F.transform(value, text), ",", "N")
+    convert = partial(_array, rule, column.delimiter or ",")
+    if rule.kind == Kind.CONVERTED or (column.delimiter or ",") != ",":
+        return Rule(Kind.CONVERTED, compared, convert=convert)
+    return Rule(Kind.ARRAY + rule.kind, compared, scale=rule.scale, convert=convert)
 
-    delimiter = column.delimiter or ","
-    return Rule(Kind.CONVERTED, compared, convert=partial(_array, rule, delimiter))
 
-
-def _array(rule: Rule, delimiter: str, text: bytes) -> bytes:
-    """The elements' hashes; a text that isn't an array of usual bounds equals nothing."""
+def _array(rule: Rule, delimiter: str, text: bytes) -> bytes | int:
+    """As ``Digests`` has it, of any array; one with bounds of its own equals nothing."""
     try:
         items = elements(text.decode(), delimiter)
     except ValueError:
         return b"?" + text
-    return ",".join(_item(rule, item) for item in items).encode()
+    hashed = _SEED
+    for item in items:
+        if item is not None:
+            kind = Kind.TEXT if rule.convert else rule.kind
+            hashed = hash_of(kind, rule.scale, _element(rule, item), hashed)
+    hashed = hash_of(Kind.INTEGER, 0, str(len(items)).encode(), hashed)
+    if None in items:
+        nulls = "".join("N" if item is None else "." for item in items)
+        hashed = hash_of(Kind.TEXT, 0, nulls.encode(), hashed)
+    return hashed
 
 
-def _item(rule: Rule, item: Element) -> str:
-    if item is None:
-        return "N"
-    if isinstance(item, list):  # of more than one dimension: an array's text in JSON
-        text = json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()
-    else:
-        text = item.encode()
-        text = (rule.convert(text) or b"") if rule.convert else text
-    return str(hash_of(rule.kind, rule.scale, text))
+def _element(rule: Rule, item: str | Nested) -> bytes:
+    """An element's text; of one that is an array, that in JSON."""
+    if isinstance(item, list):
+        return json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()
+    converted = rule.convert(item.encode()) if rule.convert else item.encode()
+    return converted if isinstance(converted, bytes) else b""

@@ -2,15 +2,17 @@
 
 import struct
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.compiled.digests import Digests, hash_of
-from compaction.verify.rules import Kind
+from compaction.verify.rules import Kind, Rule, _array
 
 TEXTS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=40)
+COPIED = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -97,8 +99,7 @@ def test_a_text_that_is_not_of_its_kind_is_itself(kind: Kind, text: bytes) -> No
 
 @given(st.lists(st.tuples(st.integers(0, 9), TEXTS), max_size=5))
 def test_rows_come_whole_wherever_messages_are_cut(rows: list[tuple[int, str]]) -> None:
-    escapes = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
-    data = b"".join(message(f"{key}\t{text.translate(escapes)}\n".encode()) for key, text in rows)
+    data = b"".join(message(f"{key}\t{text.translate(COPIED)}\n".encode()) for key, text in rows)
     whole, parts = (digests(Kind.INTEGER, Kind.TEXT) for _ in range(2))
     assert whole.feed(bytearray(data), 0, len(data)) == len(data)
     buffer, start = bytearray(data), 0
@@ -136,3 +137,20 @@ def test_records_are_in_the_groups_of_their_keys() -> None:
             assert key == row if not size else (key >> 60) + 8 == group
             at += 20 + size
     assert grouped.take() == []
+
+
+ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"'})
+
+
+@given(st.lists(st.none() | TEXTS, max_size=5))
+def test_an_array_is_its_elements(items: list[str | None]) -> None:
+    """As a function of Python's says that reads arrays of any form."""
+    text = ",".join("NULL" if item is None else f'"{item.translate(ESCAPED)}"' for item in items)
+    data = bytearray(message(f"{{{text}}}".translate(COPIED).encode() + b"\n"))
+    found = []
+    for kind in (Kind.ARRAY + Kind.TEXT, Kind.CONVERTED):
+        convert = partial(_array, Rule(Kind.TEXT, lambda value: value), ",")
+        row = Digests([kind], [0], [False], [convert], (), keeps_columns=kind == Kind.CONVERTED)
+        row.feed(data, 0, len(data))
+        found.append((row.rows, row.sums_of_buckets()))
+    assert found[0] == found[1]
