@@ -15,6 +15,7 @@ ROOT: Final = Path(__file__).parent.parent
 CHECKED: Final = {
     "CONTRIBUTING.md",
     "README.md",
+    "docs/verify.md",
     "docs/check.md",
     "docs/configuration.md",
     "docs/errors.md",

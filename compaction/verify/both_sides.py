@@ -170,13 +170,29 @@ class Comparing:
         for number, (name, shape) in enumerate(lake.expected.items()):
             derived, compared = lake.derived[name], compared_table(shape)
             description = described.get(derived.source)
-            why = _why_not(derived.kind, description, compared)
+            why = self._why_not(derived.kind, description, compared)
             if why or description is None:
                 result.tables[name] = unverified(lake, name, why)
                 continue
             own = folder / str(number)
             reads.append(table_read(both.source, name, description, compared, own))
         return reads
+
+    def _why_not(
+        self, kind: str, description: TableDescription | None, compared: ComparedTable
+    ) -> str:
+        """Why a table can't be compared with the source; empty: it can."""
+        if kind == "changes":
+            return "an archive has events, and not rows"
+        if self._settings.transforms or self._settings.capture.skipped_operations:
+            return (
+                "the log doesn't have all changes as they were ([transforms], skipped.operations)"
+            )
+        if description is None:
+            return "the source doesn't have the table any more, or it isn't captured"
+        if not description.all_changes:
+            return "the publication leaves out operations"
+        return _lacking(description, compared)
 
     def _derived(
         self, lake: ScratchLakehouse, reads: Sequence[SourceRead]
@@ -246,14 +262,8 @@ def _read_source(
         both.reading.close()
 
 
-def _why_not(kind: str, description: TableDescription | None, compared: ComparedTable) -> str:
-    """Why a table can't be compared with the source; empty: it can."""
-    if kind == "changes":
-        return "an archive has events, and not rows"
-    if description is None:
-        return "the source doesn't have the table any more, or it isn't captured"
-    if not description.all_changes:
-        return "the publication leaves out operations"
+def _lacking(description: TableDescription, compared: ComparedTable) -> str:
+    """Which columns either side lacks, so that nothing can be compared."""
     if not compared.columns:
         reasons = [f"{name}: {why}" for name, why in compared.left_out.items()]
         return f"no column of it can be compared ({'; '.join(reasons)})"

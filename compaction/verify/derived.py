@@ -9,6 +9,7 @@ https://docs.delta.io/latest/delta-utility.html#shallow-clone-a-delta-table
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -26,7 +27,7 @@ from sinks.delta.commit import write_nothing
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.target import LakehouseTarget
 from sinks.log.topics import MillraceTopics
-from sinks.run.engine import Run
+from sinks.run.engine import TABLES_AT_ONCE, Run
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.plans import Plans, lakehouse_plans
@@ -34,6 +35,7 @@ from sinks.run.rekeyed import versions_at
 from sinks.run.summary import RunOutcome
 from sinks.run.wanted import CapturedTables, lakehouse_tables
 from sinks.spark.errors import explained
+from sinks.spark.session import tune
 
 _FOLDER: Final = "_millrace/verify"
 _RUNS_MAX: Final = 10_000
@@ -198,9 +200,8 @@ class ScratchLakehouse:
 
     def _applied(self, names: Collection[str]) -> tuple[Mapping[str, TablePlan], dict[str, str]]:
         """Clone tables and bring them to the instant; their plans, and why some aren't there."""
-        spark = self._context.session()
-        for name in names:
-            self._clone(spark, name, self._tables[name].base)
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+            list(executor.map(self._clone, names))
         left = SinkError("it isn't verified")
         paused = {name: left for name in self.derived if name not in names}
         context = replace(
@@ -216,19 +217,21 @@ class ScratchLakehouse:
         failed |= {name: _WAITS for name in end.waiting if name in names and name not in failed}
         return end.tables, failed
 
-    def _clone(self, spark: SparkSession, name: str, base: int) -> None:
+    def _clone(self, name: str) -> None:
         """A Delta table in the scratch folder, of the files that the cut's version has.
 
         A clone doesn't have the original's application transactions, by which runs go on.
         """
         original, copy = self.derived[name], self._copies[name]
+        spark = self._context.session().newSession()
+        tune(spark, 0)
         with explained(name, self._context.settings.log.keep):
             spark.sql(
                 f"CREATE TABLE delta.{quoted(copy.path)} SHALLOW CLONE"
                 f" delta.{quoted(original.path)} VERSION AS OF {self._version(name)}"
             )
-            target = DerivedDeltaTable(spark.newSession(), self._standing.plan.prefix, copy)
-            with target.transaction(base):
+            target = DerivedDeltaTable(spark, self._standing.plan.prefix, copy)
+            with target.transaction(self._tables[name].base):
                 write_nothing(target)
 
     def _moved_version(self, derived: Derived) -> int:
