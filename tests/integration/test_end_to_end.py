@@ -163,6 +163,8 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")
         made.wait_until_logged(made.wal_end(), daemon)
     assert "lakehouse: run 2" in typed(made, spark, monkeypatch, "merge", "all")
+    verified = typed(made, spark, monkeypatch, "verify").splitlines()
+    assert [line.partition(", ")[2] for line in verified[1:]] == ["0 differ"] * len(TABLES)
     assert_log_is_whole(made.log(), snapshot_lsn(made))
     assert_status_tells_all(made)
     assert made.stop(daemon) == ExitCode.OK
