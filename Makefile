@@ -71,9 +71,9 @@ $(foreach set,$(SETS) opensearch3,$(eval $($(set))/.complete: ; \
 $(spark)/.complete: | $(kafka)/.complete
 $(opensearch)/.complete: | $(spark)/.complete
 
-$(OWN_JAR): sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) .venv/.requirements
+$(OWN_JAR): sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) .venv/.requirements $(spark)/.complete
 	@echo "setup: Spark expressions of our own"
-	@$< $(RUN) $@
+	@$< $(RUN) $@ $(spark)
 
 # It speaks of jars by their places and times.
 .cache/classes.jsa: sinks/spark/classes.py .venv/.requirements $(OWN_JAR) $(spark)/.complete

@@ -196,6 +196,13 @@ class DerivedDeltaTable:
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
 
+    def rows_in(self, snapshot: Any, files: Any) -> DataFrame:
+        """The rows of some files of a version."""
+        jvm: Any = self.spark._jvm  # noqa: SLF001
+        log, session = self.log(), self.spark._jsparkSession  # noqa: SLF001
+        listed = jvm.millrace.sinks.ListedFiles.rows(session, log, snapshot, files)
+        return DataFrame(listed, self.spark)
+
     def _newest(self) -> Any:
         """The version that the table has now.
 

@@ -102,9 +102,7 @@ class DeltaTransaction:
 
     def rows(self, files: Any) -> DataFrame:
         """The rows of some of the table's files, as they are in the transaction's version."""
-        snapshot = self._transaction.snapshot()
-        rows = self._log.createDataFrame(snapshot, files, False, self._none)
-        return DataFrame(rows, self._target.spark)
+        return self._target.rows_in(self._transaction.snapshot(), files)
 
     def mark(self, indexes: DataFrame, files: Any) -> int:
         """Take out the rows at these indexes, by deletion vectors; returns how many there were.

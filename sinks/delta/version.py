@@ -195,9 +195,7 @@ class Version:
         return self._sequence.unsafeWrapArray(self._snapshot.allFiles().collect())
 
     def _of(self, files: Any) -> DataFrame:
-        log = self._target.log()  # its thread's session is ours by that
-        created = log.createDataFrame(self._snapshot, files, False, self._none)
-        rows = DataFrame(created, self._target.spark)
+        rows = self._target.rows_in(self._snapshot, files)
         return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows
 
 

@@ -45,6 +45,7 @@ _CHANGE_NO_ROWS: Final = frozenset(
 _NEW: Final = "_millrace_new"
 _SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
+_TOUCHED: Final = "_millrace_touched"
 
 
 class NewRows(NamedTuple):
@@ -151,17 +152,21 @@ class ViewTable:
         rows, keys, at, groups, columns = new
         target = self.delta
         transaction = DeltaTransaction(target, step)
-        small = target.size_bytes() < SMALL_BYTES or not target.has_deletion_vectors()
+        few = target.size_bytes() < SMALL_BYTES
+        small = few or not target.has_deletion_vectors()
         bounds = None if groups is None or small else _bounds(groups, columns)
         files = transaction.files(bounds)
-        place = [F.col(of).alias(name) for name, of in FILE_AND_INDEX.items()]
-        stored = transaction.rows(files).select("*", *place)
+        # Where all rows are at hand, all that are new are written: nothing is read once more.
+        anew = (few or (small and groups is None)) and not self._keeps
+        stored = transaction.rows(files)
+        if not anew:
+            place = [F.col(of).alias(name) for name, of in FILE_AND_INDEX.items()]
+            stored = stored.select("*", *place)
         current = stored.where(F.col(END).isNull()) if self._keeps else stored
         names = [name for name in rows.columns if name in stored.columns]
-        touched = current if groups is None else _only(current, groups, columns)
-        # Where all rows are at hand, all that are new are written: nothing is read once more.
-        anew = small and groups is None and not self._keeps
-        pairs = _pairs(touched, rows, names, keys)
+        if groups is not None:
+            current = _of_groups(current, groups, columns, others=anew)
+        pairs = _pairs(current, rows, names, keys)
         differences, counts = counted(
             pairs if anew else pairs.where(~F.col(_SAME)),
             {
@@ -178,7 +183,7 @@ class ViewTable:
             ended = gone.drop(*FILE_AND_INDEX).withColumns(_ends(at))
             come = come.select("*", *_begins(at)).unionByName(ended)
         if anew:
-            transaction.write(come)
+            transaction.write(come if groups is None else come.coalesce(1))
             transaction.remove(files)
         elif small:
             unchanged = stored.join(gone.select(*FILE_AND_INDEX), [*FILE_AND_INDEX], "left_anti")
@@ -233,7 +238,13 @@ def _pairs(
         if name not in keys
     ]
     both = _is_there(_STORED) & _is_there(_NEW)
-    return pairs.withColumn(_SAME, reduce(and_, equal, both))
+    pairs = pairs.withColumn(_SAME, reduce(and_, equal, both))
+    if _TOUCHED not in stored.columns:
+        return pairs
+    is_other = _is_there(_STORED) & ~_is_there(_NEW) & F.col(_STORED)[_TOUCHED].isNull()
+    as_it_was = F.struct(*(F.col(_STORED)[name].alias(name) for name in names))
+    now = F.when(is_other, as_it_was).otherwise(F.col(_NEW))
+    return pairs.withColumns({_NEW: now, _SAME: is_other | F.col(_SAME)})
 
 
 def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
@@ -241,18 +252,26 @@ def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
     return F.to_json(F.struct(value), EXACT) if has_unordered(kind) else value
 
 
-def _only(rows: DataFrame, groups: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """The rows of some groups."""
+def _of_groups(
+    rows: DataFrame, groups: DataFrame, columns: Mapping[str, str], *, others: bool
+) -> DataFrame:
+    """The rows of some groups, or all, with a column that is null in ``others``."""
     if not columns:
         return rows
     values = groups.select(
         *(F.col(value).alias(f"{_NEW}_{place}") for place, value in enumerate(columns.values()))
     )
-    same = (
-        F.col(quoted(name)).eqNullSafe(F.col(f"{_NEW}_{place}"))
-        for place, name in enumerate(columns)
+    same = reduce(
+        and_,
+        (
+            F.col(quoted(name)).eqNullSafe(F.col(f"{_NEW}_{place}"))
+            for place, name in enumerate(columns)
+        ),
     )
-    return rows.join(values, reduce(and_, same), "left_semi")
+    if not others:
+        return rows.join(values, same, "left_semi")
+    marked = values.withColumn(_TOUCHED, F.lit(True))
+    return rows.join(marked, same, "left_outer").drop(*values.columns)
 
 
 def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None:

@@ -163,6 +163,28 @@ def test_rows_that_are_as_they_were_are_not_written_again(views: Views) -> None:
     assert not views.merge().tables, "nothing new: nothing is done"
 
 
+@pytest.mark.usefixtures("as_if_large")
+def test_a_small_view_of_a_large_table_is_written_again_with_all_its_other_rows(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.views.store.SMALL_BYTES", 1 << 20)
+    views.define(sums=SUMS, doubled=DOUBLED, total="SELECT count(*) AS n FROM t")
+    views.write((1, "a", 1), (2, "b", 5), (3, None, 7), (4, "c", 2))
+    views.merge_tables()
+    views.merge()
+    views.write((1, "a", 2), (2, "b", -1), (5, "d", 3), (6, "d", 4))
+    views.merge_tables()
+    done = {each.name: (each.inserted, each.updated, each.deleted) for each in views.merge().tables}
+    assert done == {"sums": (1, 1, 1), "doubled": (3, 0, 1), "total": (0, 1, 0)}
+    views.assert_right()
+    assert views.read("total") == [(5,)]
+    views.write((3, None, 8))
+    views.merge_tables()
+    views.merge()
+    views.assert_right()
+    assert len(views.lakehouse.spark.read.load(views.path("sums"), "delta").inputFiles()) == 1
+
+
 def test_another_definition_replaces_the_table_by_one_commit(views: Views) -> None:
     views.write((1, "a", 1), (2, "b", 5))
     views.merge_tables()

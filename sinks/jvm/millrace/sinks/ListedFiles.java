@@ -1,0 +1,56 @@
+package millrace.sinks;
+
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.SnapshotDescriptor;
+import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.delta.files.TahoeBatchFileIndex;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import scala.Option;
+import scala.collection.immutable.Seq;
+
+/**
+ * Files of a Delta table that are known one by one.
+ *
+ * <p>Delta makes a query of such a list, twice for each plan that reads it, to leave out those of
+ * other partitions. That takes as long as all other planning.
+ */
+public final class ListedFiles extends TahoeBatchFileIndex {
+  private ListedFiles(
+      SparkSession session, DeltaLog log, SnapshotDescriptor snapshot, Seq<AddFile> files) {
+    super(session, "batch", files, log, log.dataPath(), snapshot, false);
+  }
+
+  /** The rows of some files of a version. */
+  public static Dataset<Row> rows(
+      SparkSession session, DeltaLog log, SnapshotDescriptor snapshot, Seq<AddFile> files) {
+    Dataset<Row> rows =
+        (Dataset<Row>) log.createDataFrame(snapshot, files, false, Option.empty());
+    if (!snapshot.metadata().partitionColumns().isEmpty()
+        || !(rows.queryExecution().analyzed() instanceof LogicalRelation scan)
+        || !(scan.relation() instanceof HadoopFsRelation all)) {
+      return rows;
+    }
+    HadoopFsRelation listed =
+        all.copy(
+            new ListedFiles(session, log, snapshot, files),
+            all.partitionSchema(),
+            all.dataSchema(),
+            all.bucketSpec(),
+            all.fileFormat(),
+            all.options(),
+            all.sparkSession());
+    return Dataset.ofRows(
+        session,
+        scan.copy(listed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream()));
+  }
+
+  @Override
+  public Seq<AddFile> matchingFiles(Seq<Expression> partitions, Seq<Expression> data) {
+    return addFiles();
+  }
+}
