@@ -13,7 +13,7 @@ from cdc.records.fields import PositionField
 from cdc.records.record import to_json
 from cdc.records.state import FORMAT
 
-RunKind = Literal["merge", "compact"]
+RunKind = Literal["merge", "compact", "verify"]
 RENEW_S: Final = 10.0
 """So often a run that goes on says so ..."""
 GONE_S: Final = 30.0

@@ -48,6 +48,11 @@ class VerifiedTable(BaseModel):
         """How many rows differ."""
         return self.missing + self.extra + self.different
 
+    @property
+    def is_right(self) -> bool:
+        """Whether all of it was compared, and nothing differs."""
+        return not (self.differing or self.unverified or self.left_out)
+
 
 class VerifyReport(BaseModel):
     """A verify: the instant (LSN, and µs since 1970), and its tables."""

@@ -1,17 +1,19 @@
 """``millrace verify``: every derived table against the source, at one instant."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cdc.settings import DEFAULT_PATH
+from cdc.log.reports import ReportWriter
+from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect, seconds
 from deploy.commands.printing import print_json, print_line
 
 if TYPE_CHECKING:
+    from compaction.verify.both_sides import VerifyOptions
     from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
 
 _DIFFERENCES: Final = {"missing": "missing here", "extra": "extra here", "different": "different"}
@@ -44,9 +46,6 @@ def verify(
     docs/errors.md.
     """
     from compaction.verify.both_sides import VerifyOptions
-    from compaction.verify.run import verify as compare
-    from sinks.run.options import RunContext, RunOptions
-    from sinks.spark.session import open_session
 
     settings = load_to_connect(config)
     settings.require_own_capture("verify")
@@ -59,19 +58,44 @@ def verify(
         seconds(max_age),
         keys,
     )
-    spark = open_session(settings.spark, "millrace verify")
-    try:
-        say = _say_nothing if json else print_line
-        context = RunContext(settings, lambda _records=0: spark, say, RunOptions())
-        report = compare(context, options)
-    finally:
-        spark.stop()
+    report = _reported(settings, options, _say_nothing if json else print_line)
     if json:
         print_json(report.model_dump_json(indent=2))
     else:
         for line in lines(report):
             print_line(line)
     raise typer.Exit(report.exit_code)
+
+
+def _reported(
+    settings: Settings, options: "VerifyOptions", say: Callable[[str], None]
+) -> "VerifyReport":
+    """Compare, and report to the log what was found."""
+    from compaction.verify.run import verify as compare
+    from sinks.run.options import RunContext, RunOptions
+    from sinks.run.reported import ReportedRun
+    from sinks.spark.session import open_session
+
+    spark = open_session(settings.spark, "millrace verify")
+    try:
+        with (
+            ReportWriter(settings, say) as reports,
+            ReportedRun(reports, "lakehouse", "verify") as run,
+        ):
+            run.progress(0, 0)
+            context = RunContext(settings, lambda _records=0: spark, say, RunOptions())
+            report = compare(context, options)
+            run.found(
+                {table.name: _verdict(table) for table in report.tables if not table.is_right},
+                report.exit_code,
+                tables=len(report.tables),
+                done=sum(not table.unverified for table in report.tables),
+                rows=sum(table.rows for table in report.tables),
+                where=report.lsn,
+            )
+    finally:
+        spark.stop()
+    return report
 
 
 def _say_nothing(_line: str) -> None:

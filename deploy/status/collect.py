@@ -246,6 +246,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
             "lag": sink_lag + capture,
             "running": reports.running.get((sink.sink, "merge")),
             "last_run": last,
+            "verified": reports.ended.get((sink.sink, "verify")),
         }
     )
 

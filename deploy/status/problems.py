@@ -146,6 +146,10 @@ def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iter
     merge = f"millrace merge {sink.sink}"
     for table, reason in sink.failed.items():
         yield Problem.of_text(f"{sink.sink}, {table}", reason, f"{merge} tries it again")
+    for table, found in (sink.verified.failed if sink.verified else {}).items():
+        what = f"the last verify: {found}"
+        remedy = "docs/verify.md; millrace verify looks again"
+        yield Problem(part=f"{sink.sink}, {table}", what=what, remedy=remedy)
     last, running = sink.last_run, sink.running
     now_ms = time.time_ns() // 1_000_000
     if running is not None and running.is_gone(now_ms):

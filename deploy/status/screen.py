@@ -107,6 +107,10 @@ def _run_text(sink: SinkStatus) -> str:
         ago = seconds_text(max(0.0, (now_ms - last.ended_ms) / 1e3))
         what = f"{last.events:,} events in {seconds_text(last.seconds)}"
         lines.append(f"{ago} ago: {'nothing to do' if last.exit_code == 3 else what}")
+    if (verified := sink.verified) is not None and not verified.error:
+        found = f"{len(verified.failed):,} tables not right" if verified.failed else "0 differ"
+        ago = seconds_text(max(0.0, (now_ms - (verified.ended_ms or now_ms)) / 1e3))
+        lines.append(f"verified {ago} ago: {verified.events:,} rows, {found}")
     if sink.keep_left_s is not None:
         lines.append(f"log.keep left: {seconds_text(sink.keep_left_s)}")
     return "\n".join(lines) or "none yet"
@@ -152,7 +156,8 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
     shown = _table("ended (UTC)", "run", "cut", "tables", "events", "seconds", "outcome")
     for run in runs:
         failed = "".join(f"\n{table}: {reason}" for table, reason in run.failed.items())
-        outcome = run.error or ("FAILED" + failed if failed else "applied")
+        done = "nothing differs" if run.job == "verify" else "applied"
+        outcome = run.error or ("FAILED" + failed if failed else done)
         name = sink_name(run)
         shown.add_row(
             time_text(run.ended_ms or run.started_ms),
@@ -161,11 +166,11 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
             f"{run.done}",
             f"{run.events:,}",
             f"{run.seconds:.1f}",
-            Text(outcome if run.job == "merge" or run.error else "done"),
+            Text("done" if run.job == "compact" and not run.error else outcome),
         )
     return shown
 
 
 def sink_name(run: RunReport) -> str:
     """What a run was of."""
-    return run.sink if run.job == "merge" else f"compact {run.sink}"
+    return run.sink if run.job == "merge" else f"{run.job} {run.sink}"

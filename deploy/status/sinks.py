@@ -138,12 +138,10 @@ class SinkStatus(BaseModel):
     """Whether its own state was read; one that needs a JVM is known by its reports alone."""
     running: RunReport | None = None
     last_run: RunReport | None = None
+    verified: RunReport | None = None
     tables: int = 0
     expected: dict[str, frozenset[str]] | None = {}
-    """The derived tables that there are to be, each with the captured tables that it is made of.
-
-    None: the log, which says that, hasn't answered before the sink was asked.
-    """
+    """The derived tables that there are to be, and what each is made of; None: the log is late."""
     failed: dict[str, str] = {}
     finished: bool = True
     keep_left_s: float | None = None

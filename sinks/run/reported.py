@@ -88,6 +88,26 @@ class ReportedRun:
             **{name: sum(getattr(table, name) for table in done.tables) for name in counts},
         )
 
+    def found(
+        self,
+        failed: dict[str, str],
+        exit_code: ExitCode,
+        *,
+        tables: int,
+        done: int,
+        rows: int,
+        where: str,
+    ) -> None:
+        """Tell what a verify has found at an instant: of which tables what isn't right."""
+        self._finish(
+            failed=_some(failed),
+            exit_code=exit_code,
+            tables=tables,
+            done=done,
+            events=rows,
+            where=where,
+        )
+
     def _leave(self) -> None:
         """Say no more of a run beside another one, which reports itself."""
         self._report = self._report.model_copy(update={"ended_ms": _now_ms()})

@@ -24,6 +24,8 @@ OTHER_COMMANDS: Final = {
     ExitCode.NOT_SHOWN,
     ExitCode.MEMORY,
     ExitCode.LOG_MISSING,
+    ExitCode.DIFFERS,
+    ExitCode.NOT_COMPARED,
     ExitCode.INTERRUPTED,
 }
 """Codes that the daemon doesn't end with, but for the first one."""

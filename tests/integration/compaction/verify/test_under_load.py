@@ -5,6 +5,7 @@
 
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +47,11 @@ DDL = (
     "VACUUM FULL item",
     'TRUNCATE "Odd Näme"',
 )
+
+
+def say(*words: object) -> None:
+    """For who runs it by hand, with -s."""
+    sys.stderr.write(f"{' '.join(map(str, words))}\n")
 
 
 def change(database: Conninfo, seed: int, ended: threading.Event) -> int:
@@ -113,14 +119,14 @@ def busy(
             yield
         finally:
             ended.set()
-            print("transactions, DDL, merges:", [each.result() for each in running])  # noqa: T201
+            say("transactions, DDL, merges:", [each.result() for each in running])
 
 
 def test_nothing_differs_in_a_right_pipeline_under_load(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
     seed = int(os.environ.get("VERIFY_SEED", time.time_ns() % 10_000))
-    print(f"seed {seed}")
+    say(f"seed {seed}")
     run(database, *SCHEMA.strip().rstrip(";").split(";\n"))
     made = pipeline()
     daemon = made.start()
@@ -134,7 +140,7 @@ def test_nothing_differs_in_a_right_pipeline_under_load(
                 report = verify(context, VerifyOptions(timeout_s=60))
             except NotDoneError as error:
                 no_instant += 1
-                print(number, error)
+                say(number, error)
                 continue
             for table in report.tables:
                 assert table.differing == 0, (seed, number, report.lsn, table)
@@ -143,6 +149,6 @@ def test_nothing_differs_in_a_right_pipeline_under_load(
                 if table.unverified:
                     reason = table.unverified[:60]
                     unverified[reason] = unverified.get(reason, 0) + 1
-            print(number, report.lsn, f"{report.seconds:.1f} s", flush=True)
-    print({"compared": compared, "unverified": unverified, "healed": healed, "late": no_instant})
+            say(number, report.lsn, f"{report.seconds:.1f} s")
+    say({"compared": compared, "unverified": unverified, "healed": healed, "late": no_instant})
     assert compared > RUNS

@@ -133,6 +133,7 @@ def _of_sinks() -> Iterator[tuple[str, list[Problem]]]:
     sinks: dict[str, dict[str, Any]] = {
         "failed": {"failed": {"public.t": "it is full"}},
         "failed run": {"last_run": _run(ended_ms=NOW_MS, error="why", exit_code=30)},
+        "differs": {"verified": _run(ended_ms=NOW_MS, failed={"public.t": "1 of 2 rows differ"})},
         "overdue": {"last_run": _run(ended_ms=1, next_due_ms=NOW_MS - 600_000)},
         "gone run": {"running": _run(deadline_ms=NOW_MS - 60_000)},
         "sink lag": {"sink_lag": UNKNOWN},
