@@ -109,6 +109,8 @@ def compact_lakehouse(
     records = view_records(lakehouse.path, session)
     if not dry_run:
         _forget(plans, records, last.run, lakehouse.keep)
+        plans.tidy()
+        records.tidy()
     tables = last.all_tables
     sources = [table.source for table in tables.values()]
     for name, derived in derived_tables(lakehouse, sources).items():

@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import Final, get_args
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.lines import Lines
 from cdc.settings.lakehouse import TableKind
 from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
@@ -57,6 +58,7 @@ class ViewsRun:
         self._sessions = [PinnedSession(context.session) for _ in range(sessions)]
         self._reads: dict[str, set[str]] = {}
         self._is_over = threading.Event()
+        self._recording = threading.Lock()
         self._results: list[TableResult] = []
         self._standing: dict[str, Standing] = {}
         self.failed: dict[str, MillraceError] = {}
@@ -164,7 +166,10 @@ class ViewsRun:
             return
         at, version = target.record.at, target.record.version
         if at is not None and version is not None:
-            self.sources.bring(at.run, name, self._as_compacted(name, version))
+            version = self._as_compacted(name, version)
+            self.sources.bring(at.run, name, version)
+            if any(name in reads for reads in self._reads.values()):
+                self._record_read(at.run, name, version)
         self._standing[name] = target.standing()
         if changed:
             self._results.append(target.result(time.monotonic() - started))
@@ -190,6 +195,17 @@ class ViewsRun:
         if is_new:
             self._context.report(str(self._results[-1]))
 
+    def _record_read(self, run: int, name: str, version: TableVersion) -> None:
+        """Record at once where a view stands that others read, whose own records name its version.
+
+        If this run dies before its end, the next one goes on from there.
+        """
+        with self._recording:
+            there = self._records.at_cut(run) or ViewsAtCut(run=run, ts_ms=_now_ms())
+            if there.versions.get(name) != version:
+                versions = {**there.versions, name: version}
+                self._records.finish(there.model_copy(update={"versions": versions}))
+
     def _record(self, seconds: float) -> None:
         """Record at which versions the views stand at the cuts that they were brought to."""
         results = {result.name: result for result in self._results if result.error is None}
@@ -204,16 +220,22 @@ class ViewsRun:
             is_same = before is not None and there | own == there
             if is_same and not results and not self.failed:
                 continue
+            if (damage := self._records.damage(run)) is not None:
+                self._context.report(Lines(f"recording views at run {run} again: {damage}"))
             self._records.finish(
                 ViewsAtCut(
                     run=run,
-                    ts_ms=int(time.time() * 1_000),
+                    ts_ms=_now_ms(),
                     seconds=seconds,
                     versions=there | own,
                     failed={name: str(error) for name, error in self.failed.items()},
                     tables={name: result.counts() for name, result in results.items()},
                 )
             )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _circle(

@@ -1,20 +1,24 @@
 """A log written by hand, and merges that die, meet strangers, or have other definitions → views."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
+from cdc.errors import ExitCode
 from cdc.settings.views import View
 from sinks.views import records, store
-from sinks.views.run import run_views
+from sinks.views.run import ViewsRun, run_views
 from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, run_once
 from tests.fixtures.view_lake import follow_as_if_large
 
 if TYPE_CHECKING:
+    from sinks.run.options import Report
     from sinks.run.summary import RunSummary
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -62,9 +66,9 @@ class Views:
         """Merge the table alone."""
         self.lakehouse.merge()
 
-    def merge(self) -> "RunSummary":
+    def merge(self, report: "Report" = lambda _: None) -> "RunSummary":
         """Merge the views alone."""
-        return run_once(run_views, self.lakehouse.settings, self.lakehouse.spark)
+        return run_once(run_views, self.lakehouse.settings, self.lakehouse.spark, report)
 
     def path(self, name: str) -> str:
         """Where a view is."""
@@ -117,6 +121,64 @@ def test_a_run_that_dies_at_any_action_is_finished_by_the_next_one(
             views.merge()
     views.write((1, "b", 3), (5, "c", 3))
     views.merge_tables()
+    views.merge()
+    views.assert_right()
+
+
+@pytest.mark.usefixtures("as_if_large")
+@pytest.mark.parametrize("with_news", few([True, False], True))
+def test_a_view_of_views_is_followed_though_a_run_has_died(
+    views: Views, monkeypatch: pytest.MonkeyPatch, *, with_news: bool
+) -> None:
+    views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind, n FROM sums")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.write((3, "b", 2))
+    views.merge_tables()
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewsRun, "_record", Mock(side_effect=Died))
+        with pytest.raises(Died):
+            views.merge()
+    if with_news:
+        views.write((4, "c", 3))
+        views.merge_tables()
+    said: list[str] = []
+    views.merge(said.append)
+    assert "loading a new table" not in "".join(said)
+    assert views.read("kinds") == [("a", 1), ("b", 2), *([("c", 1)] * with_news)]
+
+
+def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    own, runs = (Path(views.lakehouse.folder, "_millrace", name) for name in ("views", "runs"))
+    record = own / f"{1:020}.done.json"
+    before = json.loads(record.read_text())
+    record.write_text('{"format": 1, "run": ')
+    said: list[str] = []
+    assert views.merge(said.append).exit_code == ExitCode.NOTHING_TO_DO
+    assert str(record) in "".join(said)
+    assert json.loads(record.read_text())["versions"] == before["versions"]
+
+    outcome = runs / record.name
+    before = json.loads(outcome.read_text())
+    outcome.write_bytes(b"\xff\x00")
+    failed = views.merge()
+    assert failed.exit_code == ExitCode.LOG_FORMAT
+    assert [str(each.error) for each in failed.tables] == 2 * [
+        f"a run's state can't be read: it isn't text ({outcome})\n"
+        "  → `millrace merge lakehouse` records it again"
+    ]
+    views.assert_right()
+    views.merge_tables()
+    assert json.loads(outcome.read_text())["versions"] == before["versions"]
+    assert views.merge().exit_code == ExitCode.NOTHING_TO_DO, "no view is built again"
+
+    views.write((3, "b", 2))
+    views.merge_tables()
+    outcome.write_text("{")  # an older one is skipped
     views.merge()
     views.assert_right()
 
