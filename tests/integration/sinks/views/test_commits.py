@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -11,6 +13,7 @@ import pytest
 from cdc.errors import ExitCode
 from cdc.settings.views import View
 from sinks.views import records, store
+from sinks.views.records import view_records
 from sinks.views.run import ViewsRun, run_views
 from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
@@ -181,6 +184,29 @@ def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
     outcome.write_text("{")  # an older one is skipped
     views.merge()
     views.assert_right()
+
+
+@pytest.mark.parametrize("case", few(product(range(1, 12), (False, True)), (6, False), (8, True)))
+def test_a_build_that_dies_at_any_action_is_at_its_cut_after_the_next_run(
+    views: Views, monkeypatch: pytest.MonkeyPatch, case: tuple[int, bool]
+) -> None:
+    """Also where nothing new comes: then the next run has nothing to write."""
+    death, is_built = case
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.define(sums="SELECT kind, -1 AS n, v FROM t")
+    if is_built:
+        views.merge()
+    views.define(sums=SUMS)
+    with monkeypatch.context() as patched:
+        _die_at(death, patched)
+        with suppress(Died):
+            views.merge()
+    views.merge()
+    assert views.read("sums") == [("a", 1, 1), ("b", 1, 5)]
+    there = view_records(str(views.lakehouse.folder), pytest.fail).at_cut(1)
+    assert there is not None
+    assert there.versions["sums"].version == views.commits("sums") - 1 == int(is_built)
 
 
 def _die_at(number: int, patched: pytest.MonkeyPatch) -> list[str]:
