@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import ConfigError, SparkMissingError
 from sinks.spark import driver, jars
-from sinks.spark.private_files import own_folder, submitted
+from sinks.spark.private_files import own_folder, scratch_folder, submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,8 +223,8 @@ def _start(options: dict[str, str]) -> "SparkSession":
             options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
-        if "TMPDIR" in os.environ:  # which means nothing to a JVM
-            options.setdefault("spark.local.dir", tempfile.gettempdir())
+        if "spark.local.dir" not in options:
+            options["spark.local.dir"] = str(scratch_folder())
     # Executors are left to Spark: it spills what doesn't fit, and ends them itself (52) otherwise.
     java = "spark.driver.defaultJavaOptions"
     options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()
