@@ -16,7 +16,10 @@ from pydantic import BaseModel
 from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError
 from cdc.lines import Lines
 from sinks.changes.derived import local_path, runs_path
-from sinks.run.files import (
+from sinks.run.options import Report
+from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.summary import LastCheck, RunOutcome, TableVersion
+from sinks.spark.files import (
     DamagedError,
     Files,
     HadoopFiles,
@@ -25,9 +28,6 @@ from sinks.run.files import (
     reachable,
     read_state,
 )
-from sinks.run.options import Report
-from sinks.run.plan import RunPlan, TablePlan
-from sinks.run.summary import LastCheck, RunOutcome, TableVersion
 from sinks.spark.private_files import own_folder
 
 if TYPE_CHECKING:

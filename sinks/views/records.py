@@ -17,7 +17,9 @@ from cdc.settings import LakehouseSettings
 from cdc.settings.views import history_name
 from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutRecord
-from sinks.run.files import (
+from sinks.run.owner import log_folder, stranger_of_view
+from sinks.run.summary import TableCounts, TableVersion
+from sinks.spark.files import (
     DamagedError,
     Files,
     HadoopFiles,
@@ -25,8 +27,6 @@ from sinks.run.files import (
     RunState,
     read_state,
 )
-from sinks.run.owner import log_folder, stranger_of_view
-from sinks.run.summary import TableCounts, TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,5 @@
 """[spark] with another time zone, on a machine in a third → the rows and documents of UTC."""
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,92 +23,100 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 AT: Final = "2026-01-31 23:30:00"
-VIEW: Final = {
-    "name": "days",
-    "query": "SELECT date(at) AS day, date(plain) AS plain, hour(at) AS hour, count(*) AS n"
-    " FROM visits GROUP BY ALL",
+SKIPPED: Final = "2026-03-08 02:30:00"
+"""A time of day that New York didn't have; the next one it had twice."""
+REPEATED: Final = "2026-11-01 01:30:00"
+IDS: Final = [f"2026-{of}.000000Z" for of in ("01-31T23:30:00", "11-01T05:30:00", "11-01T06:30:00")]
+SCHEMA: Final = (
+    "CREATE TABLE places (id int PRIMARY KEY, since timestamp)",
+    "CREATE TABLE visits (at timestamptz PRIMARY KEY, plain timestamp, day date, place int)",
+    f"INSERT INTO places VALUES (1, '{AT}')",
+    f"INSERT INTO visits VALUES ('{AT}Z', '{AT}', '2026-01-31', 1)",
+    f"INSERT INTO visits VALUES ('2026-11-01 05:30Z', '{SKIPPED}', '2026-03-08', 1)",
+    f"INSERT INTO visits VALUES ('2026-11-01 06:30Z', '{REPEATED}', '2026-11-01', 1)",
+)
+SECTIONS: Final[dict[str, Any]] = {
+    "spark": {"spark.sql.session.timeZone": "America/New_York"},
+    "views": [
+        {
+            "name": "days",
+            "query": "SELECT date(at) AS day, date(plain) AS plain, hour(at) AS hour,"
+            " count(*) AS n FROM visits GROUP BY ALL",
+        }
+    ],
+    "search.documents": [
+        {
+            "name": "seen",
+            "table": "public.visits",
+            "exclude": ["place"],
+            "computed": {"hour": "hour(at)"},
+            "embed": [{"field": "place", "table": "public.places", "on": {"id": "place"}}],
+        }
+    ],
+    "lakehouse.tables": [{"source": "public.visits", "partition": ["at"]}],
 }
-DOCUMENTS: Final = {
-    "name": "seen",
-    "table": "public.visits",
-    "computed": {"hour": "hour(at)", "day": "date(at)"},
-    "embed": [{"field": "place", "table": "public.places", "on": {"id": "place"}}],
-}
+
+
+class Stand:
+    """A merge in a zone, on a machine in another one."""
+
+    def __init__(self, made: RunningPipeline) -> None:
+        self.made = made
+        self.lake = str(made.folder / "lakehouse")
+        self.search = made.settings.require_search()
+
+    def merge(self) -> None:
+        done = self.made.millrace("merge", "all", environment={"TZ": "Asia/Tokyo"})
+        assert done.returncode == ExitCode.OK, done.stdout + done.stderr
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        rows = query_builder(table_path(self.lake, TableName("public", name)))
+        return sorted(rows, key=str)
+
+    def documents(self, index: str) -> dict[str, dict[str, Any]]:
+        """Each document by its id."""
+        with connect(self.search) as client:
+            name = f"{self.search.index_prefix}{index}"
+            client.indices.refresh(index=name)
+            hits = client.search(index=name, body={"size": 10})["hits"]["hits"]
+        return {hit["_id"]: hit["_source"] for hit in hits}
 
 
 def test_rows_and_documents_are_the_same_in_any_zone(
     pipeline: Callable[..., RunningPipeline], database: dict[str, str]
 ) -> None:
-    run(
-        database,
-        "CREATE TABLE places (id int PRIMARY KEY, since timestamp)",
-        "CREATE TABLE visits (at timestamptz PRIMARY KEY, plain timestamp, day date, place int)",
-        f"INSERT INTO places VALUES (1, '{AT}')",
-        f"INSERT INTO visits VALUES ('{AT}Z', '{AT}', '2026-01-31', 1),"
-        " ('2026-11-01 05:30Z', '2026-03-08 02:30', '2026-03-08', 1),"
-        " ('2026-11-01 06:30Z', '2026-11-01 01:30', '2026-11-01', 1)",
-    )
-    sections: dict[str, Any] = {
-        "spark": {"spark.sql.session.timeZone": "America/New_York"},
-        "views": [VIEW],
-        "search.documents": [DOCUMENTS],
-        "lakehouse.tables": [{"source": "public.visits", "partition": ["at"]}],
-    }
-    made = pipeline(search=True, sections=sections)
-    daemon = made.catch_up()
-    zone = {"TZ": "Asia/Tokyo"}
-    done = made.millrace("merge", "all", environment=zone)
-    assert done.returncode == ExitCode.OK, done.stdout + done.stderr
+    run(database, *SCHEMA)
+    stand = Stand(pipeline(search=True, sections=SECTIONS))
+    daemon = stand.made.catch_up()
+    stand.merge()
 
-    lake = str(made.folder / "lakehouse")
-    (place,) = query_builder(table_path(lake, TableName("public", "places")))
+    (place,) = stand.table("places")
     assert place["since"].isoformat(" ") == AT
-    visits = query_builder(table_path(lake, TableName("public", "visits")))
-    first = min(visits, key=lambda row: str(row["at"]))
-    assert first["at"].isoformat(" ") == f"{AT}+00:00"
-    assert first["plain"].isoformat(" ") == AT
-    assert sorted(str(row["plain"]) for row in visits)[1] == "2026-03-08 02:30:00"
-    days = {
-        (str(r["day"]), str(r["plain"]), r["hour"], r["n"])
-        for r in query_builder(view_path(lake, "days"))
+    visits = {row["day"].isoformat(): row for row in stand.table("visits")}
+    assert {day: str(row["at"]) for day, row in visits.items()} == {
+        "2026-01-31": f"{AT}+00:00",
+        "2026-03-08": "2026-11-01 05:30:00+00:00",
+        "2026-11-01": "2026-11-01 06:30:00+00:00",
     }
-    assert days == {
+    assert [str(visits[day]["plain"]) for day in sorted(visits)] == [AT, SKIPPED, REPEATED]
+    days = query_builder(view_path(stand.lake, "days"))
+    assert {(str(row["day"]), str(row["plain"]), row["hour"], row["n"]) for row in days} == {
         ("2026-01-31", "2026-01-31", 23, 1),
         ("2026-11-01", "2026-03-08", 5, 1),
         ("2026-11-01", "2026-11-01", 6, 1),
     }
-    search = made.settings.require_search()
-    with connect(search) as client:
-        client.indices.refresh()
-        for name in ("public.visits", "seen"):
-            hits = client.search(index=f"{search.index_prefix}{name}", body={"size": 10})["hits"]
-            documents = {hit["_id"]: hit["_source"] for hit in hits["hits"]}
-            assert sorted(documents) == [
-                "2026-01-31T23:30:00.000000Z",
-                "2026-11-01T05:30:00.000000Z",
-                "2026-11-01T06:30:00.000000Z",
-            ]
-            document = documents["2026-01-31T23:30:00.000000Z"]
-            assert (document["at"], document["plain"]) == (
-                "2026-01-31T23:30:00.000000Z",
-                "2026-01-31T23:30:00.000000",
-            ), json.dumps(document)
-            if name == "seen":
-                assert (document["hour"], document["day"]) == (23, "2026-01-31")
-                assert document["place"]["since"] == "2026-01-31T23:30:00.000000"
+    for index in ("public.visits", "seen"):
+        documents = stand.documents(index)
+        assert sorted(documents) == IDS
+        assert documents[IDS[0]]["at"] == IDS[0]
+        assert documents[IDS[0]]["plain"] == IDS[0].removesuffix("Z")
+    assert documents[IDS[0]]["hour"] == 23
+    assert documents[IDS[0]]["place"]["since"] == IDS[0].removesuffix("Z")
+
     run(database, f"DELETE FROM visits WHERE at = '{AT}Z'", "UPDATE visits SET place = 2")
-    made.wait_until_logged(made.wal_end(), daemon)
-    done = made.millrace("merge", "all", environment=zone)
-    assert done.returncode == ExitCode.OK, done.stdout + done.stderr
-    assert len(query_builder(table_path(lake, TableName("public", "visits")))) == 2
-    with connect(search) as client:
-        client.indices.refresh()
-        for name in ("public.visits", "seen"):
-            hits = client.search(index=f"{search.index_prefix}{name}", body={"size": 10})["hits"]
-            assert {
-                hit["_source"]["place"] if name != "seen" else hit["_id"][:10]
-                for hit in hits["hits"]
-            } in ({2}, {"2026-11-01"})
-            assert hits["total"]["value"] == 2
-    asked = made.millrace("query", "-f", "csv", "SELECT CAST(since AS string) FROM places")
+    stand.made.wait_until_logged(stand.made.wal_end(), daemon)
+    stand.merge()
+    assert [row["place"] for row in stand.table("visits")] == [2, 2]
+    assert sorted(stand.documents("public.visits")) == sorted(stand.documents("seen")) == IDS[1:]
+    asked = stand.made.millrace("query", "-f", "csv", "SELECT CAST(since AS string) FROM places")
     assert AT in asked.stdout

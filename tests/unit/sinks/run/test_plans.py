@@ -1,6 +1,5 @@
 """Plans → files → plans: one run gets a number, and each table goes on where it was applied."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -16,12 +15,12 @@ from cdc.settings.lakehouse import TableKind
 from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
 from sinks.run.debezium_topic import DebeziumTopic
-from sinks.run.files import DamagedError, LocalFiles
 from sinks.run.plan import RunPlan, TablePlan, goes_on, proposed
 from sinks.run.plans import Plans
 from sinks.run.summary import RunOutcome
 from sinks.run.topics import PartitionCensus
 from sinks.run.wanted import WantedTable
+from sinks.spark.files import DamagedError, LocalFiles
 from tests.fixtures.ended_rows import listed
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import streaming, table_state
@@ -146,18 +145,6 @@ def test_a_damaged_outcome_counts_as_none_and_one_of_a_newer_format_is_refused(
     outcome.write_text('{"format": 2, "run": 1}')
     with pytest.raises(LogFormatError, match="a run's state can't be read"):
         plans.outcome_of(1)
-
-
-def test_what_a_process_has_left_that_died_while_it_wrote_goes_some_day(tmp_path: Path) -> None:
-    files = LocalFiles(tmp_path)
-    files.replace("kept.json", "{}")
-    old, young = tmp_path / ".a.new", tmp_path / ".b.new"
-    for path in (old, young):
-        path.write_text("{")
-    os.utime(old, (0, 0))
-    os.utime(tmp_path / "kept.json", (0, 0))
-    files.tidy()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.new", "kept.json"]
 
 
 def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None:
