@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.opensearch,
+    pytest.mark.usefixtures("opensearch"),
     pytest.mark.spark,
     pytest.mark.proof,
     pytest.mark.timeout(900),
