@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from typing import Final, get_args
 
-from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.errors import (
+    BusyError,
+    ConfigError,
+    MillraceError,
+    SinkUnreachableError,
+    SparkMissingError,
+)
 from cdc.lines import Lines
 from cdc.settings.lakehouse import TableKind
 from sinks.delta.cuts import LakehouseCuts
@@ -23,6 +29,8 @@ from sinks.views.target import ViewTarget
 
 VIEWS_AT_ONCE: Final = 2
 """So many views are brought side by side."""
+_OF_ALL: Final = (BusyError, SinkUnreachableError, SparkMissingError)
+"""What ends a run: it isn't one view's trouble."""
 _NOWHERE: Final = Standing(shown=False)
 
 
@@ -136,7 +144,7 @@ class ViewsRun:
                     if name.startswith(VIEWS)
                 }
                 targets[target.name] = target
-            except (BusyError, SinkUnreachableError):
+            except _OF_ALL:
                 raise
             except MillraceError as error:
                 self._fail(target.name, error)
@@ -159,17 +167,17 @@ class ViewsRun:
         try:
             rebuilt = name in self._context.options.rebuilt
             changed = CutRun(self.sources, target).once(rebuilt=rebuilt)
-        except (BusyError, SinkUnreachableError):
+        except _OF_ALL:
             raise
         except MillraceError as error:
             self._fail(name, error, target.standing())
             return
         at, version = target.record.at, target.record.version
         if at is not None and version is not None:
-            version = self._as_compacted(name, version)
-            self.sources.bring(at.run, name, version)
+            left = self._as_compacted(name, version)
+            self.sources.bring(at.run, name, left, before=version)
             if any(name in reads for reads in self._reads.values()):
-                self._record_read(at.run, name, version)
+                self._record_read(at.run, name, left)
         self._standing[name] = target.standing()
         if changed:
             self._results.append(target.result(time.monotonic() - started))

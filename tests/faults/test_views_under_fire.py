@@ -134,7 +134,7 @@ class Stand:
     def run(self, *words: str) -> None:
         """Run a command to its end."""
         process = self.start(*words)
-        assert process.wait(300) in DONE, process.command.log_end()
+        assert process.wait(900) in DONE, process.command.log_end()
 
     def kill_somewhere(self, *words: str) -> None:
         """Start a command; kill it, its JVM, or both, mostly while it writes."""
@@ -300,10 +300,10 @@ def test_merges_and_compactions_side_by_side_leave_views_that_are_right(stand: S
         stand.merge(run_lakehouse)
         merges = [stand.start("merge", "views") for _ in range(2)]
         compaction = stand.start("compact", "lakehouse")
-        codes = {merge.wait(300) for merge in merges}
+        codes = {merge.wait(900) for merge in merges}
         assert ExitCode.OK in codes
         assert codes <= {*DONE, ExitCode.BUSY}
-        assert compaction.wait(300) == ExitCode.OK, compaction.command.log_end()
+        assert compaction.wait(900) == ExitCode.OK, compaction.command.log_end()
     stand.assert_right()
 
 

@@ -49,9 +49,8 @@ SECTIONS: Final[dict[str, Any]] = {
         {
             "name": "seen",
             "table": "public.visits",
-            "exclude": ["place"],
             "computed": {"hour": "hour(at)"},
-            "embed": [{"field": "place", "table": "public.places", "on": {"id": "place"}}],
+            "embed": [{"field": "spot", "table": "public.places", "on": {"id": "place"}}],
         }
     ],
     "lakehouse.tables": [{"source": "public.visits", "partition": ["at"]}],
@@ -112,7 +111,7 @@ def test_rows_and_documents_are_the_same_in_any_zone(
         assert documents[IDS[0]]["at"] == IDS[0]
         assert documents[IDS[0]]["plain"] == IDS[0].removesuffix("Z")
     assert documents[IDS[0]]["hour"] == 23
-    assert documents[IDS[0]]["place"]["since"] == IDS[0].removesuffix("Z")
+    assert documents[IDS[0]]["spot"]["since"] == IDS[0].removesuffix("Z")
 
     run(database, f"DELETE FROM visits WHERE at = '{AT}Z'", "UPDATE visits SET place = 2")
     stand.made.wait_until_logged(stand.made.wal_end(), daemon)

@@ -10,8 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from cdc.errors import ExitCode
+from cdc.errors import ExitCode, SparkMissingError
 from cdc.settings.views import View
+from sinks.run.options import RunOptions
+from sinks.run.plans import lakehouse_plans
 from sinks.views import records, store
 from sinks.views.records import view_records
 from sinks.views.run import ViewsRun, run_views
@@ -69,9 +71,14 @@ class Views:
         """Merge the table alone."""
         self.lakehouse.merge()
 
-    def merge(self, report: "Report" = lambda _: None) -> "RunSummary":
+    def merge(
+        self,
+        report: "Report" = lambda _: None,
+        options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+    ) -> "RunSummary":
         """Merge the views alone."""
-        return run_once(run_views, self.lakehouse.settings, self.lakehouse.spark, report)
+        lakehouse = self.lakehouse
+        return run_once(run_views, lakehouse.settings, lakehouse.spark, report, options)
 
     def path(self, name: str) -> str:
         """Where a view is."""
@@ -150,6 +157,53 @@ def test_a_view_of_views_is_followed_though_a_run_has_died(
     views.merge(said.append)
     assert "loading a new table" not in "".join(said)
     assert views.read("kinds") == [("a", 1), ("b", 2), *([("c", 1)] * with_news)]
+
+
+@pytest.mark.usefixtures("as_if_large")
+def test_a_view_of_views_is_followed_though_these_are_compacted(views: Views) -> None:
+    views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind, n FROM sums")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    record = view_records(str(views.lakehouse.folder), pytest.fail).view("sums")
+    assert record is not None
+    assert record.version is not None
+    path = views.path("sums")
+    views.lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('of' = 'a test')")
+    left = record.version.model_copy(update={"version": record.version.version + 1})
+    plans = lakehouse_plans(str(views.lakehouse.folder), pytest.fail)
+    plans.compact({"views.sums": (record.step, left)})
+    said: list[str] = []
+    assert views.merge(said.append).exit_code == ExitCode.NOTHING_TO_DO
+    views.write((3, "b", 2))
+    views.merge_tables()
+    views.merge(said.append)
+    assert "loading a new table" not in "".join(said)
+    assert views.read("kinds") == [("a", 1), ("b", 2)]
+
+
+def test_a_rebuild_is_told_though_no_row_is_another(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    (done,) = views.merge(options=RunOptions(rebuilt=frozenset({"sums"}))).tables
+    assert (done.name, done.inserted, views.commits("sums")) == ("sums", 2, 2)
+    assert views.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_a_spark_that_doesnt_start_is_no_views_trouble(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    with monkeypatch.context() as patched:
+        failing = Mock(side_effect=SparkMissingError("Spark doesn't start"))
+        patched.setattr("sinks.views.pinned.pinned", failing)
+        with pytest.raises(SparkMissingError):
+            views.merge()
+    assert view_records(str(views.lakehouse.folder), pytest.fail).at_cut(1) is None
+    views.merge()
+    views.assert_right()
 
 
 def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
