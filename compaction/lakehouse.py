@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.settings import Settings
 from cdc.settings.views import history_name
 from sinks.changes.derived import Derived, derived_tables, derived_view
@@ -99,7 +100,10 @@ class CompactedTable:
 def compact_lakehouse(
     settings: Settings, session: Callable[[], "SparkSession"], *, dry_run: bool = False
 ) -> Iterator[CompactedTable]:
-    """Compact every table and view that a run has written; one at a time, as it is asked for."""
+    """Compact every table and view that a run has written; one at a time, as it is asked for.
+
+    One that can't be compacted holds up no other: what is wrong is raised behind the last.
+    """
     lakehouse = settings.require_lakehouse()
     require_owner(lakehouse.path)
     plans = lakehouse_plans(lakehouse.path, session)
@@ -109,6 +113,9 @@ def compact_lakehouse(
     records = view_records(lakehouse.path, session)
     if not dry_run:
         _forget(plans, records, last.run, lakehouse.keep)
+        plans.tidy()
+        records.tidy()
+    failures = _Failures()
     tables = last.all_tables
     sources = [table.source for table in tables.values()]
     for name, derived in derived_tables(lakehouse, sources).items():
@@ -116,17 +123,44 @@ def compact_lakehouse(
             continue
         spark = session().newSession()
         target = DerivedDeltaTable(spark, last.prefix, derived)
-        with explained(name, settings.log.keep):
+        with failures, explained(name, settings.log.keep):
             there = target.read_applied()
             if there is not None and there.run:
                 yield _compact(target, derived, dry_run=dry_run)
                 left = target.read_applied()
                 if not dry_run and left is not None and not left.is_between:
                     plans.compact({name: (left.run, left.at)})
-    yield from _compact_views(settings, plans, records, session, dry_run=dry_run)
+    for view in records.names():
+        with failures:
+            yield from _compact_view(view, settings, plans, records, session, dry_run=dry_run)
+    failures.end()
 
 
-def _compact_views(
+class _Failures:
+    """What went wrong with some tables, while others go on; a context manager for each of them."""
+
+    def __init__(self) -> None:
+        self._errors: list[MillraceError] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, MillraceError) or isinstance(error, SinkUnreachableError):
+            return False
+        self._errors.append(error)
+        return True
+
+    def end(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if not self._errors:
+            return
+        first, *others = self._errors
+        first.remedy = "; ".join([first.remedy, *map(str, others)])
+        raise first
+
+
+def _compact_view(
+    view: str,
     settings: Settings,
     plans: Plans,
     records: ViewRecords,
@@ -134,9 +168,9 @@ def _compact_views(
     *,
     dry_run: bool,
 ) -> Iterator[CompactedTable]:
-    """Compact every view that stands, and its history."""
+    """Compact a view that stands, and its history."""
     lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
-    for name, id_ in _views_tables(records):
+    for name, id_ in _tables_of(view, records):
         derived = derived_view(lakehouse, name)
         target = DerivedDeltaTable(session().newSession(), prefix, derived)
         with explained(derived.name, settings.log.keep):
@@ -148,16 +182,17 @@ def _compact_views(
                     plans.compact({derived.name: (left.run, left.at)})
 
 
-def _views_tables(records: ViewRecords) -> Iterator[tuple[str, str]]:
-    """The names of the Delta tables of views that stand, and their ids; a history's isn't known."""
-    for view in records.names():
-        record = records.view(view)
-        # Files of one that is being built aren't in Delta's log yet: to VACUUM they are leftovers.
-        if record is None or record.version is None or record.loading is not None:
-            continue
-        yield view, record.version.id
-        if record.serves is not None and record.serves.history:
-            yield history_name(view), ""
+def _tables_of(view: str, records: ViewRecords) -> Iterator[tuple[str, str]]:
+    """The names of the Delta tables of a view that stands, and their ids; a history's isn't known.
+
+    Files of one that is being built aren't in Delta's log yet: to VACUUM they are leftovers.
+    """
+    record = records.view(view)
+    if record is None or record.version is None or record.loading is not None:
+        return
+    yield view, record.version.id
+    if record.serves is not None and record.serves.history:
+        yield history_name(view), ""
 
 
 def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) -> None:

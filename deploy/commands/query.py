@@ -70,13 +70,14 @@ def query(
     from sinks.delta.cuts import cuts as of_plans
     from sinks.delta.query import query as answer
     from sinks.spark.errors import query_error
-    from sinks.spark.session import open_session
+    from sinks.spark.session import ZONE, open_session
 
     settings = load(config)
     lakehouse, plans = settings.require_lakehouse(), _plans(settings)
     (cut,) = with_views(settings, [cut_at(of_plans(plans), at)])
     print(f"as of {cut}", file=sys.stderr)
     spark = open_session(settings.spark, "millrace query")
+    spark.conf.set(ZONE, settings.spark.get(ZONE, "UTC"))
     try:
         plan = plans.last()
         sources = [table.source for table in plan.all_tables.values()] if plan else []

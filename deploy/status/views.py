@@ -35,6 +35,8 @@ def _with_views(cut: Cut, settings: Settings, records: ViewRecords) -> Cut:
     versions = there.versions if there is not None else {}
     failed = there.failed if there is not None else {}
     otherwise = "it wasn't there yet" if there is not None else _NOT_BROUGHT
+    if there is None and (damage := records.damage(cut.run)) is not None:
+        otherwise = str(damage)
     missing = {
         view.name: " ".join(failed.get(view.name, otherwise).split())
         for view in settings.views

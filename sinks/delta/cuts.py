@@ -221,13 +221,20 @@ class LakehouseCuts:
         return next(self.instants(tables), None)
 
     def instants(self, tables: Collection[str]) -> Iterator[Instant]:
-        """The cuts at which all of these tables stand, newest first."""
+        """The cuts at which all of these tables stand, newest first.
+
+        Raises DamagedError where nobody can tell if the newest run is one.
+        """
         last = self._plans.last()
         run = last.run if last is not None else 0
+        has_ended = False
         for number in range(run, max(0, run - _RUNS_MAX), -1):
             plan, outcome = self._plans.plan_of(number), self._plans.outcome_of(number)
+            if not has_ended:
+                self._plans.require_undamaged(number)
             if plan is None or outcome is None:
                 continue
+            has_ended = True
             if all(self._stands(name, plan, outcome) for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
                 yield Instant(

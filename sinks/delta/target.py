@@ -67,7 +67,7 @@ class LakehouseTarget(Target):
     sink: ClassVar[str] = "lakehouse"
 
     def __init__(self, context: RunContext, lakehouse: LakehouseSettings) -> None:
-        self.plans = self._plans = lakehouse_plans(lakehouse.path, context.session)
+        self.plans = self._plans = lakehouse_plans(lakehouse.path, context.session, context.report)
         self._settings = context.settings
         self._prefix = context.settings.capture.topic_prefix
         self._session = context.session

@@ -161,11 +161,15 @@ class CutRun(Generic[CutGeneration]):
         """
         before = self._record
         self._follow(rebuilt=rebuilt)
+        loads = False
         while (loading := self._record.loading) is not None:
+            loads = True
             self._load(loading)
             self._follow()
         was, now = before.at, self._record.at
-        quiet = was is not None and now is not None and was.versions == now.versions
+        if was is None or now is None or loads:
+            return True
+        quiet = was.run == now.run or was.versions == now.versions
         return not quiet or before.serves != self._record.serves
 
     def _follow(self, *, rebuilt: bool = False) -> None:
@@ -290,6 +294,8 @@ class CutRun(Generic[CutGeneration]):
             self._apply(self._record.to)
         at = self._record.at
         if at is None or at.run == newest.run:
+            if at != newest and at is not None:  # what it reads was compacted
+                self._write(at=newest)
             return
         is_timed = any(map(self._target.is_timed, self._record.written))
         is_same = all(at.versions.get(name) == of for name, of in newest.versions.items())

@@ -11,8 +11,8 @@ from cdc.errors import ConfigError, MillraceError, SinkError
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived, local_path
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.run.plans import LocalFiles, reachable
 from sinks.run.wanted import WantedTable
+from sinks.spark.files import LocalFiles, reachable
 
 LOG_FOLDER = "_delta_log"
 

@@ -6,158 +6,38 @@ import os
 import pwd
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError, SinkUnreachableError
+from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError
+from cdc.lines import Lines
 from sinks.changes.derived import local_path, runs_path
+from sinks.run.options import Report
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import LastCheck, RunOutcome, TableVersion
-from sinks.spark.errors import machine_error
+from sinks.spark.files import (
+    DamagedError,
+    Files,
+    HadoopFiles,
+    LocalFiles,
+    RunState,
+    reachable,
+    read_state,
+)
 from sinks.spark.private_files import own_folder
-from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-RunState = TypeVar("RunState", bound=BaseModel)
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
 _COMPACTED: Final = "compacted.json"
 _LAST: Final = "last.json"
-
-
-class Files(Protocol):
-    """A folder of small texts."""
-
-    def names(self) -> list[str]:
-        """The names of the files that are there."""
-
-    def read(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
-
-    def create(self, name: str, text: str) -> None:
-        """Write a new file whole; raises FileExistsError if there is one already."""
-
-    def replace(self, name: str, text: str) -> None:
-        """Write a file, new or not."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-
-class LocalFiles:
-    """A folder on a file system that Python sees."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def names(self) -> list[str]:
-        """The names of the files that are there."""
-        with reachable(self._folder), suppress(FileNotFoundError):
-            return sorted(os.listdir(self._folder))  # noqa: PTH208 (names are what is asked for)
-        return []
-
-    def read(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
-        with reachable(self._folder), suppress(FileNotFoundError):
-            return (self._folder / name).read_text(encoding="utf-8")
-        return None
-
-    def create(self, name: str, text: str) -> None:
-        """Write a new file whole; raises FileExistsError if there is one already."""
-        with self._written(text) as new:
-            os.link(new, self._folder / name)
-
-    def replace(self, name: str, text: str) -> None:
-        """Write a file, new or not."""
-        with self._written(text) as new:
-            Path(new).replace(self._folder / name)
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with reachable(self._folder):
-            (self._folder / name).unlink(missing_ok=True)
-
-    @contextmanager
-    def _written(self, text: str) -> Iterator[str]:
-        """A durable file with the text, under a name of its own."""
-        with reachable(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".new")
-        try:
-            with reachable(self._folder, but=FileExistsError):
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                yield name
-        finally:
-            Path(name).unlink(missing_ok=True)
-
-
-class HadoopFiles:
-    """A folder on any file system of Hadoop's."""
-
-    def __init__(self, spark: "SparkSession", folder: str) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
-        session: Any = spark._jsparkSession  # noqa: SLF001
-        self._jvm = jvm
-        self._conf = session.sessionState().newHadoopConf()
-        self._store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(session)
-        self._folder = jvm.org.apache.hadoop.fs.Path(folder)
-        self._files = self._folder.getFileSystem(self._conf)
-
-    def names(self) -> list[str]:
-        """The names of the files that are there."""
-        if not self._files.exists(self._folder):
-            return []
-        return sorted(entry.getPath().getName() for entry in self._files.listStatus(self._folder))
-
-    def read(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
-        path = self._path(name)
-        if not self._files.exists(path):
-            return None
-        lines = self._store.read(path, self._conf)
-        return "\n".join(lines.apply(i) for i in range(lines.size()))
-
-    def create(self, name: str, text: str) -> None:
-        """Write a new file whole; raises FileExistsError if there is one already."""
-        from py4j.protocol import Py4JJavaError
-
-        try:
-            self._write(name, text, overwrite=False)
-        except Py4JJavaError as error:
-            if "FileAlreadyExists" in error.java_exception.getClass().getName():
-                raise FileExistsError(name) from None
-            raise machine_error(error, name) or SinkUnreachableError(
-                f"a file can't be written: {first_line(error)}", where=name
-            ) from None
-
-    def replace(self, name: str, text: str) -> None:
-        """Write a file, new or not."""
-        self._write(name, text, overwrite=True)
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        self._files.delete(self._path(name), False)
-
-    def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
-
-    def _write(self, name: str, text: str, *, overwrite: bool) -> None:
-        self._files.mkdirs(self._folder)
-        lines = self._jvm.java.util.ArrayList()
-        lines.add(text)
-        iterator = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
-        self._store.write(self._path(name), iterator, overwrite, self._conf)
 
 
 @contextmanager
@@ -233,21 +113,6 @@ def require_owner(location: str) -> None:
     )
 
 
-@contextmanager
-def reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
-    """Raise SinkUnreachableError for what the file system refuses, ``but`` for one kind."""
-    try:
-        yield
-    except OSError as error:
-        if but is not None and isinstance(error, but):
-            raise
-        if (of_disk := DiskError.of(error, "the lakehouse can't be read or written")) is not None:
-            raise of_disk from None
-        raise SinkUnreachableError(
-            f"the lakehouse can't be read or written: {error.strerror}", where=str(path)
-        ) from None
-
-
 class LastPlan(BaseModel):
     """The number of a plan that exists; later ones follow it without a gap."""
 
@@ -263,9 +128,10 @@ class CompactedTables(BaseModel):
 class Plans:
     """The plans of a lakehouse, or of any target that may keep them in a folder."""
 
-    def __init__(self, files: Files, where: str) -> None:
+    def __init__(self, files: Files, where: str, report: Report | None = None) -> None:
         self._files = files
         self._where = where
+        self._report = report
 
     def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
@@ -295,8 +161,21 @@ class Plans:
         return self.outcome_of(plan.run)
 
     def outcome_of(self, run: int) -> RunOutcome | None:
-        """How the plan of that number ended, if there is one, and it did."""
-        return self._parse(RunOutcome, _done_name(run))
+        """How the plan of that number ended, if there is one, and it did.
+
+        Where that is damaged, the run counts as interrupted. A plan may be finished once more: what
+        has been applied stays, and the outcome is recorded again.
+        """
+        try:
+            return self._parse(RunOutcome, _done_name(run))
+        except DamagedError as error:
+            if self._report is not None:
+                self._report(Lines(f"run {run} counts as interrupted: {error}"))
+            return None
+
+    def require_undamaged(self, run: int) -> None:
+        """Raise DamagedError where the outcome of the plan of that number can't be read."""
+        self._parse(RunOutcome, _done_name(run))
 
     def start(self, plan: RunPlan) -> None:
         """Make the plan the next one; raises BusyError if another run was first."""
@@ -338,21 +217,25 @@ class Plans:
     def _parse(self, kind: type[RunState], name: str) -> RunState | None:
         """A plan, an outcome and the like; raises LogFormatError where it isn't one of ours."""
         try:
-            text = self._files.read(name)
-            return None if text is None else kind.model_validate_json(text)
-        except ValidationError as error:
-            why = error.errors()[0]["msg"]
-        except UnicodeDecodeError:
-            why = "it isn't text"
-        raise LogFormatError(
-            f"a run's state can't be read: {why}",
-            where=f"{self._where}/{name}",
-            remedy="if a newer Millrace has written it, run that one; if it is damaged, put it back"
-            " from a backup",
-        )
+            return read_state(self._files, name, kind, self._where)
+        except LogFormatError as error:
+            error.what = f"a run's state can't be read: {error.what}"
+            error.remedy = (
+                "`millrace merge lakehouse` records it again"
+                if isinstance(error, DamagedError) and kind is RunOutcome
+                else "if a newer Millrace has written it, run that one; if it is damaged, put it"
+                " back from a backup"
+            )
+            raise
+
+    def tidy(self) -> None:
+        """Remove what processes have left that died while they wrote."""
+        self._files.tidy()
 
 
-def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
+def lakehouse_plans(
+    location: str, session: Callable[[], "SparkSession"], report: Report | None = None
+) -> Plans:
     """The plans of a lakehouse; ``session`` is called where its file system needs the JVM."""
     folder = local_path(location)
     files: Files = (
@@ -360,7 +243,7 @@ def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Pla
         if folder is None
         else LocalFiles(folder / "_millrace" / "runs")
     )
-    return Plans(files, runs_path(location))
+    return Plans(files, runs_path(location), report)
 
 
 def _plan_name(run: int) -> str:

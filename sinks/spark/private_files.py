@@ -4,9 +4,11 @@ A name in the temporary folder that can be guessed can be taken by anybody, as a
 link to elsewhere; and a process' arguments are everybody's to read.
 """
 
+import atexit
 import fcntl
 import os
 import shlex
+import shutil
 import stat
 import tempfile
 import time
@@ -20,6 +22,7 @@ from cdc.errors import ConfigError
 _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES: Final = "--properties-file"
 _SUFFIX: Final = ".conf"
+_SCRATCH: Final = "spark-"
 _LOCKED_S: Final = 60
 """Who writes a file has locked it by then."""
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/")
@@ -108,6 +111,37 @@ def _remove_stale(folder: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.time() - path.stat().st_mtime > _LOCKED_S:
                 path.unlink()
+
+
+def scratch_folder() -> Path:
+    """A new folder for Spark's temporary files, which is this process's alone until it ends.
+
+    Spark removes its files at its end. What a JVM has left that was killed goes here, with the
+    next start: a join's files may be many.
+    """
+    folder = own_folder()
+    _remove_abandoned(folder)
+    made = Path(tempfile.mkdtemp(dir=folder, prefix=_SCRATCH))
+    fcntl.flock(os.open(made, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_EX)
+    atexit.register(_remove_empty, made)
+    return made
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for path in folder.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(handle).st_mtime > _LOCKED_S:
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _escaped(text: str) -> str:

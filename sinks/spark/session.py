@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import ConfigError, SparkMissingError
 from sinks.spark import driver, jars
-from sinks.spark.private_files import own_folder, submitted
+from sinks.spark.private_files import own_folder, scratch_folder, submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,6 @@ REQUIRED: Final = {
 SESSION: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.session.timeZone": "UTC",
     # Spark's default, INT96, is read wrong by others outside of the years 1677 to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A name may be ${env:…}: what that is has no business in SQL, nor in a table.
@@ -56,6 +55,9 @@ SESSION: Final = {
     # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s so (docs: FACTS).
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
+ZONE: Final = "spark.sql.session.timeZone"
+PINNED: Final = {ZONE: "UTC"}
+"""What rows depend on, whatever [spark] says: times without a zone, and texts made of times."""
 OWN_DRIVER: Final = {
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
@@ -155,7 +157,8 @@ def open_session(
 ) -> "SparkSession":
     """Start Spark, or join the session of this process; raises SparkMissingError.
 
-    A driver of our own is tuned for about so many ``records``; [spark] overrides that.
+    A driver of our own is tuned for about so many ``records``; [spark] overrides that, but for what
+    is ``PINNED``.
     """
     try:
         from pyspark.sql import SparkSession
@@ -174,10 +177,10 @@ def open_session(
         }
         # Never used, since tables go by path; but it would appear in the working directory.
         own["spark.sql.warehouse.dir"] = str(own_folder() / "warehouse")
-        session = _start(own | SESSION | OWN_DRIVER | dict(options))
+        session = _start(own | SESSION | OWN_DRIVER | dict(options) | PINNED)
     else:
         builder = SparkSession.builder.appName(name)
-        session = builder.config(map={**SESSION, **options}).getOrCreate()
+        session = builder.config(map={**SESSION, **options, **PINNED}).getOrCreate()
     if threading.current_thread() is threading.main_thread():  # PySpark takes Ctrl-C over there
         signal.signal(signal.SIGINT, interrupted)
     ask_names_once()
@@ -220,8 +223,8 @@ def _start(options: dict[str, str]) -> "SparkSession":
             options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
-        if "TMPDIR" in os.environ:  # which means nothing to a JVM
-            options.setdefault("spark.local.dir", tempfile.gettempdir())
+        if "spark.local.dir" not in options:
+            options["spark.local.dir"] = str(scratch_folder())
     # Executors are left to Spark: it spills what doesn't fit, and ends them itself (52) otherwise.
     java = "spark.driver.defaultJavaOptions"
     options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import LogFormatError
 from cdc.settings import LakehouseSettings
@@ -18,8 +18,15 @@ from cdc.settings.views import history_name
 from sinks.changes.derived import derived_view, local_path
 from sinks.run.cut_run import CutRecord
 from sinks.run.owner import log_folder, stranger_of_view
-from sinks.run.plans import Files, HadoopFiles, LocalFiles, RunState
 from sinks.run.summary import TableCounts, TableVersion
+from sinks.spark.files import (
+    DamagedError,
+    Files,
+    HadoopFiles,
+    LocalFiles,
+    RunState,
+    read_state,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,12 +108,27 @@ class ViewRecords:
         self._files.replace(f"{name}.json", record.model_dump_json())
 
     def at_cut(self, run: int) -> ViewsAtCut | None:
-        """The views at the cut of a run; None: no run of views has been there."""
-        return self._read(ViewsAtCut, f"{run:020}.done.json")
+        """The views at the cut of a run; None: no run of views has been there.
+
+        The same goes for what is damaged: views have records of their own to go on from.
+        """
+        try:
+            return self._read(ViewsAtCut, _done_name(run))
+        except DamagedError:
+            return None
+
+    def damage(self, run: int) -> DamagedError | None:
+        """Why nobody can tell which views were at the cut of a run, if that is so."""
+        try:
+            self._read(ViewsAtCut, _done_name(run))
+        except DamagedError as error:
+            error.remedy = "the next run of views records the newest cut again"
+            return error
+        return None
 
     def finish(self, views: ViewsAtCut) -> None:
         """Record the views at a cut."""
-        self._files.replace(f"{views.run:020}.done.json", views.model_dump_json())
+        self._files.replace(_done_name(views.run), views.model_dump_json())
 
     def runs(self) -> list[int]:
         """The runs at whose cuts views are recorded, ascending."""
@@ -117,21 +139,27 @@ class ViewRecords:
         """Remove what is recorded of cuts of earlier runs; how many there were."""
         old = [run for run in self.runs() if run < before_run]
         for run in old:
-            self._files.remove(f"{run:020}.done.json")
+            self._files.remove(_done_name(run))
         return len(old)
+
+    def tidy(self) -> None:
+        """Remove what processes have left that died while they wrote."""
+        self._files.tidy()
 
     def _read(self, kind: type[RunState], name: str) -> RunState | None:
         try:
-            text = self._files.read(name)
-            return None if text is None else kind.model_validate_json(text)
-        except (ValidationError, UnicodeDecodeError) as error:
-            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "not text"
-        raise LogFormatError(
-            f"a view's state can't be read: {why}",
-            where=f"{self._where}/{name}",
-            remedy="if a newer Millrace has written it, run that one; if it is damaged, remove it:"
-            " the next run builds the view again",
-        )
+            return read_state(self._files, name, kind, self._where)
+        except LogFormatError as error:
+            error.what = f"a view's state can't be read: {error.what}"
+            error.remedy = (
+                "if a newer Millrace has written it, run that one; if it is damaged, remove it:"
+                " the next run builds the view again"
+            )
+            raise
+
+
+def _done_name(run: int) -> str:
+    return f"{run:020}.done.json"
 
 
 def _is_view(name: str) -> bool:

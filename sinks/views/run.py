@@ -7,7 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from typing import Final, get_args
 
-from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.errors import (
+    BusyError,
+    ConfigError,
+    MillraceError,
+    SinkUnreachableError,
+    SparkMissingError,
+)
+from cdc.lines import Lines
 from cdc.settings.lakehouse import TableKind
 from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
@@ -22,6 +29,8 @@ from sinks.views.target import ViewTarget
 
 VIEWS_AT_ONCE: Final = 2
 """So many views are brought side by side."""
+_OF_ALL: Final = (BusyError, SinkUnreachableError, SparkMissingError)
+"""What ends a run: it isn't one view's trouble."""
 _NOWHERE: Final = Standing(shown=False)
 
 
@@ -57,6 +66,7 @@ class ViewsRun:
         self._sessions = [PinnedSession(context.session) for _ in range(sessions)]
         self._reads: dict[str, set[str]] = {}
         self._is_over = threading.Event()
+        self._recording = threading.Lock()
         self._results: list[TableResult] = []
         self._standing: dict[str, Standing] = {}
         self.failed: dict[str, MillraceError] = {}
@@ -134,7 +144,7 @@ class ViewsRun:
                     if name.startswith(VIEWS)
                 }
                 targets[target.name] = target
-            except (BusyError, SinkUnreachableError):
+            except _OF_ALL:
                 raise
             except MillraceError as error:
                 self._fail(target.name, error)
@@ -157,14 +167,17 @@ class ViewsRun:
         try:
             rebuilt = name in self._context.options.rebuilt
             changed = CutRun(self.sources, target).once(rebuilt=rebuilt)
-        except (BusyError, SinkUnreachableError):
+        except _OF_ALL:
             raise
         except MillraceError as error:
             self._fail(name, error, target.standing())
             return
         at, version = target.record.at, target.record.version
         if at is not None and version is not None:
-            self.sources.bring(at.run, name, self._as_compacted(name, version))
+            left = self._as_compacted(name, version)
+            self.sources.bring(at.run, name, left, before=version)
+            if any(name in reads for reads in self._reads.values()):
+                self._record_read(at.run, name, left)
         self._standing[name] = target.standing()
         if changed:
             self._results.append(target.result(time.monotonic() - started))
@@ -190,6 +203,17 @@ class ViewsRun:
         if is_new:
             self._context.report(str(self._results[-1]))
 
+    def _record_read(self, run: int, name: str, version: TableVersion) -> None:
+        """Record at once where a view stands that others read, whose own records name its version.
+
+        If this run dies before its end, the next one goes on from there.
+        """
+        with self._recording:
+            there = self._records.at_cut(run) or ViewsAtCut(run=run, ts_ms=_now_ms())
+            if there.versions.get(name) != version:
+                versions = {**there.versions, name: version}
+                self._records.finish(there.model_copy(update={"versions": versions}))
+
     def _record(self, seconds: float) -> None:
         """Record at which versions the views stand at the cuts that they were brought to."""
         results = {result.name: result for result in self._results if result.error is None}
@@ -204,16 +228,22 @@ class ViewsRun:
             is_same = before is not None and there | own == there
             if is_same and not results and not self.failed:
                 continue
+            if (damage := self._records.damage(run)) is not None:
+                self._context.report(Lines(f"recording views at run {run} again: {damage}"))
             self._records.finish(
                 ViewsAtCut(
                     run=run,
-                    ts_ms=int(time.time() * 1_000),
+                    ts_ms=_now_ms(),
                     seconds=seconds,
                     versions=there | own,
                     failed={name: str(error) for name, error in self.failed.items()},
                     tables={name: result.counts() for name, result in results.items()},
                 )
             )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _circle(

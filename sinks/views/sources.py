@@ -58,6 +58,7 @@ class Sources:
         self._prefix = prefix
         self._views = {f"{VIEWS}{name}" for name in wanted}
         self.brought: dict[int, dict[str, TableVersion]] = {}
+        self._compacted: dict[tuple[int, str], TableVersion] = {}
         self._planned: dict[str, tuple[Version, tuple[str, ...]]] = {}
 
     @cached_property
@@ -80,9 +81,13 @@ class Sources:
     def _kind(self, name: str) -> str:
         return self._cuts.tables[name].kind if name in self._cuts.tables else "view"
 
-    def bring(self, run: int, name: str, version: TableVersion) -> None:
-        """Note that a view stands at the cut of a run."""
+    def bring(
+        self, run: int, name: str, version: TableVersion, before: TableVersion | None = None
+    ) -> None:
+        """Note that a view stands at the cut of a run; compaction may have left one ``before``."""
         self.brought.setdefault(run, {})[f"{VIEWS}{name}"] = version
+        if before is not None:
+            self._compacted[run, f"{VIEWS}{name}"] = before
 
     def plan(self, name: str, version: "Version", keys: tuple[str, ...]) -> None:
         """Note how a view will be, so that others can be checked before it stands anywhere."""
@@ -114,7 +119,10 @@ class Sources:
         if not self._cuts.has(instant.model_copy(update={"versions": tables})):
             return False
         there = self._views_at(instant.run)
-        return all(there.get(name) == instant.versions[name] for name in views)
+        return all(
+            instant.versions[name] in (there.get(name), self._compacted.get((instant.run, name)))
+            for name in views
+        )
 
     def version(self, spark: "SparkSession", name: str, instant: Instant) -> "Version":
         """A table at a cut."""

@@ -139,9 +139,13 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return all(local_path(of.path) is None or log_folder(of) is not None for of in tables)
 
     def is_shown(self, generation: ViewGeneration) -> bool:
-        """Whether its commit is made already."""
+        """Whether its commit is made already: then its version is the one that the view has."""
         del generation
-        return self._table.step() >= self.record.step
+        there = self._table.delta.read_applied()
+        if there is None or there.run < self.record.step:
+            return False
+        self._rows = Rows(version=there.at)
+        return True
 
     def suits(self, generation: ViewGeneration, at: Instant) -> bool:
         """Whether a definition is today's; another one isn't followed any more."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.errors import LogFormatError
 from cdc.settings import Settings
-from compaction.lakehouse import compact_lakehouse
+from compaction.lakehouse import CompactedTable, compact_lakehouse
 from sinks.run.cut_run import CutLoad
 from sinks.views.records import (
     ViewGeneration,
@@ -42,6 +43,7 @@ def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
     loading = CutLoad[ViewGeneration](into=serves)
     records.write("built", ViewRecord(serves=serves, version=versions[-1], loading=loading))
     records.write("begun", ViewRecord())
+    Path(lake, "_millrace", "views", "broken.json").write_text("{")
     settings = Settings(
         source={},
         capture={"topic.prefix": "t"},
@@ -49,10 +51,14 @@ def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
         lakehouse={"path": lake},
     )
 
-    for would in compact_lakehouse(settings, lambda: spark, dry_run=True):
-        assert (would.before.files, would.before.pays) == (2, True)
+    would: list[CompactedTable] = []
+    with pytest.raises(LogFormatError, match="a view's state can't be read"):
+        would.extend(compact_lakehouse(settings, lambda: spark, dry_run=True))
+    assert [(each.before.files, each.before.pays) for each in would] == 2 * [(2, True)]
     assert records.runs() == [3, 4], "a dry run changes nothing"
-    compacted = [*compact_lakehouse(settings, lambda: spark)]
+    compacted: list[CompactedTable] = []
+    with pytest.raises(LogFormatError, match=r"views/broken\.json"):
+        compacted.extend(compact_lakehouse(settings, lambda: spark))
     assert [done.name for done in compacted] == ["views.totals", "views.totals_history"]
     for done in compacted:
         assert done.after is not None

@@ -19,6 +19,7 @@ from sinks.delta.cuts import Cut, cuts
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunSummary
+from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, table_schema
 from tests.integration.sinks.delta.test_cuts import answer
@@ -70,10 +71,10 @@ def damage(lakehouse: Lakehouse, name: str) -> None:
         file.unlink()
 
 
-def forget(lakehouse: Lakehouse, log: HandLog) -> None:
-    """Have the broker remove all that the topic has, as retention does in time."""
+def forget(lakehouse: Lakehouse, log: HandLog, partitions: tuple[int, ...] = (0, 1)) -> None:
+    """Have the broker remove all that partitions have, as retention does in time."""
     admin = AdminClient({**lakehouse.kafka.client_options()})
-    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
+    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in partitions]
     for future in admin.delete_records(ends).values():
         future.result()
 
@@ -132,6 +133,31 @@ def test_a_rebuild_that_dies_is_finished_and_earlier_cuts_stay(lakehouse: Lakeho
     newest = "SELECT id, v FROM t WHERE id = 3"
     assert answer(lakehouse, rebuilt, newest) == [(3, "new")]
     assert answer(lakehouse, last, newest) == [(3, "later")]
+
+
+@pytest.mark.parametrize("lost", few([(0,), (0, 1)], (0,)))
+def test_a_rebuild_whose_log_goes_before_it_is_finished_leaves_the_table(
+    lakehouse: Lakehouse, lost: tuple[int, ...]
+) -> None:
+    log = begun(lakehouse, "current")
+    before, stood = rows(lakehouse, "public.t"), lakehouse.version(log.schema)
+    with (
+        patch("sinks.delta.keyed.write_whole", side_effect=ZeroDivisionError),
+        pytest.raises(ZeroDivisionError),
+    ):
+        rebuild(lakehouse, "public.t")
+    forget(lakehouse, log, lost)
+    log.row("c", at(30), {"id": 4, "v": "later", "w": 4})
+    log.reached(at(30))
+    lakehouse.merge()
+    assert lakehouse.merge().exit_code in {ExitCode.OK, ExitCode.NOTHING_TO_DO}
+    assert [row for row in rows(lakehouse, "public.t") if row[0] != 4] == before
+    assert max(lakehouse.read("public.t", "id")) == (4,)
+    assert lakehouse.version(log.schema) == stood + 1, "the merge is the only version"
+    refused = rebuild(lakehouse, "public.t")
+    assert refused.exit_code == ExitCode.LOG_FORGOTTEN
+    (table,) = refused.tables
+    assert "the log doesn't have every row any more" in str(table.error)
 
 
 @pytest.mark.proof

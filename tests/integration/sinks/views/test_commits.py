@@ -1,20 +1,29 @@
 """A log written by hand, and merges that die, meet strangers, or have other definitions → views."""
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
+from cdc.errors import ExitCode, SparkMissingError
 from cdc.settings.views import View
+from sinks.run.options import RunOptions
+from sinks.run.plans import lakehouse_plans
 from sinks.views import records, store
-from sinks.views.run import run_views
+from sinks.views.records import view_records
+from sinks.views.run import ViewsRun, run_views
 from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, run_once
 from tests.fixtures.view_lake import follow_as_if_large
 
 if TYPE_CHECKING:
+    from sinks.run.options import Report
     from sinks.run.summary import RunSummary
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -62,9 +71,14 @@ class Views:
         """Merge the table alone."""
         self.lakehouse.merge()
 
-    def merge(self) -> "RunSummary":
+    def merge(
+        self,
+        report: "Report" = lambda _: None,
+        options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+    ) -> "RunSummary":
         """Merge the views alone."""
-        return run_once(run_views, self.lakehouse.settings, self.lakehouse.spark)
+        lakehouse = self.lakehouse
+        return run_once(run_views, lakehouse.settings, lakehouse.spark, report, options)
 
     def path(self, name: str) -> str:
         """Where a view is."""
@@ -119,6 +133,135 @@ def test_a_run_that_dies_at_any_action_is_finished_by_the_next_one(
     views.merge_tables()
     views.merge()
     views.assert_right()
+
+
+@pytest.mark.usefixtures("as_if_large")
+@pytest.mark.parametrize("with_news", few([True, False], True))
+def test_a_view_of_views_is_followed_though_a_run_has_died(
+    views: Views, monkeypatch: pytest.MonkeyPatch, *, with_news: bool
+) -> None:
+    views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind, n FROM sums")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.write((3, "b", 2))
+    views.merge_tables()
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewsRun, "_record", Mock(side_effect=Died))
+        with pytest.raises(Died):
+            views.merge()
+    if with_news:
+        views.write((4, "c", 3))
+        views.merge_tables()
+    said: list[str] = []
+    views.merge(said.append)
+    assert "loading a new table" not in "".join(said)
+    assert views.read("kinds") == [("a", 1), ("b", 2), *([("c", 1)] * with_news)]
+
+
+@pytest.mark.usefixtures("as_if_large")
+def test_a_view_of_views_is_followed_though_these_are_compacted(views: Views) -> None:
+    views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind, n FROM sums")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    record = view_records(str(views.lakehouse.folder), pytest.fail).view("sums")
+    assert record is not None
+    assert record.version is not None
+    path = views.path("sums")
+    views.lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('of' = 'a test')")
+    left = record.version.model_copy(update={"version": record.version.version + 1})
+    plans = lakehouse_plans(str(views.lakehouse.folder), pytest.fail)
+    plans.compact({"views.sums": (record.step, left)})
+    said: list[str] = []
+    assert views.merge(said.append).exit_code == ExitCode.NOTHING_TO_DO
+    views.write((3, "b", 2))
+    views.merge_tables()
+    views.merge(said.append)
+    assert "loading a new table" not in "".join(said)
+    assert views.read("kinds") == [("a", 1), ("b", 2)]
+
+
+def test_a_rebuild_is_told_though_no_row_is_another(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    (done,) = views.merge(options=RunOptions(rebuilt=frozenset({"sums"}))).tables
+    assert (done.name, done.inserted, views.commits("sums")) == ("sums", 2, 2)
+    assert views.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_a_spark_that_doesnt_start_is_no_views_trouble(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    with monkeypatch.context() as patched:
+        failing = Mock(side_effect=SparkMissingError("Spark doesn't start"))
+        patched.setattr("sinks.views.pinned.pinned", failing)
+        with pytest.raises(SparkMissingError):
+            views.merge()
+    assert view_records(str(views.lakehouse.folder), pytest.fail).at_cut(1) is None
+    views.merge()
+    views.assert_right()
+
+
+def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    own, runs = (Path(views.lakehouse.folder, "_millrace", name) for name in ("views", "runs"))
+    record = own / f"{1:020}.done.json"
+    before = json.loads(record.read_text())
+    record.write_text('{"format": 1, "run": ')
+    said: list[str] = []
+    assert views.merge(said.append).exit_code == ExitCode.NOTHING_TO_DO
+    assert str(record) in "".join(said)
+    assert json.loads(record.read_text())["versions"] == before["versions"]
+
+    outcome = runs / record.name
+    before = json.loads(outcome.read_text())
+    outcome.write_bytes(b"\xff\x00")
+    failed = views.merge()
+    assert failed.exit_code == ExitCode.LOG_FORMAT
+    for each in failed.tables:
+        assert str(each.error).splitlines() == [
+            f"a run's state can't be read: it isn't text ({outcome})",
+            "  → `millrace merge lakehouse` records it again",
+        ]
+    views.assert_right()
+    views.merge_tables()
+    assert json.loads(outcome.read_text())["versions"] == before["versions"]
+    assert views.merge().exit_code == ExitCode.NOTHING_TO_DO, "no view is built again"
+
+    views.write((3, "b", 2))
+    views.merge_tables()
+    outcome.write_text("{")  # an older one is skipped
+    views.merge()
+    views.assert_right()
+
+
+@pytest.mark.parametrize("case", few(product(range(1, 12), (False, True)), (6, False), (8, True)))
+def test_a_build_that_dies_at_any_action_is_at_its_cut_after_the_next_run(
+    views: Views, monkeypatch: pytest.MonkeyPatch, case: tuple[int, bool]
+) -> None:
+    """Also where nothing new comes: then the next run has nothing to write."""
+    death, is_built = case
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.define(sums="SELECT kind, -1 AS n, v FROM t")
+    if is_built:
+        views.merge()
+    views.define(sums=SUMS)
+    with monkeypatch.context() as patched:
+        _die_at(death, patched)
+        with suppress(Died):
+            views.merge()
+    views.merge()
+    assert views.read("sums") == [("a", 1, 1), ("b", 1, 5)]
+    there = view_records(str(views.lakehouse.folder), pytest.fail).at_cut(1)
+    assert there is not None
+    assert there.versions["sums"].version == views.commits("sums") - 1 == int(is_built)
 
 
 def _die_at(number: int, patched: pytest.MonkeyPatch) -> list[str]:

@@ -16,10 +16,11 @@ from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
 from sinks.run.debezium_topic import DebeziumTopic
 from sinks.run.plan import RunPlan, TablePlan, goes_on, proposed
-from sinks.run.plans import LocalFiles, Plans
+from sinks.run.plans import Plans
 from sinks.run.summary import RunOutcome
 from sinks.run.topics import PartitionCensus
 from sinks.run.wanted import WantedTable
+from sinks.spark.files import DamagedError, LocalFiles
 from tests.fixtures.ended_rows import listed
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import streaming, table_state
@@ -126,6 +127,24 @@ def test_a_plan_that_is_no_text_is_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(LogFormatError, match="it isn't text") as refused:
         plans.last()
     assert refused.value.where == str(made)
+
+
+def test_a_damaged_outcome_counts_as_none_and_one_of_a_newer_format_is_refused(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    plans = Plans(LocalFiles(tmp_path), str(tmp_path), said.append)
+    plans.start(plan(1))
+    outcome = tmp_path / f"{1:020}.done.json"
+    for damaged in (b"", b"{", b"[]", b"\xff\x00", b'{"format": 1, "run": 1}'):
+        outcome.write_bytes(damaged)
+        assert plans.outcome_of(1) is None
+        assert str(outcome) in said.pop()
+        with pytest.raises(DamagedError, match="a run's state can't be read"):
+            plans.require_undamaged(1)
+    outcome.write_text('{"format": 2, "run": 1}')
+    with pytest.raises(LogFormatError, match="a run's state can't be read"):
+        plans.outcome_of(1)
 
 
 def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cdc.errors import ConfigError, ExitCode
 from sinks.run.plans import one_at_a_time
-from sinks.spark.private_files import own_folder, submitted
+from sinks.spark.private_files import own_folder, scratch_folder, submitted
 from sinks.spark.session import SESSION
 
 
@@ -123,6 +123,22 @@ def test_options_of_a_process_that_died_are_removed_by_the_next_start(
         with submitted({}):
             assert lives.exists()
     assert list(temporary.glob("*/*")) == [writes]
+
+
+def test_files_of_spark_of_a_process_that_died_are_removed_by_the_next_start(
+    temporary: Path,
+) -> None:
+    died, begins = own_folder() / "spark-died", own_folder() / "spark-begins"
+    for folder in (died, begins):
+        (folder / "blockmgr-1" / "0a").mkdir(parents=True)
+    (died / "blockmgr-1" / "0a" / "shuffle").write_text("rows")
+    os.utime(died, (0, 0))
+    lives = scratch_folder()
+    os.utime(lives, (0, 0))
+    other = scratch_folder()
+    assert {*own_folder().iterdir()} == {begins, lives, other}
+    assert {folder.stat().st_mode & 0o777 for folder in (lives, other)} == {0o700}
+    assert lives.parent.parent == temporary
 
 
 @pytest.mark.parametrize(

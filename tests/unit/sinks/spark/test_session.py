@@ -44,3 +44,18 @@ def test_an_installation_without_jars_says_how_to_get_them(
     monkeypatch.setattr("sinks.spark.jars.is_clone", lambda: False)
     with pytest.raises(SparkMissingError, match="→ millrace jars --repository URL"):
         session.open_session({})
+
+
+def test_rows_are_made_in_utc_whatever_the_configuration_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class StartedError(Exception):
+        """Spark would start."""
+
+    def start(options: dict[str, str]) -> None:
+        assert options["spark.sql.session.timeZone"] == "UTC"
+        raise StartedError
+
+    monkeypatch.setattr(session, "_start", start)
+    with pytest.raises(StartedError):
+        session.open_session({"spark.sql.session.timeZone": "America/New_York"})

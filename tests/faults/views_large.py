@@ -1,0 +1,19 @@
+"""`millrace`, which takes views of a few rows for views of gigabytes: it follows their changes.
+
+It is as right as `millrace`; small tables alone would have their views evaluated whole. It
+compacts any two files.
+"""
+
+from compaction import lakehouse
+from millrace import main
+from sinks.delta import version
+from sinks.views import store, target
+
+target.WHOLE_BYTES = 0  # type: ignore[misc]
+target.TOUCHED_MAX = 1  # type: ignore[misc]
+store.SMALL_BYTES = 0  # type: ignore[misc]
+version.SMALL_BYTES = 0  # type: ignore[misc]
+lakehouse.SMALL_FILES_MIN = 1  # type: ignore[misc]
+
+if __name__ == "__main__":
+    main()
