@@ -28,6 +28,7 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
     "tests.fixtures.lakehouse",
+    "tests.fixtures.hand_views",
     "tests.fixtures.indexes",
     "tests.fixtures.debezium_topics",
     "tests.fixtures.debezium_lake",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,103 +16,15 @@ from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
 from sinks.views import records, store
 from sinks.views.records import view_records
-from sinks.views.run import ViewsRun, run_views
+from sinks.views.run import ViewsRun
 from tests.fixtures.few import few
-from tests.fixtures.lakehouse import Lakehouse
-from tests.fixtures.spark import HandLog, at, column, run_once
-from tests.fixtures.view_lake import follow_as_if_large
-
-if TYPE_CHECKING:
-    from sinks.run.options import Report
-    from sinks.run.summary import RunSummary
+from tests.fixtures.hand_views import DOUBLED, SUMS, Views
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-SUMS = "SELECT kind, count(*) AS n, sum(v) AS v FROM t GROUP BY kind"
-DOUBLED = "SELECT id, v * 2 AS v FROM t WHERE v > 1"
 
 
 class Died(BaseException):
     """The process ends here."""
-
-
-class Views:
-    """The views of a lakehouse of a test's own, over a table t (id, kind, v)."""
-
-    def __init__(self, lakehouse: Lakehouse) -> None:
-        self.lakehouse = lakehouse
-        self._position = 0
-        self._rows: dict[int, dict[str, Any]] = {}
-        self.log: HandLog = lakehouse.log(
-            column("id", "int4", 1), column("kind", "text"), column("v", "int4")
-        )
-        self.log.table(0)
-        self.define(sums=SUMS, doubled=DOUBLED)
-
-    def define(self, *more: View, **queries: str) -> None:
-        """Have these views, and no others."""
-        views = (*more, *(View(name=name, query=query) for name, query in queries.items()))
-        settings = self.lakehouse.settings.model_copy(update={"views": views})
-        self.lakehouse.settings = settings
-
-    def write(self, *rows: tuple[int, str | None, int]) -> None:
-        """Insert or update rows; without a kind and a value of -1, delete."""
-        for id_, kind, v in rows:
-            self._position += 1
-            row = {"id": id_, "kind": kind, "v": v}
-            if v < 0:
-                self.log.row("d", at(self._position), None, self._rows.pop(id_))
-            else:
-                self.log.row("u" if id_ in self._rows else "c", at(self._position), row)
-                self._rows[id_] = row
-        self.log.reached(at(self._position))
-
-    def merge_tables(self) -> None:
-        """Merge the table alone."""
-        self.lakehouse.merge()
-
-    def merge(
-        self,
-        report: "Report" = lambda _: None,
-        options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
-    ) -> "RunSummary":
-        """Merge the views alone."""
-        lakehouse = self.lakehouse
-        return run_once(run_views, lakehouse.settings, lakehouse.spark, report, options)
-
-    def path(self, name: str) -> str:
-        """Where a view is."""
-        return f"{self.lakehouse.folder}/views/{name}"
-
-    def read(self, name: str) -> list[tuple[Any, ...]]:
-        """The user's columns of a view, in an order."""
-        rows = self.lakehouse.spark.read.format("delta").load(self.path(name))
-        shown = [f"`{column}`" for column in rows.columns if not column.startswith("_millrace")]
-        return sorted((tuple(row) for row in rows.select(*shown).collect()), key=repr)
-
-    def commits(self, name: str) -> int:
-        """How many versions its Delta table has."""
-        return len([*Path(self.path(name), "_delta_log").glob("[0-9]*.json")])
-
-    def assert_right(self) -> None:
-        """Both views are what they say, of the rows that were written."""
-        kinds: dict[str | None, list[int]] = {}
-        for row in self._rows.values():
-            kinds.setdefault(row["kind"], []).append(row["v"])
-        sums = [(kind, len(vs), sum(vs)) for kind, vs in kinds.items()]
-        doubled = [(row["id"], row["v"] * 2) for row in self._rows.values() if row["v"] > 1]
-        assert self.read("sums") == sorted(sums, key=repr)
-        assert self.read("doubled") == sorted(doubled, key=repr)
-
-
-@pytest.fixture
-def views(lakehouse: Lakehouse) -> Views:
-    return Views(lakehouse)
-
-
-@pytest.fixture
-def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    follow_as_if_large(monkeypatch)
 
 
 @pytest.mark.usefixtures("as_if_large")
