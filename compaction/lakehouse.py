@@ -32,6 +32,7 @@ from sinks.delta.evolution import (
 from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plans import Plans, lakehouse_plans, require_owner
 from sinks.spark.errors import explained
+from sinks.spark.session import tune
 from sinks.views.records import ViewRecords, view_records
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def compact_lakehouse(
         target = DerivedDeltaTable(spark, last.prefix, derived)
         with failures, explained(name, settings.log.keep):
             there = target.read_applied()
+            tune(spark, 0, target.size_bytes())
             if there is not None and there.run:
                 yield _compact(target, derived, dry_run=dry_run)
                 left = target.read_applied()
@@ -172,9 +174,11 @@ def _compact_view(
     lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
     for name, id_ in _tables_of(view, records):
         derived = derived_view(lakehouse, name)
-        target = DerivedDeltaTable(session().newSession(), prefix, derived)
+        spark = session().newSession()
+        target = DerivedDeltaTable(spark, prefix, derived)
         with explained(derived.name, settings.log.keep):
             there = target.read_applied()
+            tune(spark, 0, target.size_bytes())
             if there is not None and (there.at.id == id_ or (not id_ and there.run)):
                 yield _compact(target, derived, dry_run=dry_run)
                 left = target.read_applied()

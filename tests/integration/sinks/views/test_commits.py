@@ -48,7 +48,8 @@ def test_a_run_that_dies_at_any_action_is_finished_by_the_next_one(
 
 
 @pytest.mark.usefixtures("as_if_large")
-@pytest.mark.parametrize("with_news", few([True, False], True))
+@pytest.mark.proof
+@pytest.mark.parametrize("with_news", [True, False])
 def test_a_view_of_views_is_followed_though_a_run_has_died(
     views: Views, monkeypatch: pytest.MonkeyPatch, *, with_news: bool
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_view_of_views_is_followed_though_a_run_has_died(
     assert views.read("kinds") == [("a", 1), ("b", 2), *([("c", 1)] * with_news)]
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("as_if_large")
 def test_a_view_of_views_is_followed_though_these_are_compacted(views: Views) -> None:
     views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind, n FROM sums")
@@ -118,6 +120,7 @@ def test_a_spark_that_doesnt_start_is_no_views_trouble(
     views.assert_right()
 
 
+@pytest.mark.proof
 def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
     views.write((1, "a", 1), (2, "b", 5))
     views.merge_tables()

@@ -11,11 +11,11 @@ from cdc.settings.views import View
 from sinks.changes.derived import derived_view
 from sinks.run.cuts import Instant
 from sinks.views.store import NewRows, ViewTable
+from tests.fixtures.hand_views import DOUBLED, SUMS, Views
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column
 from tests.fixtures.view_lake import follow_as_if_large
 from tests.integration.sinks.delta.test_generations import read_again, rekeyed
-from tests.integration.sinks.views.test_commits import DOUBLED, SUMS, Views
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
