@@ -29,7 +29,7 @@ from compaction.verify.rules import ComparedTable, compared_table
 from compaction.verify.source import SourceRead, SourceReader, table_read
 from sinks.run.options import RunContext
 from sinks.spark.errors import explained
-from sinks.spark.private_files import own_folder
+from sinks.spark.private_files import scratch_folder
 
 _AGAIN_S: Final = 0.1
 _CHANGED: Final = "it changed while it was read"
@@ -93,6 +93,8 @@ class Comparing:
         self.context = context
         self.options = options
         self.spark = spark
+        self.folder = scratch_folder()
+        """For what is read of the source; a process that dies leaves it to the next start."""
         self._progress = progress
         self._settings = context.settings
         self._log = LogReader(self._settings.kafka, context.while_waiting)
@@ -131,7 +133,7 @@ class Comparing:
     def compare(self, names: Collection[str] | None) -> ComparedInstant:
         """Compare tables, or all, at an instant that is now."""
         with (
-            tempfile.TemporaryDirectory(dir=own_folder(), prefix="verify-") as folder,
+            tempfile.TemporaryDirectory(dir=self.folder) as folder,
             self.at_one_instant(names) as both,
         ):
             _require_there(names, both.lake)

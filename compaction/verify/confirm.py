@@ -19,6 +19,8 @@ from sinks.changes.names import quoted
 from snapshots import reader
 
 _KEYS_AT_ONCE: Final = 500
+_LISTED_MAX: Final = 1_000
+"""So many keys are written into a plan."""
 _KEY: Final = "_key"
 _HASHES: Final = "_hashes"
 Hashes = tuple[int | None, ...]
@@ -99,6 +101,8 @@ def _by_key(rows: Iterable[tuple[int, Hashes]]) -> RowsByKey:
 
 
 def _with_keys(hashed: DataFrame, keys: Sequence[int]) -> DataFrame:
+    if len(keys) <= _LISTED_MAX:
+        return hashed.where(F.col(_KEY).isin(*keys))
     spark: SparkSession = hashed.sparkSession
     wanted = spark.createDataFrame([(key,) for key in keys], f"{_KEY} bigint")
     return hashed.join(F.broadcast(wanted), _KEY, "left_semi")

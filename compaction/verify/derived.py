@@ -8,6 +8,7 @@ https://docs.delta.io/latest/delta-utility.html#shallow-clone-a-delta-table
 """
 
 import secrets
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from sinks.spark.errors import explained
 from sinks.spark.session import tune
 
 _FOLDER: Final = "_millrace/verify"
+_ABANDONED_S: Final = 86_400.0
 _RUNS_MAX: Final = 10_000
 """So many runs back a cut is looked for."""
 
@@ -90,7 +92,9 @@ def lakehouse_at(
     lakehouse = context.settings.require_lakehouse()
     standing = _standing(lakehouse_plans(lakehouse.path, context.session), instant)
     topics = MillraceTopics(context, until=instant)
-    folder = f"{lakehouse.path.rstrip('/')}/{_FOLDER}/{secrets.token_hex(8)}"
+    parent = f"{lakehouse.path.rstrip('/')}/{_FOLDER}"
+    _remove_abandoned(context.session(), parent)
+    folder = f"{parent}/{secrets.token_hex(8)}"
     try:
         yield ScratchLakehouse(context, topics, standing, folder, names)
     finally:
@@ -251,8 +255,23 @@ def _moved(lakehouse: LakehouseSettings, folder: str) -> LakehouseSettings:
 
 
 def _remove(spark: SparkSession, folder: str) -> None:
-    jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    session: Any = spark._jsparkSession  # noqa: SLF001
-    files = path.getFileSystem(session.sessionState().newHadoopConf())
+    files, path = _files(spark, folder)
     files.delete(path, True)
+
+
+def _remove_abandoned(spark: SparkSession, parent: str) -> None:
+    """Remove what a verify has left that was killed; none takes so long."""
+    files, path = _files(spark, parent)
+    if not files.exists(path):
+        return
+    for entry in files.listStatus(path):
+        if time.time() - entry.getModificationTime() / 1e3 > _ABANDONED_S:
+            files.delete(entry.getPath(), True)
+
+
+def _files(spark: SparkSession, folder: str) -> tuple[Any, Any]:
+    """The file system of a folder, and its path there."""
+    jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    return path.getFileSystem(session.sessionState().newHadoopConf()), path

@@ -19,7 +19,6 @@ from compaction.verify.instant import open_session
 from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
 from compaction.verify.source import SourceRead, SourceReader
 from sinks.run.options import RunContext
-from sinks.spark.private_files import own_folder
 from sinks.views.pinned import pinned
 
 INSTANTS_MAX: Final = 3
@@ -81,7 +80,7 @@ class _Confirming:
     def _by_key(self) -> dict[str, VerifiedTable]:
         """Those whose rows can be looked up by their keys."""
         with (
-            tempfile.TemporaryDirectory(dir=own_folder(), prefix="verify-") as folder,
+            tempfile.TemporaryDirectory(dir=self._comparing.folder) as folder,
             self._comparing.at_one_instant(self._found.keys()) as both,
         ):
             result = ComparedInstant(both.source.lsn, both.taken_us)

@@ -1,0 +1,1 @@
+"""Tests of compaction that need no server."""
