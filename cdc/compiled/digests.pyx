@@ -18,10 +18,10 @@ https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.2
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc, strtod, strtof
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy
 
 include "xxh64.pxi"
 include "read_texts.pxi"
@@ -128,14 +128,12 @@ cdef class Digests:
         self.key = <int*>PyMem_Malloc(max(1, self.keys) * sizeof(int))
         self.fields = <Field*>PyMem_Malloc(max(1, self.width) * sizeof(Field))
         self.values = <Value*>PyMem_Malloc(max(1, self.width) * sizeof(Value))
-        self.sums = <Sum*>PyMem_Malloc(BUCKETS * sizeof(Sum))
-        self.groups = <Buffer*>PyMem_Malloc((1 << group_bits) * sizeof(Buffer))
+        self.sums = <Sum*>PyMem_Calloc(BUCKETS, sizeof(Sum))
+        self.groups = <Buffer*>PyMem_Calloc(1 << group_bits, sizeof(Buffer))
         if NULL in (self.kinds, self.scales, self.unfit, self.key):
             raise MemoryError
         if NULL in (self.fields, self.values, self.sums, self.groups):
             raise MemoryError
-        memset(self.sums, 0, BUCKETS * sizeof(Sum))
-        memset(self.groups, 0, (1 << group_bits) * sizeof(Buffer))
         for number in range(self.width):
             self.kinds[number] = kinds[number]
             self.scales[number] = scales[number]
@@ -302,7 +300,7 @@ cdef class Digests:
             if isinstance(converted, int):
                 value.number, value.is_number = converted, True
             elif converted is not None:
-                value.text = <const uint8_t*>PyBytes_AS_STRING(converted)
+                value.text = <const uint8_t*>PyBytes_AS_STRING(<bytes?>converted)
                 value.size = PyBytes_GET_SIZE(converted)
         return 0
 

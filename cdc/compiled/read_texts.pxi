@@ -84,7 +84,7 @@ cdef bint read_decimal(const uint8_t* p, Py_ssize_t size, int scale, int64_t* nu
         digits += value != 0
         behind += 1
     number[0] = -value if negative else value
-    return digits <= 18 and is_digit(p[size - 1])
+    return digits <= 18 and size > 0 and is_digit(p[size - 1])
 
 
 cdef int64_t days_of(int64_t year, int64_t month, int64_t day) noexcept nogil:

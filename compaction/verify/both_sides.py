@@ -15,11 +15,14 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.errors import ConfigError, NotDoneError
+from cdc.errors import ConfigError, MillraceError, NotDoneError, TableChangedError
 from cdc.log.offsets import LogReader, LogState
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
+from cdc.records.schema import Column
+from cdc.records.state import Progress
+from cdc.settings import Settings
 from compaction.verify.confirm import derived_keys
 from compaction.verify.derived import LakehouseAtInstant, ScratchLakehouse, lakehouse_at
 from compaction.verify.differences import DerivedHashes, TableComparison, compare
@@ -27,6 +30,8 @@ from compaction.verify.instant import SourceInstant, source_at_instant
 from compaction.verify.report import VerifiedTable
 from compaction.verify.rules import ComparedTable, compared_table
 from compaction.verify.source import SourceRead, SourceReader, table_read
+from sinks.changes.derived import Derived
+from sinks.changes.shape import TableShape
 from sinks.run.options import RunContext
 from sinks.spark.errors import explained
 from sinks.spark.private_files import scratch_folder
@@ -108,16 +113,17 @@ class Comparing:
                 source_at_instant(self._settings, self.options.timeout_s)
             )
             taken_us = time.time_ns() // 1_000
-            state = self._reached(instant.lsn)
+            state = self._reached(instant.lsn, instant.system_identifier)
             position = Position(state.progress.cut.epoch, instant.lsn, 0)
             lake = stack.enter_context(lakehouse_at(self.context, position, names))
             yield BothSides(instant, lake, taken_us, reading)
 
-    def _reached(self, lsn: Lsn) -> LogState:
+    def _reached(self, lsn: Lsn, cluster: str) -> LogState:
         """The log's state, once it has all that was committed before the instant."""
         capture, deadline = self._settings.capture, time.monotonic() + self.options.timeout_s
         while True:
             state = self._log.state(capture.topic_prefix, capture.slot_name, self.context.report)
+            _require_same_cluster(state.progress, cluster)
             if state.progress.cut.commit_lsn >= lsn:
                 return state
             if time.monotonic() > deadline:
@@ -141,7 +147,11 @@ class Comparing:
             reads = self.reads(both, Path(folder), result)
             with closing(self._reader(both)) as reading, ThreadPoolExecutor(1) as executor:
                 read = executor.submit(_read_source, reading, reads, both, result)
-                derived, missing = self._derived(both.lake, reads)
+                try:
+                    derived, missing = self._derived(both.lake, reads)
+                except BaseException:
+                    reading.stop()
+                    raise
                 read.result()
             for name, why in missing.items():
                 result.tables[name] = unverified(both.lake, name, why)
@@ -170,9 +180,11 @@ class Comparing:
         }
         reads = list[SourceRead]()
         for number, (name, shape) in enumerate(lake.expected.items()):
-            derived, compared = lake.derived[name], compared_table(shape)
+            derived, compared = lake.derived[name], self._compared_table(shape)
             description = described.get(derived.source)
-            why = self._why_not(derived.kind, description, compared)
+            why = self._why_not(derived, description) or _lacking(
+                self._settings, description, shape, compared
+            )
             if why or description is None:
                 result.tables[name] = unverified(lake, name, why)
                 continue
@@ -180,21 +192,31 @@ class Comparing:
             reads.append(table_read(both.source, name, description, compared, own))
         return reads
 
-    def _why_not(
-        self, kind: str, description: TableDescription | None, compared: ComparedTable
-    ) -> str:
-        """Why a table can't be compared with the source; empty: it can."""
-        if kind == "changes":
+    def _compared_table(self, shape: TableShape) -> ComparedTable:
+        """The columns that are compared: not those that the capture masks or cuts."""
+        modes, table = self._settings.capture.column_modes, str(shape.table)
+        rules = {
+            field.name: "the capture masks it, or cuts it"
+            for field in shape.fields
+            if modes.rule(table, field.column.name) is not None
+        }
+        return compared_table(shape, rules)
+
+    def _why_not(self, derived: Derived, description: TableDescription | None) -> str:
+        """Why a table can't be compared with the source; empty: it may."""
+        capture = self._settings.capture
+        if derived.kind == "changes":
             return "an archive has events, and not rows"
-        if self._settings.transforms or self._settings.capture.skipped_operations:
+        if self._settings.transforms or capture.skipped_operations:
             return (
                 "the log doesn't have all changes as they were ([transforms], skipped.operations)"
             )
+        is_own = derived.source in capture.snapshot_select_statements
+        if is_own or not capture.snapshots(derived.source):
+            return "its first rows may be others, or not in the log (snapshot options)"
         if description is None:
             return "the source doesn't have the table any more, or it isn't captured"
-        if not description.all_changes:
-            return "the publication leaves out operations"
-        return _lacking(description, compared)
+        return "" if description.all_changes else "the publication leaves out operations"
 
     def _derived(
         self, lake: ScratchLakehouse, reads: Sequence[SourceRead]
@@ -206,9 +228,13 @@ class Comparing:
             if (table := there.tables.get(read.name)) is None:
                 continue
             started = time.monotonic()
-            with explained(read.name, self._settings.log.keep):
-                rows = table.rows(self.spark)
-                hashes = DerivedHashes(rows, read.compared)
+            try:
+                with explained(read.name, self._settings.log.keep):
+                    rows = table.rows(self.spark)
+                    hashes = DerivedHashes(rows, read.compared)
+            except MillraceError as error:
+                there.missing[read.name] = error.what
+                continue
             derived[read.name] = _HashedRows(rows, hashes, time.monotonic() - started)
         return derived, there.missing
 
@@ -218,11 +244,14 @@ class Comparing:
         """Compare a table that was read on both sides."""
         name = read.name
         if read.error is not None:
-            result.changed.add(name)
-            result.tables[name] = unverified(lake, name, f"{_CHANGED}: {read.error.what}")
+            has_changed = isinstance(read.error, TableChangedError)
+            if has_changed:
+                result.changed.add(name)
+            why = f"{_CHANGED}: {read.error.what}" if has_changed else read.error.what
+            result.tables[name] = unverified(lake, name, why)
             return
         with explained(name, self._settings.log.keep):
-            found = compare(read.hashed(), there.hashes)
+            found = compare(read.hashed(), there.hashes, read.compared)
             extra = [row.key for row in found.rows if row.texts is None]
             if extra and read.compared.is_keyed:
                 texts = derived_keys(there.rows, read.compared, extra)
@@ -241,8 +270,19 @@ class Comparing:
 
 def unverified(lake: ScratchLakehouse, name: str, why: str) -> VerifiedTable:
     """What is said of a table that can't be compared."""
-    derived = lake.derived[name]
-    return VerifiedTable(name=name, source=derived.source, kind=derived.kind, unverified=why)
+    source, kind = lake.described(name)
+    return VerifiedTable(name=name, source=source, kind=kind, unverified=why)
+
+
+def _require_same_cluster(progress: Progress, cluster: str) -> None:
+    """Refuse a source whose LSNs aren't the log's."""
+    if progress.system_identifier != cluster:
+        raise ConfigError(
+            f"the source is cluster {cluster}, and the log is of cluster"
+            f" {progress.system_identifier}: nothing can be compared",
+            where="[source]",
+            remedy="correct [source]; after a gap: millrace new-epoch",
+        )
 
 
 def _require_there(names: Collection[str] | None, lake: ScratchLakehouse) -> None:
@@ -264,12 +304,24 @@ def _read_source(
         both.reading.close()
 
 
-def _lacking(description: TableDescription, compared: ComparedTable) -> str:
-    """Which columns either side lacks, so that nothing can be compared."""
+def _lacking(
+    settings: Settings,
+    description: TableDescription | None,
+    shape: TableShape,
+    compared: ComparedTable,
+) -> str:
+    """Why the columns of both sides don't fit each other; empty: they do."""
     if not compared.columns:
         reasons = [f"{name}: {why}" for name, why in compared.left_out.items()]
         return f"no column of it can be compared ({'; '.join(reasons)})"
-    at_source = {column.name for column in description.columns}
-    if lost := sorted({column.source for column in compared.columns} - at_source):
-        return f"the source doesn't have {', '.join(lost)} any more, and the log doesn't know yet"
+    keeps, table = settings.capture.column_modes.keeps, str(shape.table)
+    columns = description.columns if description is not None else ()
+    at_source = {_form(column) for column in columns if keeps(table, column.name)}
+    in_log = {_form(column) for column in shape.versions[-1].event_columns}
+    if others := sorted({name for name, *_ in at_source ^ in_log}):
+        return f"its columns have changed, and the log doesn't know yet: {', '.join(others)}"
     return ""
+
+
+def _form(column: Column) -> tuple[str, str, int, bool]:
+    return column.name, column.type, column.modifier, column.array

@@ -38,7 +38,10 @@ class ConfirmedRow(NamedTuple):
 def derived_keys(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> dict[int, KeyTexts]:
     """The texts of keys that only a derived table has, by their hashes."""
     places = [table.columns[place] for place in table.key]
-    texts = [_text(F.col(quoted(column.name)), column.rule.kind) for column in places]
+    texts = [
+        _text(F.col(quoted(column.name)), column.rule.kind).alias(f"_text{number}")
+        for number, column in enumerate(places)
+    ]
     hashed = rows.select(table.key_hash().alias(_KEY), *texts)
     return {row[0]: tuple(row[1:]) for row in _with_keys(hashed, keys).toLocalIterator()}
 
@@ -56,8 +59,11 @@ def confirmed(
             pairs = zip(names, there[0], here[0], strict=True)
             columns = tuple(name for name, a, b in pairs if a != b)
             yield ConfirmedRow(texts or (), "different", columns)
-        else:
-            yield ConfirmedRow(texts or (), "missing" if len(there) > len(here) else "extra")
+            continue
+        lacking = (Counter(there) - Counter(here)).total()
+        extra = (Counter(here) - Counter(there)).total()
+        yield from (ConfirmedRow(texts or (), "missing") for _ in range(lacking))
+        yield from (ConfirmedRow(texts or (), "extra") for _ in range(extra))
 
 
 def source_rows(

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.errors import SinkError
+from cdc.errors import MillraceError, SinkError
 from cdc.records.position import Position
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived
@@ -39,7 +39,7 @@ from sinks.spark.errors import explained
 from sinks.spark.session import tune
 
 _FOLDER: Final = "_millrace/verify"
-_ABANDONED_S: Final = 86_400.0
+_ABANDONED_S: Final = 7 * 86_400
 _RUNS_MAX: Final = 10_000
 """So many runs back a cut is looked for."""
 
@@ -56,7 +56,7 @@ class TableAtInstant(NamedTuple):
         rows = versioned.load(self.derived.path)
         if self.derived.kind == "history":
             return rows.where(F.col(IS_CURRENT))
-        return rows.where(~F.col(DELETED)) if self.derived.marks_deletes else rows
+        return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows
 
 
 class LakehouseAtInstant(NamedTuple):
@@ -94,7 +94,7 @@ def lakehouse_at(
     topics = MillraceTopics(context, until=instant)
     parent = f"{lakehouse.path.rstrip('/')}/{_FOLDER}"
     _remove_abandoned(context.session(), parent)
-    folder = f"{parent}/{secrets.token_hex(8)}"
+    folder = f"{parent}/{int(time.time())}-{secrets.token_hex(8)}"
     try:
         yield ScratchLakehouse(context, topics, standing, folder, names)
     finally:
@@ -144,9 +144,28 @@ class ScratchLakehouse:
         self._copies = self._derived(self._lakehouse)
         before = standing.tables()
         wanted = [name for name in self.derived if names is None or name in names]
-        self.missing = {name: self._why_missing(name) for name in wanted if name not in before}
-        self._tables = {name: before[name] for name in wanted if name in before}
-        self.expected = {name: self._shape(name, table) for name, table in self._tables.items()}
+        self.missing = {
+            name: why for name in wanted if (why := self._why_missing(name, before)) is not None
+        }
+        if names is None:
+            others = standing.plan.all_tables.keys() - self.derived.keys()
+            self.missing |= dict.fromkeys(
+                others, "it isn't configured, or not in the log, any more"
+            )
+        self._tables = {name: before[name] for name in wanted if name not in self.missing}
+        self.expected = dict[str, TableShape]()
+        for name, table in self._tables.items():
+            with self._alone(name):
+                self._expect(name, table)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Do something for one table; what is wrong with it is nobody else's trouble."""
+        try:
+            with explained(name, self._context.settings.log.keep):
+                yield
+        except MillraceError as error:
+            self.missing[name] = error.what
 
     def _derived(self, lakehouse: LakehouseSettings) -> dict[str, Derived]:
         captured = CapturedTables.of(self._state.tables, self._state.newest_schemas)
@@ -154,11 +173,14 @@ class ScratchLakehouse:
         derived, _ = lakehouse_tables(settings, captured, self._standing.plan.all_tables)
         return derived
 
-    def _shape(self, name: str, table: TablePlan) -> TableShape:
+    def _expect(self, name: str, table: TablePlan) -> None:
         """The columns as of the log's newest schema version at the instant."""
         derived, cut = self.derived[name], self._state.progress.cut
-        return derive_shape(
-            versions_at(self._state.schemas[derived.source], cut),
+        versions = versions_at(self._state.schemas.get(derived.source, ()), cut)
+        if not versions:
+            raise SinkError("the log doesn't have its columns")
+        self.expected[name] = derive_shape(
+            versions,
             table.first_version,
             derived.options,
             derived.reserved,
@@ -168,44 +190,63 @@ class ScratchLakehouse:
 
     def brought(self) -> LakehouseAtInstant:
         """The tables at the instant; those that nothing came for since the cut as they are."""
-        moving = [name for name, table in self._tables.items() if self._has_news(name, table)]
-        plans, failed = self._applied(moving) if moving else ({}, {})
-        tables = dict[str, TableAtInstant]()
-        for name in self._tables.keys() - failed.keys():
-            derived = (self._copies if name in moving else self.derived)[name]
-            version = self._moved_version(derived) if name in moving else self._version(name)
-            tables[name] = TableAtInstant(derived, version)
-            newest = self.expected[name].versions[-1].version
-            if name in plans and plans[name].applied_version != newest:
-                failed[name] = "its columns change, and no run has changed them yet"
-        kept = {name: table for name, table in tables.items() if name not in failed}
-        return LakehouseAtInstant(kept, self.missing | failed)
+        versions = dict[str, int]()
+        for name in self.expected:
+            with self._alone(name):
+                versions[name] = self._version(name)
+        moving = {name: version for name, version in versions.items() if self._has_news(name)}
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+            list(executor.map(self._clone, moving, moving.values()))
+        cloned = moving.keys() - self.missing.keys()
+        plans = self._applied(cloned) if cloned else {}
+        for name in cloned - self.missing.keys():
+            with self._alone(name):
+                self._require_expected(name, plans)
+                versions[name] = self._moved_version(name)
+        tables = {
+            name: TableAtInstant((self._copies if name in moving else self.derived)[name], version)
+            for name, version in versions.items()
+            if name not in self.missing
+        }
+        return LakehouseAtInstant(tables, self.missing)
 
-    def _why_missing(self, name: str) -> str:
+    def _require_expected(self, name: str, plans: Mapping[str, TablePlan]) -> None:
+        newest = self.expected[name].versions[-1].version
+        if name in plans and plans[name].applied_version != newest:
+            raise SinkError("its columns change, and no run has changed them yet")
+
+    def described(self, name: str) -> tuple[str, str]:
+        """The captured table that a derived one is of, and its kind."""
+        of = self.derived.get(name) or self._standing.plan.all_tables[name]
+        return of.source, of.kind
+
+    def _why_missing(self, name: str, before: Collection[str]) -> str | None:
+        """Why a table can't be brought to the instant; None: it can."""
         outcome, plan = self._standing.outcome, self._standing.plan
+        captured = self._state.tables[self.derived[name].source]
         if (error := outcome.failed.get(name)) is not None:
             return f"its last run failed: {error}"
-        if name in plan.waiting:
-            return "it waits: its rows are being read again, or it was refused"
-        return "no run has made it yet"
+        if captured.is_set_aside or captured.is_being_completed:
+            return _WAITS
+        if name in before:
+            return None
+        return "it was refused, or waits" if name in plan.waiting else "no run has made it yet"
 
     def _version(self, name: str) -> int:
         """The newest version that no later run has written to, whoever else has."""
         table, spark = self._tables[name], self._context.session()
         target = DerivedDeltaTable(spark, self._standing.plan.prefix, self.derived[name])
-        with explained(name, self._context.settings.log.keep):
-            recorded = self._standing.outcome.versions[name].version
-            return target.version_of_run(table.base, recorded)
+        recorded = self._standing.outcome.versions[name].version
+        return target.version_of_run(table.base, recorded)
 
-    def _has_news(self, name: str, table: TablePlan) -> bool:
+    def _has_news(self, name: str) -> bool:
         """Whether the log may have anything for a table since the cut."""
+        table = self._tables[name]
         is_altered = self.expected[name].versions[-1].version != table.applied_version
         return is_altered or table.start != self._state.ends.get(table.topic)
 
-    def _applied(self, names: Collection[str]) -> tuple[Mapping[str, TablePlan], dict[str, str]]:
-        """Clone tables and bring them to the instant; their plans, and why some aren't there."""
-        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
-            list(executor.map(self._clone, names))
+    def _applied(self, names: Collection[str]) -> Mapping[str, TablePlan]:
+        """Bring clones to the instant; their plans. Why some aren't there is noted."""
         left = SinkError("it isn't verified")
         paused = {name: left for name in self.derived if name not in names}
         context = replace(
@@ -217,11 +258,11 @@ class ScratchLakehouse:
         target.plans.start(self._standing.plan)
         target.plans.finish(self._standing.outcome)
         end = Run(context, self._topics, target).once()
-        failed = {name: why for name, why in end.failed.items() if name in names}
-        failed |= {name: _WAITS for name in end.waiting if name in names and name not in failed}
-        return end.tables, failed
+        self.missing |= {name: _WAITS for name in end.waiting if name in names}
+        self.missing |= {name: why for name, why in end.failed.items() if name in names}
+        return end.tables
 
-    def _clone(self, name: str) -> None:
+    def _clone(self, name: str, version: int) -> None:
         """A Delta table in the scratch folder, of the files that the cut's version has.
 
         A clone doesn't have the original's application transactions, by which runs go on.
@@ -229,18 +270,19 @@ class ScratchLakehouse:
         original, copy = self.derived[name], self._copies[name]
         spark = self._context.session().newSession()
         tune(spark, 0)
-        with explained(name, self._context.settings.log.keep):
+        with self._alone(name):
             spark.sql(
                 f"CREATE TABLE delta.{quoted(copy.path)} SHALLOW CLONE"
-                f" delta.{quoted(original.path)} VERSION AS OF {self._version(name)}"
+                f" delta.{quoted(original.path)} VERSION AS OF {version}"
             )
             target = DerivedDeltaTable(spark, self._standing.plan.prefix, copy)
             with target.transaction(self._tables[name].base):
                 write_nothing(target)
 
-    def _moved_version(self, derived: Derived) -> int:
+    def _moved_version(self, name: str) -> int:
+        """The version that a copy has once it was brought to the instant."""
         spark, prefix = self._context.session(), self._standing.plan.prefix
-        return DerivedDeltaTable(spark, prefix, derived).applied().at.version
+        return DerivedDeltaTable(spark, prefix, self._copies[name]).applied().at.version
 
 
 _WAITS: Final = "its rows are being read again"
@@ -265,7 +307,8 @@ def _remove_abandoned(spark: SparkSession, parent: str) -> None:
     if not files.exists(path):
         return
     for entry in files.listStatus(path):
-        if time.time() - entry.getModificationTime() / 1e3 > _ABANDONED_S:
+        begun_s = str(entry.getPath().getName()).partition("-")[0]
+        if begun_s.isdigit() and time.time() - int(begun_s) > _ABANDONED_S:
             files.delete(entry.getPath(), True)
 
 

@@ -61,7 +61,7 @@ class DerivedHashes:
         self.sums = _sums(self.hashed)
 
 
-def compare(source: HashedTable, derived: DerivedHashes) -> TableComparison:
+def compare(source: HashedTable, derived: DerivedHashes, table: ComparedTable) -> TableComparison:
     """Compare the source's rows with all derived ones."""
     counts: Counter[Difference] = Counter()
     rows = list[DifferingRow]()
@@ -71,7 +71,7 @@ def compare(source: HashedTable, derived: DerivedHashes) -> TableComparison:
         if source.sums.get(bucket) != derived.sums.get(bucket)
     }
     if buckets:
-        for row in _differing(source, derived.hashed, buckets):
+        for row in _differing(source, derived.hashed, buckets, is_keyed=bool(table.key)):
             counts[row.difference] += 1
             if len(rows) < DIFFERENCES_MAX:
                 rows.append(row)
@@ -92,13 +92,13 @@ def _sums(hashed: DataFrame) -> Sums:
 
 
 def _differing(
-    source: HashedTable, hashed: DataFrame, buckets: Collection[int]
+    source: HashedTable, hashed: DataFrame, buckets: Collection[int], *, is_keyed: bool
 ) -> Iterator[DifferingRow]:
     """The rows of some buckets that aren't the same on both sides, by their keys' hashes."""
     some = hashed.where(_bucket().isin(*buckets)) if len(buckets) < _FIRST_BUCKET else hashed
     derived = groupby(some.orderBy(_KEY, _ROW).toLocalIterator(), key=itemgetter(0))
     here = next(derived, None)
-    for key, records in _by_key(source, buckets):
+    for key, records in _by_key(source, buckets, is_keyed=is_keyed):
         while here is not None and here[0] < key:
             yield from _compared(here[0], [], [row[1] for row in here[1]])
             here = next(derived, None)
@@ -113,8 +113,8 @@ def _differing(
 
 
 def _by_key(
-    source: HashedTable, buckets: Collection[int]
-) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+    source: HashedTable, buckets: Collection[int], *, is_keyed: bool
+) -> Iterator[tuple[int, list[tuple[int, KeyTexts]]]]:
     """The source's rows and their keys' texts, by the hashes of their keys, ascending."""
     shift = 16 - source.group_bits
     for group in sorted({bucket >> shift for bucket in buckets}):
@@ -124,7 +124,7 @@ def _by_key(
             if (record[0] >> 48) + _FIRST_BUCKET in buckets
         ]
         for key, same in groupby(sorted(records), key=itemgetter(0)):
-            yield key, [(row, text) for _, row, text in same]
+            yield key, [(row, key_texts(text) if is_keyed else ()) for _, row, text in same]
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -137,13 +137,13 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _compared(
-    key: int, source: list[tuple[int, bytes]], derived: list[int]
+    key: int, source: list[tuple[int, KeyTexts]], derived: list[int]
 ) -> Iterator[DifferingRow]:
     """How the rows of one key differ; each row counts as often as it is there."""
     there, here = Counter(row for row, _ in source), Counter(derived)
     if there == here:
         return
-    texts = key_texts(source[0][1]) if source else None
+    texts = source[0][1] if source else None
     lacking, extra = (there - here).total(), (here - there).total()
     both = min(lacking, extra)
     yield from (DifferingRow(key, "different", texts) for _ in range(both))
@@ -153,7 +153,7 @@ def _compared(
 
 def key_texts(text: bytes) -> KeyTexts:
     """A key as COPY has it → the texts of its columns."""
-    return tuple(map(_unescaped, text.split(b"\t"))) if text else ()
+    return tuple(map(_unescaped, text.split(b"\t")))
 
 
 def _unescaped(field: bytes) -> str | None:

@@ -26,11 +26,12 @@ from snapshots import reader
 PURPOSE: Final = "verify"
 _SESSION: Final = {"idle_in_transaction_session_timeout": "30s"}
 """The source is free of a verify that has died without a word."""
+_IDENTIFIER: Final = "SELECT system_identifier::text FROM pg_control_system()"
 _PING_S: Final = 5.0
 _OLDEST: Final = """
-SELECT format('pid %s, open for %s s, user %s: %s', pid,
+SELECT format('pid %s, open for %s s, user %s, application %s, %s', pid,
               extract(epoch FROM clock_timestamp() - xact_start)::int8, usename,
-              coalesce(nullif(left(regexp_replace(query, '\\s+', ' ', 'g'), 80), ''), state))
+              application_name, state)
 FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 UNION ALL
 SELECT format('prepared transaction %s, open for %s s', gid,
@@ -52,6 +53,8 @@ class SourceInstant:
     def __init__(self, connection: psycopg.Connection, lsn: Lsn, snapshot: str) -> None:
         self.connection = connection
         self.lsn = lsn
+        ((identifier,),) = query(connection, _IDENTIFIER)
+        self.system_identifier: str = identifier
         self.snapshot = ExportedSnapshot(lsn, snapshot)
         self._taken = time.monotonic()
 

@@ -8,7 +8,7 @@ holds. Where a type holds less than the text, both are brought to what it can ho
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from cdc.compiled.digests import Digests, hash_of
 from cdc.records.schema import Column
-from compaction.verify.arrays import Nested, elements
+from compaction.verify.arrays import Element, Nested, elements
 from sinks.changes.names import quoted
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import spark_type
@@ -75,6 +75,7 @@ class ComparedColumn(NamedTuple):
     source: str
     name: str
     rule: Rule
+    is_optional: bool = False
 
 
 class ComparedTable(NamedTuple):
@@ -90,10 +91,13 @@ class ComparedTable(NamedTuple):
     @property
     def is_keyed(self) -> bool:
         """Whether a row can be looked up at the source by what the derived table has of its key."""
-        rules = [self.columns[place].rule for place in self.key]
-        return bool(rules) and not any(
-            rule.is_masked or rule.kind in {Kind.CONVERTED, Kind.TIME} or rule.kind >= Kind.ARRAY
-            for rule in rules
+        columns = [self.columns[place] for place in self.key]
+        return bool(columns) and not any(
+            column.is_optional
+            or column.rule.is_masked
+            or column.rule.kind in {Kind.CONVERTED, Kind.TIME}
+            or column.rule.kind >= Kind.ARRAY
+            for column in columns
         )
 
     def digests(self, group_bits: int = 0, *, keeps_columns: bool = False) -> Digests:
@@ -122,15 +126,17 @@ class ComparedTable(NamedTuple):
         return [F.when(value.isNotNull(), F.xxhash64(value)) for value in map(_value, self.columns)]
 
 
-def compared_table(shape: TableShape) -> ComparedTable:
-    """The columns of a derived table, in the order of the source's."""
+def compared_table(shape: TableShape, not_compared: Mapping[str, str]) -> ComparedTable:
+    """The columns of a derived table, in the order of the source's; why others aren't compared."""
     columns, left_out = list[ComparedColumn](), dict[str, str]()
     for field in shape.fields:
-        rule = rule_of(field, shape.salt)
+        rule = not_compared.get(field.name) or rule_of(field, shape.salt)
         if isinstance(rule, str):
             left_out[field.name] = rule
         else:
-            columns.append(ComparedColumn(field.column.name, field.name, rule))
+            columns.append(
+                ComparedColumn(field.column.name, field.name, rule, field.column.optional)
+            )
     places = {column.name: place for place, column in enumerate(columns)}
     if lost := [name for name in shape.keys if name in left_out]:
         return ComparedTable((), (), {name: left_out[name] for name in lost})
@@ -147,7 +153,10 @@ def rule_of(field: DerivedField, salt: str) -> Rule | str:
         return _of_array(field)
     if field.unfit_is_null and field.partitions and field.type == "string":
         return "texts that can't partition a table are null"
-    rule = _of_scalar(field.column, spark_type(field.column), field.type)
+    natural = spark_type(field.column)
+    if field.unfit_is_null and field.type not in {natural, "string"}:
+        return "values that don't fit its own type are null"
+    rule = _of_scalar(field.column, natural, field.type)
     return rule._replace(unfit=field.unfit_is_null) if isinstance(rule, Rule) else rule
 
 
@@ -244,8 +253,17 @@ def _of_double(_column: Column, kind: str) -> Rule | None:
     return Rule(Kind.DOUBLE, _cast("double")) if kind in {"double", "string"} else None
 
 
+def _days_at_midnight(value: SparkColumn) -> SparkColumn:
+    """The day of a timestamp, which has no time of day."""
+    day = value.cast("date")
+    is_midnight = day.cast("timestamp_ntz") == value
+    return F.when(is_midnight, _days(value)).otherwise(_micros("timestamp_ntz")(value))
+
+
 def _of_date(_column: Column, kind: str) -> Rule | None:
-    return Rule(Kind.DATE, _days) if kind in {"date", "timestamp_ntz", "string"} else None
+    if kind == "timestamp_ntz":
+        return Rule(Kind.DATE, _days_at_midnight)
+    return Rule(Kind.DATE, _days) if kind in {"date", "string"} else None
 
 
 def _of_timestamp(_column: Column, kind: str) -> Rule | None:
@@ -364,7 +382,17 @@ def _array(rule: Rule, delimiter: str, text: bytes) -> bytes | int:
 
 def _element(rule: Rule, item: str | Nested) -> bytes:
     """An element's text; of one that is an array, that in JSON."""
+    plain = _plain(rule, item)
+    if isinstance(plain, str):
+        return plain.encode()
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _plain(rule: Rule, item: Element) -> Element:
+    """With each text in the form that the log has."""
     if isinstance(item, list):
-        return json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()
-    converted = rule.convert(item.encode()) if rule.convert else item.encode()
-    return converted if isinstance(converted, bytes) else b""
+        return [_plain(rule, each) for each in item]
+    if item is None or rule.convert is None:
+        return item
+    converted = rule.convert(item.encode())
+    return converted.decode() if isinstance(converted, bytes) else item

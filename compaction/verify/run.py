@@ -20,6 +20,7 @@ from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
 from compaction.verify.source import SourceRead, SourceReader
 from sinks.run.options import RunContext
 from sinks.views.pinned import pinned
+from snapshots.reader import OF_ONE_TABLE
 
 INSTANTS_MAX: Final = 3
 """How often a table is looked at that changes while it is read."""
@@ -67,15 +68,27 @@ class _Confirming:
         self._comparing = comparing
         self._tables = tables
         self._found = found
+        self._why_not = dict[str, str]()
 
     def tables(self) -> dict[str, VerifiedTable]:
         """The tables, with the rows that differ at a later instant, too."""
-        by_key = self._by_key()
-        others = self._found.keys() - by_key.keys()
-        again = self._comparing.compare(others).comparisons if others else {}
-        return by_key | {
-            name: self._counted(name, _still(self._found[name], again.get(name))) for name in others
-        }
+        done = self._by_key()
+        others = self._found.keys() - done.keys() - self._why_not.keys()
+        if others:
+            again = self._comparing.compare(others)
+            for name in others:
+                if (found := again.comparisons.get(name)) is not None:
+                    done[name] = self._counted(name, _still(self._found[name], found))
+                elif name in again.tables:
+                    self._why_not[name] = again.tables[name].unverified
+        return {name: done.get(name) or self._unconfirmed(name) for name in self._found}
+
+    def _unconfirmed(self, name: str) -> VerifiedTable:
+        """A table of which rows have differed, and that couldn't be compared again."""
+        rows = self._found[name].counts.total()
+        why = self._why_not.get(name) or "it isn't there any more"
+        text = f"{rows:,} rows differed at one instant, and then it couldn't be compared: {why}"
+        return self._tables[name].model_copy(update={"unverified": text})
 
     def _by_key(self) -> dict[str, VerifiedTable]:
         """Those whose rows can be looked up by their keys."""
@@ -84,35 +97,35 @@ class _Confirming:
             self._comparing.at_one_instant(self._found.keys()) as both,
         ):
             result = ComparedInstant(both.source.lsn, both.taken_us)
-            reads = [
-                read
-                for read in self._comparing.reads(both, Path(folder), result)
-                if read.compared.is_keyed
-            ]
-            at_source = self._source_rows(both, reads)
+            reads = self._comparing.reads(both, Path(folder), result)
+            at_source = self._source_rows(both, [read for read in reads if read.compared.is_keyed])
             both.reading.close()
             there = both.lake.brought()
+            self._why_not |= there.missing
+            self._why_not |= {name: table.unverified for name, table in result.tables.items()}
             counted = dict[str, VerifiedTable]()
             for read in reads:
-                if (table := there.tables.get(read.name)) is not None:
+                table, found = there.tables.get(read.name), at_source.get(read.name)
+                if table is not None and found is not None:
                     rows = self._found[read.name].rows
                     keys = sorted({row.key for row in rows})
                     here = derived_rows(table.rows(self._comparing.spark), read.compared, keys)
-                    still = list(confirmed(rows, at_source[read.name], here, read.compared))
+                    still = list(confirmed(rows, found, here, read.compared))
                     counted[read.name] = self._counted(read.name, still, read)
             return counted
 
     def _source_rows(self, both: BothSides, reads: Sequence[SourceRead]) -> dict[str, RowsByKey]:
         settings = self._comparing.context.settings
-        with (
-            closing(SourceReader(settings, both.source, sessions=1, age_max_s=0)) as reading,
-            closing(open_session(settings)) as connection,
-        ):
+        with closing(SourceReader(settings, both.source, sessions=1, age_max_s=0)) as reading:
             rows = dict[str, RowsByKey]()
             for read in reads:
                 found = self._found[read.name].rows
                 keys = list(dict.fromkeys(row.texts for row in found if row.texts is not None))
-                rows[read.name] = source_rows(connection, both.source, reading, read, keys)
+                try:
+                    with closing(open_session(settings)) as connection:
+                        rows[read.name] = source_rows(connection, both.source, reading, read, keys)
+                except OF_ONE_TABLE as error:
+                    self._why_not[read.name] = error.what
             return rows
 
     def _counted(
@@ -130,16 +143,19 @@ class _Confirming:
             )
             for row in shown
         )
-        seen_once = len(self._found[name].rows) - len(still)
-        update: dict[str, object] = {"healed": max(0, seen_once), "keys": keys}
+        found = self._found[name]
+        if found.counts.total() > len(found.rows):  # more than are looked at one by one
+            counts, healed = found.counts, 0
+        else:
+            confirmed_keys = {row.texts for row in still}
+            healed = max(0, len({row.texts for row in found.rows}) - len(confirmed_keys))
+        update: dict[str, object] = {"healed": healed, "keys": keys}
         update |= {str(difference): number for difference, number in counts.items()}
         return self._tables[name].model_copy(update=update)
 
 
-def _still(before: TableComparison, after: TableComparison | None) -> list[ConfirmedRow]:
+def _still(before: TableComparison, after: TableComparison) -> list[ConfirmedRow]:
     """The rows that differ in the same way as before."""
-    if after is None:
-        return []
     again = Counter((row.key, row.difference) for row in after.rows)
     still = list[ConfirmedRow]()
     for row in before.rows:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import psycopg
 
 from cdc.compiled.digests import Digests
-from cdc.errors import MillraceError, TableChangedError
+from cdc.errors import MillraceError, TableChangedError, TableRefusedError
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.settings import Settings
@@ -69,9 +69,12 @@ class SourceRead:
     """By the OID of each leaf, its columns at the instant."""
     chunks: list[tuple[Leaf, reader.Range]] = field(default_factory=list)
     """What nobody reads yet."""
+    running: int = 0
+    """How many chunks are being read."""
     digests: list[Digests] = field(default_factory=list)
     error: MillraceError | None = None
     rows: int = 0
+    sums: Sums = field(default_factory=dict)
     writing: threading.Lock = field(default_factory=threading.Lock)
 
     def write(self, digests: Digests) -> None:
@@ -81,15 +84,18 @@ class SourceRead:
                 with (self.folder / str(group)).open("ab") as file:
                     file.write(records)
 
-    def hashed(self) -> HashedTable:
-        """All of it, once every chunk is read."""
-        sums: Sums = {}
+    def sum_up(self) -> None:
+        """Take the sums, once every chunk is read: what makes them is large."""
         for digests in self.digests:
+            self.rows += digests.rows
             for bucket, (rows, low, high) in digests.sums_of_buckets().items():
-                before = sums.get(bucket, (0, 0, 0))
-                sums[bucket] = (before[0] + rows, before[1] + low, before[2] + high)
-        rows = sum(digests.rows for digests in self.digests)
-        return HashedTable(rows, sums, self.group_bits, self.folder)
+                before = self.sums.get(bucket, (0, 0, 0))
+                self.sums[bucket] = (before[0] + rows, before[1] + low, before[2] + high)
+        self.digests.clear()
+
+    def hashed(self) -> HashedTable:
+        """All of it, once it is summed up."""
+        return HashedTable(self.rows, self.sums, self.group_bits, self.folder)
 
 
 def table_read(
@@ -102,7 +108,7 @@ def table_read(
     """What is to be read of a table, in chunks; files of its own are in the ``folder``."""
     folder.mkdir(parents=True)
     pages = max(1, CHUNK_BYTES // description.block_bytes)
-    is_large = description.rows_estimated >= _ROWS_OF_GROUPS
+    is_large = description.rows_estimated >= _ROWS_OF_GROUPS or description.pages > pages
     columns = {leaf.oid: _columns(instant.connection, leaf.oid) for leaf in description.leaves}
     read = SourceRead(name, description, compared, folder, GROUP_BITS if is_large else 0, columns)
     for leaf in description.leaves:
@@ -133,12 +139,17 @@ class SourceReader:
         self._pace = Pace(rows_per_second)
         self._progress = progress
         self._taking = threading.Lock()
+        self._stopped = threading.Event()
         self._now = open_session(settings)
         """Sees the catalog as it is."""
 
     def close(self) -> None:
         """End the session of the reader's own."""
         self._now.close()
+
+    def stop(self) -> None:
+        """Read no more: nobody wants it."""
+        self._stopped.set()
 
     def read(self, tables: Sequence[SourceRead]) -> None:
         """Read all chunks; what is wrong with a table is noted there."""
@@ -150,31 +161,48 @@ class SourceReader:
 
     def _work(self, tables: Sequence[SourceRead]) -> None:
         """One session's share: chunks as long as there are any."""
-        own = dict[str, Digests]()
+        own: tuple[str, Digests] | None = None
         with closing(open_session(self._settings)) as connection:
-            while (chunk := self._next(tables)) is not None:
-                table, leaf, tids = chunk
-                if table.name not in own:
-                    own[table.name] = table.compared.digests(table.group_bits)
-                    table.digests.append(own[table.name])
-                try:
-                    self._read_chunk(connection, table, leaf, tids, own[table.name])
-                except reader.OF_ONE_TABLE as error:
-                    table.error = table.error or error
-                    query(connection, "ROLLBACK")
+            try:
+                while (chunk := self._next(tables)) is not None:
+                    table, leaf, tids = chunk
+                    if own is None or own[0] != table.name or own[1] not in table.digests:
+                        own = table.name, table.compared.digests(table.group_bits)
+                        table.digests.append(own[1])
+                    try:
+                        self._read_chunk(connection, table, leaf, tids, own[1])
+                    except reader.OF_ONE_TABLE as error:
+                        table.error = table.error or error
+                        query(connection, "ROLLBACK")
+                    self._done(table)
+            except BaseException:
+                self.stop()
+                raise
+
+    def _done(self, table: SourceRead) -> None:
+        with self._taking:
+            table.running -= 1
+            if not table.running and not table.chunks:
+                table.sum_up()
 
     def _next(self, tables: Sequence[SourceRead]) -> tuple[SourceRead, Leaf, reader.Range] | None:
         with self._taking:
             for table in tables:
-                if table.chunks and table.error is None:
-                    if self._instant.age_s > self._age_max_s:
-                        table.error = TableChangedError(
-                            f"table {table.name} can't be read within {self._age_max_s:.0f} s",
-                            remedy="keep the snapshot for longer, by --max-age",
-                        )
-                        continue
+                if self._stopped.is_set():
+                    break
+                if table.chunks and table.error is None and self._is_in_time(table):
+                    table.running += 1
                     return table, *table.chunks.pop(0)
         return None
+
+    def _is_in_time(self, table: SourceRead) -> bool:
+        if self._instant.age_s <= self._age_max_s:
+            return True
+        table.error = TableRefusedError(
+            f"table {table.name} can't be read within {self._age_max_s:.0f} s",
+            remedy="keep the snapshot for longer, by --max-age",
+        )
+        return False
 
     def _read_chunk(
         self,
@@ -196,8 +224,10 @@ class SourceReader:
             self._progress(came)
             if digests.pending_bytes > _PENDING_BYTES:
                 table.write(digests)
-            while (wait_s := self._pace.wait_s()) > 0:
+            while (wait_s := self._pace.wait_s()) > 0 and not self._stopped.is_set():
                 time.sleep(min(wait_s, reader.PAUSE_S))
+            if self._stopped.is_set():
+                return  # in the middle of a COPY: the session is closed
         query(connection, "ROLLBACK")
         table.write(digests)
 

@@ -1,6 +1,6 @@
 """``millrace verify``: every derived table against the source, at one instant."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -58,7 +58,7 @@ def verify(
         seconds(max_age),
         keys,
     )
-    report = _reported(settings, options, _say_nothing if json else print_line)
+    report = _reported(settings, options)
     if json:
         print_json(report.model_dump_json(indent=2))
     else:
@@ -67,9 +67,7 @@ def verify(
     raise typer.Exit(report.exit_code)
 
 
-def _reported(
-    settings: Settings, options: "VerifyOptions", say: Callable[[str], None]
-) -> "VerifyReport":
+def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
     """Compare, and report to the log what was found."""
     from compaction.verify.run import verify as compare
     from sinks.run.options import RunContext, RunOptions
@@ -79,11 +77,11 @@ def _reported(
     spark = open_session(settings.spark, "millrace verify")
     try:
         with (
-            ReportWriter(settings, say) as reports,
+            ReportWriter(settings, _say_nothing) as reports,
             ReportedRun(reports, "lakehouse", "verify") as run,
         ):
             run.progress(0, 0)
-            context = RunContext(settings, lambda _records=0: spark, say, RunOptions())
+            context = RunContext(settings, lambda _records=0: spark, _say_nothing, RunOptions())
             report = compare(context, options)
             run.found(
                 {table.name: _verdict(table) for table in report.tables if not table.is_right},
@@ -99,7 +97,7 @@ def _reported(
 
 
 def _say_nothing(_line: str) -> None:
-    """What a run on copies says, where only the report is to be printed."""
+    """What a run on copies says: only the report is printed."""
 
 
 def lines(report: "VerifyReport") -> Iterator[str]:

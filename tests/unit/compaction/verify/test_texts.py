@@ -13,7 +13,7 @@ from compaction.verify.rules import _money, _timetz
         (b"1", ("1",)),
         (b"1\ta\\tb\\\\n", ("1", "a\tb\\n")),
         (b"\\N\t", (None, "")),
-        (b"", ()),
+        (b"", ("",)),
     ],
 )
 def test_a_key_is_what_copy_has_written(text: bytes, expected: tuple[str | None, ...]) -> None:

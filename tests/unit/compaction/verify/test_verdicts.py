@@ -1,0 +1,62 @@
+"""What is said of rows that differ: by how many, of which key, and whether they still do."""
+
+from collections import Counter
+from pathlib import Path
+
+from cdc.errors import ExitCode
+from compaction.verify.confirm import ConfirmedRow, confirmed
+from compaction.verify.differences import DifferingRow, TableComparison
+from compaction.verify.report import VerifiedTable, VerifyReport
+from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
+from compaction.verify.run import _still
+from compaction.verify.source import HashedTable
+from deploy.commands.verify import lines
+
+RULE = Rule(Kind.INTEGER, lambda value: value)
+TABLE = ComparedTable((ComparedColumn("id", "id", RULE), ComparedColumn("v", "v", RULE)), (0,), {})
+
+
+def test_columns_that_differ_are_named_and_duplicates_counted() -> None:
+    rows = [
+        *(DifferingRow(1, "different", ("1",)), DifferingRow(2, "extra", ("2",))),
+        *(DifferingRow(3, "missing", ("3",)), DifferingRow(4, "extra", ("4",))),
+    ]
+    source = {1: [(1, 10)], 2: [(2, 20)], 3: [(3, 30)], 4: [(4, 40)]}
+    derived = {1: [(1, 11)], 2: [(2, 20), (2, 20), (2, 20)], 4: [(4, 40)]}
+    assert list(confirmed(rows, source, derived, TABLE)) == [
+        ConfirmedRow(("1",), "different", ("v",)),
+        ConfirmedRow(("2",), "extra"),
+        ConfirmedRow(("2",), "extra"),
+        ConfirmedRow(("3",), "missing"),
+    ], "4 is right by now"
+
+
+def test_rows_without_a_key_are_those_that_differ_again_as_often() -> None:
+    def found(*rows: DifferingRow) -> TableComparison:
+        return TableComparison(1, 1, Counter(row.difference for row in rows), [*rows])
+
+    missing, extra = DifferingRow(1, "missing", ()), DifferingRow(2, "extra", ())
+    before = found(missing, missing, extra)
+    assert _still(before, found(missing, DifferingRow(3, "extra", ()))) == [
+        ConfirmedRow((), "missing")
+    ]
+
+
+def test_a_report_says_the_worst_that_was_found() -> None:
+    right = VerifiedTable(name="public.a", source="public.a", kind="current", rows=5)
+    differs = right.model_copy(update={"name": "public.b", "missing": 2, "healed": 1})
+    left = right.model_copy(update={"name": "public.c", "unverified": "why"})
+    codes = []
+    for tables in ((right,), (right, left), (left, differs)):
+        report = VerifyReport(lsn="0/1", ts_us=0, seconds=1, snapshot_s=1, tables=tables)
+        codes.append(report.exit_code)
+    assert codes == [ExitCode.OK, ExitCode.NOT_COMPARED, ExitCode.DIFFERS]
+    assert list(lines(report))[1:] == [
+        "public.c: not compared: why",
+        "public.b: 5 rows, 2 differ: 2 missing here; 1 differed at the first instant only",
+        "  and 2 more",
+    ]
+
+
+def test_a_group_that_has_no_rows_has_no_file(tmp_path: Path) -> None:
+    assert HashedTable(0, {}, 0, tmp_path).records(0) == b""
