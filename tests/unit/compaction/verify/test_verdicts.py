@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from cdc.errors import ExitCode
-from compaction.verify.confirm import ConfirmedRow, confirmed
+from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed
 from compaction.verify.differences import DifferingRow, TableComparison
 from compaction.verify.report import VerifiedTable, VerifyReport
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
@@ -21,8 +21,8 @@ def test_columns_that_differ_are_named_and_duplicates_counted() -> None:
         *(DifferingRow(1, "different", ("1",)), DifferingRow(2, "extra", ("2",))),
         *(DifferingRow(3, "missing", ("3",)), DifferingRow(4, "extra", ("4",))),
     ]
-    source = {1: [(1, 10)], 2: [(2, 20)], 3: [(3, 30)], 4: [(4, 40)]}
-    derived = {1: [(1, 11)], 2: [(2, 20), (2, 20), (2, 20)], 4: [(4, 40)]}
+    source: RowsByKey = {1: [(1, 10)], 2: [(2, 20)], 3: [(3, 30)], 4: [(4, 40)]}
+    derived: RowsByKey = {1: [(1, 11)], 2: [(2, 20), (2, 20), (2, 20)], 4: [(4, 40)]}
     assert list(confirmed(rows, source, derived, TABLE)) == [
         ConfirmedRow(("1",), "different", ("v",)),
         ConfirmedRow(("2",), "extra"),
