@@ -190,7 +190,12 @@ def assert_status_tells_all(pipeline: RunningPipeline) -> None:
     shown = pipeline.millrace("wait", "--now")
     assert shown.returncode == ExitCode.OK, shown.stderr
     listed = json.loads(pipeline.millrace("runs", "--json").stdout)
-    assert [(run["sink"], run["run"]) for run in listed] == [("search", 2), ("lakehouse", 2)]
+    assert [(run["job"], run["sink"], run["run"]) for run in listed] == [
+        ("verify", "lakehouse", 0),
+        ("merge", "search", 2),
+        ("merge", "lakehouse", 2),
+    ]
+    assert status["sinks"][0]["verified"]["failed"] == {}
 
 
 def assert_drop_leaves_nothing(pipeline: RunningPipeline) -> None:

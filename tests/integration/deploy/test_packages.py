@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.compiled import fast
+from cdc.compiled import digests, fast
+from cdc.compiled.extension import INCLUDES
 from cdc.errors import ExitCode
 from deploy.local import packages
 from deploy.local.jars import REPOSITORY
@@ -50,7 +51,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build it from the source distribution, with the extension that there is."""
+    """Build it from the source distribution, with the extensions that there are."""
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
@@ -58,8 +59,9 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     platform = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     compiled = tree / "build" / f"lib.{platform}" / "cdc" / "compiled"
     compiled.mkdir(parents=True)
-    copy = shutil.copy(Path(fast.__file__), compiled)
-    os.utime(copy, (2**32, 2**32))  # newer than what it was made of
+    for extension in (fast, digests):
+        copy = shutil.copy(str(extension.__file__), compiled)
+        os.utime(copy, (2**32, 2**32))  # newer than what it was made of
     build = "import setuptools.build_meta as build; build.build_wheel('..')"
     subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
     (made,) = folder.glob("*.whl")
@@ -116,8 +118,9 @@ def test_a_wheel_has_our_modules_and_nothing_of_a_clone(wheel: Path) -> None:
     assert {name for name in own if name.endswith(".py")} == modules()
     suffixes = {Path(name).suffix for name in own}
     assert suffixes & {".c", ".java", ".sh"} == set()
-    extension = f"cdc/compiled/fast{sysconfig.get_config_var('EXT_SUFFIX')}"
-    assert [name for name in own if name.endswith(".so")] == [extension]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    extensions = {f"cdc/compiled/{name}{suffix}" for name in INCLUDES}
+    assert {name for name in own if name.endswith(".so")} == extensions
     assert {"sinks/jvm/millrace-sinks.jar", "sinks/jvm/jars.toml", "deploy/example.toml"} <= own
     licences = {Path(name).name for name in names if "/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
