@@ -7,11 +7,10 @@ import pytest
 from cdc.records.position import Position
 from compaction.verify.derived import lakehouse_at
 from sinks.run.options import RunContext, RunOptions
-from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.proof]
 
 
 def rows_at(lakehouse: Lakehouse, instant: Position) -> list[tuple[Any, ...]]:
@@ -25,7 +24,7 @@ def rows_at(lakehouse: Lakehouse, instant: Position) -> list[tuple[Any, ...]]:
         return sorted(tuple(row)[:2] for row in rows.collect())
 
 
-@pytest.mark.parametrize("vectors", few([True, False], True))
+@pytest.mark.parametrize("vectors", [True, False])
 def test_what_the_log_has_behind_the_cut_is_applied_up_to_the_instant(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, vectors: bool
 ) -> None:
