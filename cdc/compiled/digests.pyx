@@ -88,10 +88,10 @@ cdef class Digests:
     """Takes COPY's rows, and keeps their hashes until they are taken.
 
     ``kinds``, ``scales`` and ``converts`` say what each of a line's columns is read as: a function
-    gives bytes or None; of an array that has dimensions, its hash. Where ``unfit`` is true, a value that its kind can't hold is null. ``key`` has the places of the key's
-    columns, in its order; without any a row is its own key. With ``group_bits`` records are kept in
-    that many groups, as a power of two. With ``keeps_columns`` the hashes of a row's columns are
-    kept, too.
+    gives bytes or None; of an array that has dimensions, its hash. Where ``unfit`` is true, a value
+    that its kind can't hold is null. ``key`` has the places of the key's columns, in its order;
+    without any a row is its own key. With ``group_bits`` records are kept in that many groups, as a
+    power of two. With ``keeps_columns`` the hashes of a row's columns are kept, too.
     """
 
     cdef readonly uint64_t rows
@@ -175,11 +175,8 @@ cdef class Digests:
             if not 0 <= start <= end <= view.len:
                 raise ValueError("a range outside of the buffer")
             self.failure = None
-            if self.is_plain:
-                with nogil:
-                    state = self._feed(<const uint8_t*>view.buf, &stop, end)
-            else:
-                state = self._feed_slowly(<const uint8_t*>view.buf, &stop, end)
+            with nogil:
+                state = self._feed(<const uint8_t*>view.buf, &stop, end)
         finally:
             PyBuffer_Release(&view)
         if state == -1:
@@ -200,28 +197,10 @@ cdef class Digests:
             state = self._cut(data + at + 5, size)
             if state == 0:
                 self._read_plain()
-                if self.has_odd:
-                    state = self._convert_odd()
+                if self.has_odd or not self.is_plain:
+                    state = self._convert()
             if state == 0:
                 state = self._add()
-            at += 5 + size
-        start[0] = at
-        return state
-
-    cdef int _feed_slowly(self, const uint8_t* data, Py_ssize_t* start, Py_ssize_t end) except -3:
-        cdef Py_ssize_t at = start[0], size
-        cdef int state = 0
-        while state == 0 and end - at >= 5 and data[at] == c"d":
-            size = body_size(data + at)
-            if size < 0 or end - at < 5 + size:
-                break
-            state = self._cut(data + at + 5, size)
-            if state == 0:
-                self._read_plain()
-                self._convert()
-                state = self._add()
-                if self.keeps_columns:
-                    self.columns.append(self._of_columns())
             at += 5 + size
         start[0] = at
         return state
@@ -285,7 +264,18 @@ cdef class Digests:
         elif state == NESTED:
             value.is_odd = self.has_odd = True
 
-    cdef int _convert(self) except -1:
+    cdef int _convert(self) noexcept with gil:
+        """Do what takes Python for a row; what is raised is kept."""
+        try:
+            self._convert_all()
+            if self.keeps_columns:
+                self.columns.append(self._of_columns())
+        except Exception as error:
+            self.failure = error
+            return -3
+        return 0
+
+    cdef int _convert_all(self) except -1:
         """Let functions say what values of other kinds are: a text as bytes, or null."""
         cdef int number
         cdef Value* value
@@ -303,14 +293,6 @@ cdef class Digests:
                 value.text = <const uint8_t*>PyBytes_AS_STRING(<bytes?>converted)
                 value.size = PyBytes_GET_SIZE(converted)
         return 0
-
-    cdef int _convert_odd(self) noexcept with gil:
-        """The same of a row that has no other such values; what is raised is kept."""
-        try:
-            return self._convert()
-        except Exception as error:
-            self.failure = error
-            return -4
 
     cdef uint64_t _hash(self, const int* places, int count) noexcept nogil:
         """Of some columns, of all without ``places``; and of which of them are null."""

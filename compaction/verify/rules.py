@@ -213,14 +213,10 @@ def _of_scalar(column: Column, natural: str, kind: str) -> Rule | str:
     return build(column, kind) or f"a {column.declared} as {kind} can't be compared"
 
 
-def _of_integer(_column: Column, kind: str) -> Rule | None:
-    if kind in _INTEGERS:
+def _of_integer(column: Column, kind: str) -> Rule | None:
+    if kind in _INTEGERS or kind == "string":
         return Rule(Kind.INTEGER, _cast("bigint"))
-    if kind == "string":
-        return Rule(Kind.INTEGER, _cast("bigint"))
-    if kind in {"float", "double"}:
-        return Rule(Kind.DOUBLE, _cast("double")) if kind == "double" else None
-    return _of_numeric(_column, kind)
+    return _of_numeric(column, kind)
 
 
 def _of_numeric(_column: Column, kind: str) -> Rule | None:
