@@ -38,11 +38,13 @@ ALLOWED: Final = {
     "cdc.transforms": SETTINGS | {"cdc.events"},
     "cdc.convert": EVENTS,
     "cdc.dead_letters": EVENTS | {"cdc.convert", "cdc.kafka", "cdc.log", "cdc.postgres"},
+    "cdc.orders": EVENTS
+    | {"cdc.convert", "cdc.dead_letters", "cdc.kafka", "cdc.log", "cdc.postgres"},
     "cdc.tables": EVENTS | {"cdc.convert", "cdc.dead_letters", "cdc.postgres"},
     "cdc.stream": EVENTS | {"cdc.convert", "cdc.faults", "cdc.tables"},
     "cdc.capture": EVENTS
     | {"cdc.convert", "cdc.dead_letters", "cdc.faults", "cdc.kafka", "cdc.log", "cdc.postgres"}
-    | {"cdc.stream", "cdc.tables", "cdc.transforms"},
+    | {"cdc.orders", "cdc.stream", "cdc.tables", "cdc.transforms"},
     "snapshots": EVENTS
     | {"cdc.convert", "cdc.faults", "cdc.kafka", "cdc.postgres", "cdc.stream", "cdc.tables"},
     "sinks.spark": RECORDS,
@@ -73,7 +75,7 @@ ALLOWED: Final = {
 """Package → what it may import beside itself; a package's name stands for all below it."""
 
 LIBRARIES: Final = {
-    "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots"}
+    "psycopg": {"cdc.capture", "cdc.orders", "cdc.postgres", "snapshots"}
     | {"compaction.verify", "deploy"},
     "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "cdc.reader", "deploy"},
     "pyspark": {"sinks", "compaction", "deploy"},
@@ -85,7 +87,7 @@ LIBRARIES: Final = {
         "cdc.records",
         "cdc.reader",
         "cdc.settings",
-        "cdc.dead_letters",
+        "cdc.orders",
         "sinks",
         "deploy",
     },

@@ -11,11 +11,11 @@ from cdc.convert.converters import Converters, converters
 from cdc.convert.pipeline import OpenTopic, RecordPipeline, RecordTime, any_time
 from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.guard import DeadLetters, Oversized
-from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import StateReader, read_all
+from cdc.orders.orders import Orders
 from cdc.postgres import catalog
 from cdc.postgres.captured import captured_tables, described_tables, keyed_columns
 from cdc.postgres.checks import preflight

@@ -23,8 +23,6 @@ from cdc.records.record import Record, to_json
 from cdc.records.topics import claim_topic, dead_letter_topic
 
 FORMAT: Final = 1
-ORDERS: Final = "millrace.dead-letters"
-"""Prefix of the logical messages that tell the daemon what to do with a dead letter."""
 CLAIM_HEADER: Final = "millrace.claim"
 """Name of the record header that says where the whole value is; its value is a ``Claim``."""
 PIECE_BYTES_MAX: Final = 1 << 19
@@ -74,17 +72,6 @@ class DeadLetter(BaseModel):
             contents[name] = stored[start : start + size]
             start += size
         return contents
-
-
-class Order(BaseModel):
-    """A logical message's content: the outcome that the dead letter with this number gets."""
-
-    model_config = ConfigDict(frozen=True)
-
-    format: Literal[1] = FORMAT
-    outcome: DeadLetterOutcome
-    number: int
-    id: str
 
 
 class Claim(BaseModel):

@@ -23,13 +23,13 @@ class Actions(NamedTuple):
     """What the stream needs done on the servers before it goes on, each a function.
 
     ``perform``: what a table that joins needs before its rows have an encoder. ``reread``: reads
-    rows again whose unchanged values are wanted. ``follow_order``: returns what an order about a
-    dead letter, a logical message of a transaction, brings into the log.
+    rows again whose unchanged values are wanted. ``follow_order``: returns what an order, a logical
+    message of a transaction, brings into the log.
     """
 
     perform: Callable[[Effects], None]
     reread: Reread
-    follow_order: Callable[[bytes, Position, Transaction], list[Record]]
+    follow_order: Callable[[str, bytes, Position, Transaction], list[Record]]
 
 
 class Encoders:

@@ -16,7 +16,7 @@ import structlog
 from cdc.convert.pipeline import RecordPipeline
 from cdc.errors import ROW_ERRORS
 from cdc.events.metadata import SOURCE_HEARTBEAT, MessageEvents
-from cdc.records.dead_letters import ORDERS
+from cdc.records.orders import ORDER_BYTES_MAX, ORDERS
 from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.record import Record
 from cdc.stream.in_progress import InProgress
@@ -26,10 +26,8 @@ from cdc.wal.frames import XLOG_HEADER_BYTES
 from cdc.wal.messages import LogicalMessage
 
 log = structlog.get_logger()
-OWN: Final = frozenset({SOURCE_HEARTBEAT, WATERMARK, DDL, ORDERS})
+OWN: Final = ORDERS | {SOURCE_HEARTBEAT, WATERMARK, DDL}
 """The prefixes of our own messages, of which no event is made."""
-_OWN_BYTES_MAX: Final = 1_024
-"""None of ours is larger: of one that is, but for its prefix, nothing is kept."""
 LEFT_OUT: Final = "millrace.left-out"
 """The prefix of what is left of a message that isn't wanted."""
 _SMALL_BYTES: Final = 200
@@ -115,7 +113,7 @@ class LogicalMessages:
             return None
         message = payload[XLOG_HEADER_BYTES:]
         is_own = logical_message_prefix(message, in_block=True)[0] in OWN
-        if is_own and size <= _OWN_BYTES_MAX:
+        if is_own and size <= ORDER_BYTES_MAX:
             return None
         return self.shortened(payload, size)
 

@@ -16,7 +16,7 @@ from cdc.events.changes import Row
 from cdc.events.metadata import SOURCE_HEARTBEAT
 from cdc.faults import FaultPoint, reach
 from cdc.records.connect import SourceRecord
-from cdc.records.dead_letters import ORDERS
+from cdc.records.orders import ORDERS
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
@@ -345,10 +345,12 @@ class Translation:
         else:
             position = self.cursor.message_at(frame.start)
             at = _FramePosition(position, True) if position is not None else None
-        if at is not None and message.prefix == ORDERS:
+        if at is not None and message.prefix in ORDERS:
             transaction = self.cursor.transaction
             if at.is_new and transaction is not None:
-                self.records += self._follow_order(message.content, at.position, transaction)
+                self.records += self._follow_order(
+                    message.prefix, message.content, at.position, transaction
+                )
         elif at is not None:
             latest = self.cursor.latest
             made = self.messages.records(message, latest, frame.start, at.position)

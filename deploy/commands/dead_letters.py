@@ -19,7 +19,8 @@ from cdc.errors import ConfigError, NotDoneError
 from cdc.log.following import read_dead_letters
 from cdc.log.state import read_pieces
 from cdc.postgres.connection import connect, query
-from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
+from cdc.records.dead_letters import DeadLetter, DeadLetterOutcome
+from cdc.records.orders import DEAD_LETTER_ORDERS, DeadLetterOrder
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
@@ -205,8 +206,8 @@ def _order(
         return
     with connect(settings.source, purpose="dead-letters") as connection:
         for number, dead_letter in wanted.items():
-            order = Order(outcome=outcome, number=number, id=dead_letter.id)
-            query(connection, _EMIT, [ORDERS, order.model_dump_json()])
+            order = DeadLetterOrder(outcome=outcome, number=number, id=dead_letter.id)
+            query(connection, _EMIT, [DEAD_LETTER_ORDERS, order.model_dump_json()])
     deadline = time.monotonic() + _WAIT_S
     remaining, now = wanted, at_first
     while remaining and time.monotonic() < deadline:

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 
 from cdc.log.following import read_dead_letters
 from cdc.log.state import read_all
-from cdc.records.dead_letters import ORDERS, DeadLetter, Order
+from cdc.records.dead_letters import DeadLetter
+from cdc.records.orders import DEAD_LETTER_ORDERS, DeadLetterOrder
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic, schema_topic
 from deploy.commands.app import app
@@ -195,8 +196,9 @@ def test_columns_that_an_order_in_vain_was_the_first_to_see_get_into_the_log(
         made.wait_until_logged(made.wal_end(), daemon)
         ((number, dead_letter),) = dead_letters(made).items()
         connection.execute("ALTER TABLE doc RENAME COLUMN id TO key")
-        order = Order(number=number, id=dead_letter.id, outcome="replayed").model_dump_json()
-        connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", [ORDERS, order])
+        order = DeadLetterOrder(number=number, id=dead_letter.id, outcome="replayed")
+        message = [DEAD_LETTER_ORDERS, order.model_dump_json()]
+        connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", message)
         made.wait_until_logged(made.wal_end(), daemon)
         connection.execute("INSERT INTO doc VALUES (2, 'small')")
         made.wait_until_logged(made.wal_end(), daemon)

@@ -11,8 +11,9 @@ from cdc.errors import LogFormatError, TableRefusedError
 from cdc.kafka.signal_topic import Followed
 from cdc.postgres.checks.conditions import rendered
 from cdc.records.bounds import EndedRows
-from cdc.records.dead_letters import ClaimHead, DeadLetter, Order
+from cdc.records.dead_letters import ClaimHead, DeadLetter
 from cdc.records.made_topics import MadeTopic
+from cdc.records.orders import DeadLetterOrder, RepairOrder
 from cdc.records.position import Lsn, Position
 from cdc.records.readers import ReaderOffset, ReaderRecord
 from cdc.records.schema import TableName, TableSchema
@@ -75,7 +76,8 @@ _RECORDS: Final[tuple[BaseModel, ...]] = (
         cut=_HERE,
     ),
     ClaimHead(topic="t", key="k", id="x", pieces=1),
-    Order(outcome="replayed", number=1, id="x"),
+    DeadLetterOrder(outcome="replayed", number=1, id="x"),
+    RepairOrder(id="x", log="y", table="public.t", keys=({"id": "1"},)),
     EndedRows(bounds=(), upto=_HERE),
 )
 _DEEP: Final = "@deep@"

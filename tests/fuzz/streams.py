@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from cdc.errors import CorruptMessageError, TableRefusedError
-from cdc.records.dead_letters import Order
+from cdc.records.orders import DeadLetterOrder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
@@ -32,7 +32,7 @@ from tests.properties.cdc.compiled.test_stream import (
 
 _COMMIT = 1_000
 _PREFIXES = (b"prefix", b"", b"\xff", b"p" * 300, *(prefix.encode() for prefix in sorted(OWN)))
-_ORDER = Order(outcome="replayed", number=1, id="x").model_dump_json().encode()
+_ORDER = DeadLetterOrder(outcome="replayed", number=1, id="x").model_dump_json().encode()
 _CONTENTS = (b"text", b"", b"\xff", b"\0", b"x" * 300, b"[" * 1_000, b"{}", _ORDER)
 _OTHERS = {
     "T": b"T" + wal.u32(1) + wal.u8(0) + wal.u32(OID),

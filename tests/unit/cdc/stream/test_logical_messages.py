@@ -13,7 +13,7 @@ from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.events.metadata import MessageEvents
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
-from cdc.records.dead_letters import ORDERS
+from cdc.records.orders import DEAD_LETTER_ORDERS
 from cdc.records.position import Lsn
 from cdc.settings.modes import Patterns
 from cdc.stream.in_progress import InProgress
@@ -105,7 +105,7 @@ def test_what_nobody_asked_for_is_kept_neither_in_memory_nor_on_disk() -> None:
     in_progress = InProgress(Path("/nowhere"), 1 << 20)
     messages = LogicalMessages(events, PLAIN, Limits(20_000), in_progress)
     in_progress.start(StreamStart(77, first_segment=True), Lsn(1))
-    order = ORDERS.encode()
+    order = DEAD_LETTER_ORDERS.encode()
     sizes = [(b"other", 10_000), (b"app", 20_000), (order, 900), *[(b"other", 10_000)] * 500]
     for prefix, size in (*sizes, *[(own.encode(), 10_000) for own in OWN] * 100):
         made = payload(prefix, bytes(size - 200), in_block=True)

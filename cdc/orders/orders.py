@@ -1,0 +1,78 @@
+"""Logical messages with orders → their records; one that can't be followed ends nothing."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import psycopg
+import structlog
+from pydantic import ValidationError
+
+from cdc.dead_letters.guard import Refusals
+from cdc.errors import ROW_ERRORS, LogAccessError, LogFormatError, SourceError
+from cdc.kafka.topics import LogTopics
+from cdc.orders.current_rows import (
+    CurrentRows,
+    EncoderSource,
+    ForgedOrderError,
+    InVainError,
+    Schemas,
+)
+from cdc.orders.repair import Repairs
+from cdc.orders.replay import Replays
+from cdc.records.orders import REPAIR_ORDERS, DeadLetterOrder, RepairOrder
+from cdc.records.position import Position, Transaction
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import TableState
+from cdc.settings import Settings
+
+log = structlog.get_logger()
+_WARN_S: Final = 10.0
+
+
+class Orders:
+    """Follows orders, on a connection that nothing else uses meanwhile."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection: psycopg.Connection,
+        topics: LogTopics,
+        states: Mapping[TableName, TableState],
+        schemas: Schemas,
+        encoders: EncoderSource,
+        refusals: Refusals,
+    ) -> None:
+        """``refusals`` know which dead letter was made last."""
+        rows = CurrentRows(settings.capture, connection, topics.while_waiting, schemas, encoders)
+        self._connection = connection
+        self._replays = Replays(settings, rows, topics, states, refusals)
+        self._repairs = Repairs(settings, rows, topics, states)
+        self._next_warning = 0.0
+
+    def follow(
+        self, prefix: str, content: bytes, position: Position, transaction: Transaction
+    ) -> list[Record]:
+        """The records of an order; none, with a warning, where it can't be followed."""
+        try:
+            if prefix == REPAIR_ORDERS:
+                repair = RepairOrder.model_validate_json(content)
+                return self._repairs.follow(repair, position, transaction)
+            order = DeadLetterOrder.model_validate_json(content)
+            return self._replays.follow(order, position, transaction)
+        except (ValidationError, ForgedOrderError):
+            now = time.monotonic()
+            if now < self._next_warning:
+                return []
+            self._next_warning = now + _WARN_S
+            return _ignored(prefix, "no command of this pipeline has written it")
+        except (InVainError, SourceError, LogAccessError, LogFormatError, *ROW_ERRORS) as error:
+            if error.retry or self._connection.broken:  # the next start follows it
+                raise
+            return _ignored(prefix, error.what)
+
+
+def _ignored(prefix: str, reason: str) -> list[Record]:
+    log.warning("an order is not followed", prefix=prefix, reason=reason)
+    return []

@@ -1,0 +1,1 @@
+"""Tests of cdc/orders that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/orders that need neither a server nor Spark."""
