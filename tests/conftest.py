@@ -16,8 +16,8 @@ settings.register_profile("machine", deadline=None, max_examples=examples(100))
 settings.load_profile("machine")
 
 pytest_plugins = [
-    "tests.fixtures.folders",
     "tests.fixtures.containers",
+    "tests.fixtures.folders",
     "tests.fixtures.postgres",
     "tests.fixtures.topics",
     "tests.fixtures.kafka",

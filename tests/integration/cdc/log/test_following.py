@@ -121,7 +121,7 @@ def test_progress_goes_on_from_where_it_was_read(
         writer.commit()
         wait_for(partial(is_at, last, number))
         assert last.read() == progress(number)
-    assert len(reads) == 2
+    assert len(set(reads)) == 2  # one is repeated where it is shown between two looks
     writer.write([progress_record(topic_prefix, progress(9, "other"))])
     writer.commit()
     assert last.read() == progress(2)
