@@ -1,19 +1,19 @@
 """Both sides of a pipeline at one instant → each derived table compared with the source there.
 
-The source is read by sessions of its own while copies of the tables are brought to the instant, and
-is free as soon as it has been read.
+The source is read by sessions of its own while the sinks' tables are brought to the instant, and is
+free as soon as it has been read.
 """
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from cdc.errors import ConfigError, MillraceError, NotDoneError, TableChangedError
 from cdc.log.offsets import LogReader, LogState
@@ -23,16 +23,17 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column
 from cdc.records.state import Progress
 from cdc.settings import Settings
-from compaction.verify.confirm import derived_keys
-from compaction.verify.derived import LakehouseAtInstant, ScratchLakehouse, lakehouse_at
-from compaction.verify.differences import DerivedHashes, TableComparison, compare
+from compaction.verify.derived import lakehouse_at
+from compaction.verify.differences import HashedSide, TableComparison, compare
+from compaction.verify.indexes import IndexSide, open_indexes
 from compaction.verify.instant import SourceInstant, source_at_instant
-from compaction.verify.report import VerifiedTable
-from compaction.verify.rules import ComparedTable, compared_table
+from compaction.verify.report import SinkTable, VerifiedTable
+from compaction.verify.rules import ComparedTable
+from compaction.verify.sides import DerivedRows, LakehouseSide, Side, table_of
 from compaction.verify.source import SourceRead, SourceReader, table_read
-from sinks.changes.derived import Derived
 from sinks.changes.shape import TableShape
 from sinks.run.options import RunContext
+from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
 from sinks.spark.private_files import scratch_folder
 
@@ -40,14 +41,21 @@ _AGAIN_S: Final = 0.1
 _CHANGED: Final = "it changed while it was read"
 
 
+COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "search")
+"""The sinks whose tables can be compared."""
+WantedNames = Mapping[SinkName, Collection[str] | None]
+"""The tables of some sinks, of each all (None) or those with such names."""
+
+
 class VerifyOptions(NamedTuple):
-    """Which derived tables (none: all), and what a verify may take of the source.
+    """Which derived tables of which sinks (none: all), and what a verify may take of the source.
 
     It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
     kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named.
     """
 
     tables: frozenset[str] = frozenset()
+    sinks: frozenset[SinkName] = frozenset()
     sessions: int = 2
     rows_per_second: int = 0
     timeout_s: float = 30.0
@@ -55,12 +63,18 @@ class VerifyOptions(NamedTuple):
     keys_shown: int = 10
 
 
+def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:
+    """The sinks that a verify compares."""
+    sinks = [sink for sink in COMPARED if getattr(settings, sink)]
+    return [sink for sink in sinks if sink in options.sinks or not options.sinks]
+
+
 @dataclass(slots=True)
 class BothSides:
-    """The source and the lakehouse at one instant; the source's sessions end with ``reading``."""
+    """The source and the sinks at one instant; the source's sessions end with ``reading``."""
 
     source: SourceInstant
-    lake: ScratchLakehouse
+    sides: list[Side]
     taken_us: int
     reading: ExitStack
 
@@ -71,17 +85,17 @@ class ComparedInstant:
 
     lsn: Lsn
     taken_us: int
-    tables: dict[str, VerifiedTable] = field(default_factory=dict)
-    comparisons: dict[str, TableComparison] = field(default_factory=dict)
-    changed: set[str] = field(default_factory=set)
+    tables: dict[SinkTable, VerifiedTable] = field(default_factory=dict)
+    comparisons: dict[SinkTable, TableComparison] = field(default_factory=dict)
+    changed: set[SinkTable] = field(default_factory=set)
     snapshot_s: float = 0.0
 
 
 class _HashedRows(NamedTuple):
     """A table's rows at the instant, and their hashes."""
 
-    rows: DataFrame
-    hashes: DerivedHashes
+    rows: DerivedRows
+    hashes: HashedSide
     seconds: float
 
 
@@ -105,9 +119,14 @@ class Comparing:
         self._log = LogReader(self._settings.kafka, context.while_waiting)
 
     @contextmanager
-    def at_one_instant(self, names: Collection[str] | None) -> Iterator[BothSides]:
-        """Both sides, of some tables or all, while the context lasts."""
+    def at_one_instant(self, names: WantedNames, folder: Path) -> Iterator[BothSides]:
+        """Both sides, of some tables, while the context lasts; files are in the ``folder``."""
         with ExitStack() as stack:
+            opened = (
+                stack.enter_context(open_indexes(self.context, names["search"]))
+                if "search" in names
+                else None
+            )
             reading = stack.enter_context(ExitStack())
             instant = reading.enter_context(
                 source_at_instant(self._settings, self.options.timeout_s)
@@ -115,8 +134,15 @@ class Comparing:
             taken_us = time.time_ns() // 1_000
             state = self._reached(instant.lsn, instant.system_identifier)
             position = Position(state.progress.cut.epoch, instant.lsn, 0)
-            lake = stack.enter_context(lakehouse_at(self.context, position, names))
-            yield BothSides(instant, lake, taken_us, reading)
+            sides = list[Side]()
+            if "lakehouse" in names:
+                lake = lakehouse_at(self.context, position, names["lakehouse"])
+                there = stack.enter_context(lake)
+                sides.append(LakehouseSide(there, self.spark, self._settings))
+            if opened is not None:
+                indexes = IndexSide(self.context, opened, position, folder)
+                sides.append(stack.enter_context(closing(indexes)))
+            yield BothSides(instant, sides, taken_us, reading)
 
     def _reached(self, lsn: Lsn, cluster: str) -> LogState:
         """The log's state, once it has all that was committed before the instant."""
@@ -136,28 +162,26 @@ class Comparing:
                 )
             time.sleep(_AGAIN_S)
 
-    def compare(self, names: Collection[str] | None) -> ComparedInstant:
-        """Compare tables, or all, at an instant that is now."""
+    def compare(self, names: WantedNames) -> ComparedInstant:
+        """Compare tables of some sinks at an instant that is now."""
         with (
-            tempfile.TemporaryDirectory(dir=self.folder) as folder,
-            self.at_one_instant(names) as both,
+            tempfile.TemporaryDirectory(dir=self.folder) as temporary,
+            self.at_one_instant(names, folder := Path(temporary)) as both,
         ):
-            _require_there(names, both.lake)
+            _require_there(names, both.sides)
             result = ComparedInstant(both.source.lsn, both.taken_us)
-            reads = self.reads(both, Path(folder), result)
+            reads = self.reads(both, folder, result)
             with closing(self._reader(both)) as reading, ThreadPoolExecutor(1) as executor:
-                read = executor.submit(_read_source, reading, reads, both, result)
+                read = executor.submit(_read_source, reading, reads.values(), both, result)
                 try:
-                    derived, missing = self._derived(both.lake, reads)
+                    derived = {side.sink: self._derived(side, reads, result) for side in both.sides}
                 except BaseException:
                     reading.stop()
                     raise
                 read.result()
-            for name, why in missing.items():
-                result.tables[name] = unverified(both.lake, name, why)
-            for table in reads:
-                if table.name in derived:
-                    self._compare(result, both.lake, table, derived[table.name])
+            for side in both.sides:
+                for name, there in derived[side.sink].items():
+                    self._compare(result, side, reads[table_of(side, name)], there)
             return result
 
     def _reader(self, both: BothSides) -> SourceReader:
@@ -170,95 +194,90 @@ class Comparing:
             progress=self._progress,
         )
 
-    def reads(self, both: BothSides, folder: Path, result: ComparedInstant) -> list[SourceRead]:
+    def reads(
+        self, both: BothSides, folder: Path, result: ComparedInstant
+    ) -> dict[SinkTable, SourceRead]:
         """What is to be read of the source; why other tables can't be compared is noted."""
-        connection, lake = both.source.connection, both.lake
+        connection = both.source.connection
         captured = captured_tables(connection, self._settings.capture)
         described = {
             str(table.name): table
             for table in described_tables(connection, self._settings.capture, captured)
         }
-        reads = list[SourceRead]()
-        for number, (name, shape) in enumerate(lake.expected.items()):
-            derived, compared = lake.derived[name], self._compared_table(shape)
-            description = described.get(derived.source)
-            why = self._why_not(derived, description) or _lacking(
-                self._settings, description, shape, compared
-            )
-            if why or description is None:
-                result.tables[name] = unverified(lake, name, why)
-                continue
-            own = folder / str(number)
-            reads.append(table_read(both.source, name, description, compared, own))
+        reads = dict[SinkTable, SourceRead]()
+        for side in both.sides:
+            for name, (shape, compared) in side.expected.items():
+                place, about = table_of(side, name), side.about(name)
+                description = described.get(about.source)
+                why = self._why_not(about, description) or _lacking(
+                    self._settings, description, shape, compared
+                )
+                if why or description is None:
+                    result.tables[place] = about.model_copy(update={"unverified": why})
+                    continue
+                own = folder / f"source-{len(reads)}"
+                reads[place] = table_read(both.source, place, description, compared, own)
         return reads
 
-    def _compared_table(self, shape: TableShape) -> ComparedTable:
-        """The columns that are compared: not those that the capture masks or cuts."""
-        modes, table = self._settings.capture.column_modes, str(shape.table)
-        rules = {
-            field.name: "the capture masks it, or cuts it"
-            for field in shape.fields
-            if modes.rule(table, field.column.name) is not None
-        }
-        return compared_table(shape, rules)
-
-    def _why_not(self, derived: Derived, description: TableDescription | None) -> str:
+    def _why_not(self, table: VerifiedTable, description: TableDescription | None) -> str:
         """Why a table can't be compared with the source; empty: it may."""
         capture = self._settings.capture
-        if derived.kind == "changes":
+        if table.kind == "changes":
             return "an archive has events, and not rows"
         if self._settings.transforms or capture.skipped_operations:
             return (
                 "the log doesn't have all changes as they were ([transforms], skipped.operations)"
             )
-        is_own = derived.source in capture.snapshot_select_statements
-        if is_own or not capture.snapshots(derived.source):
+        is_own = table.source in capture.snapshot_select_statements
+        if is_own or not capture.snapshots(table.source):
             return "its first rows may be others, or not in the log (snapshot options)"
         if description is None:
             return "the source doesn't have the table any more, or it isn't captured"
         return "" if description.all_changes else "the publication leaves out operations"
 
     def _derived(
-        self, lake: ScratchLakehouse, reads: Sequence[SourceRead]
-    ) -> tuple[dict[str, _HashedRows], dict[str, str]]:
-        """The derived rows at the instant, and why others can't be compared."""
-        there: LakehouseAtInstant = lake.brought()
-        derived = dict[str, _HashedRows]()
-        for read in reads:
-            if (table := there.tables.get(read.name)) is None:
+        self, side: Side, reads: Mapping[SinkTable, SourceRead], result: ComparedInstant
+    ) -> dict[str, _HashedRows]:
+        """The derived rows of a sink at the instant; why others can't be compared is noted."""
+        tables, missing = side.brought()
+        missing, derived = dict(missing), dict[str, _HashedRows]()
+        for name, rows in tables.items():
+            if table_of(side, name) not in reads:
                 continue
             started = time.monotonic()
             try:
-                with explained(read.name, self._settings.log.keep):
-                    rows = table.rows(self.spark)
-                    hashes = DerivedHashes(rows, read.compared)
+                with explained(name, self._settings.log.keep):
+                    hashes = rows.hashes()
             except MillraceError as error:
-                there.missing[read.name] = error.what
+                missing[name] = error.what
                 continue
-            derived[read.name] = _HashedRows(rows, hashes, time.monotonic() - started)
-        return derived, there.missing
+            derived[name] = _HashedRows(rows, hashes, time.monotonic() - started)
+        for name, why in missing.items():
+            unverified = side.about(name).model_copy(update={"unverified": why})
+            result.tables[table_of(side, name)] = unverified
+        return derived
 
     def _compare(
-        self, result: ComparedInstant, lake: ScratchLakehouse, read: SourceRead, there: _HashedRows
+        self, result: ComparedInstant, side: Side, read: SourceRead, there: _HashedRows
     ) -> None:
         """Compare a table that was read on both sides."""
-        name = read.name
+        place, about = read.place, side.about(read.place.name)
         if read.error is not None:
             has_changed = isinstance(read.error, TableChangedError)
             if has_changed:
-                result.changed.add(name)
+                result.changed.add(place)
             why = f"{_CHANGED}: {read.error.what}" if has_changed else read.error.what
-            result.tables[name] = unverified(lake, name, why)
+            result.tables[place] = about.model_copy(update={"unverified": why})
             return
-        with explained(name, self._settings.log.keep):
-            found = compare(read.hashed(), there.hashes, read.compared)
+        with explained(place.name, self._settings.log.keep):
+            found = compare(read.hashes.table(), there.hashes, there.rows.refused)
             extra = [row.key for row in found.rows if row.texts is None]
             if extra and read.compared.is_keyed:
-                texts = derived_keys(there.rows, read.compared, extra)
+                texts = there.rows.key_texts(extra)
                 named = [row._replace(texts=row.texts or texts.get(row.key)) for row in found.rows]
                 found = found._replace(rows=named)
-        result.comparisons[name] = found
-        result.tables[name] = unverified(lake, name, "").model_copy(
+        result.comparisons[place] = found
+        result.tables[place] = about.model_copy(
             update={
                 "rows": found.source_rows,
                 "derived_rows": found.derived_rows,
@@ -268,10 +287,25 @@ class Comparing:
         )
 
 
-def unverified(lake: ScratchLakehouse, name: str, why: str) -> VerifiedTable:
-    """What is said of a table that can't be compared."""
-    source, kind = lake.described(name)
-    return VerifiedTable(name=name, source=source, kind=kind, unverified=why)
+def _require_there(names: WantedNames, sides: Sequence[Side]) -> None:
+    there = {name for side in sides for name in side.names}
+    wanted = {name for some in names.values() for name in some or ()}
+    if unknown := sorted(wanted - there):
+        raise ConfigError(
+            f"there is no derived table {', '.join(unknown)}",
+            remedy=f"there are: {', '.join(sorted(there))}",
+        )
+
+
+def _read_source(
+    reading: SourceReader, reads: Collection[SourceRead], both: BothSides, result: ComparedInstant
+) -> None:
+    """Read all of it; then the source is free."""
+    try:
+        reading.read([*reads])
+    finally:
+        result.snapshot_s = both.source.age_s
+        both.reading.close()
 
 
 def _require_same_cluster(progress: Progress, cluster: str) -> None:
@@ -283,25 +317,6 @@ def _require_same_cluster(progress: Progress, cluster: str) -> None:
             where="[source]",
             remedy="correct [source]; after a gap: millrace new-epoch",
         )
-
-
-def _require_there(names: Collection[str] | None, lake: ScratchLakehouse) -> None:
-    if unknown := sorted(set(names or ()) - lake.derived.keys()):
-        raise ConfigError(
-            f"there is no derived table {', '.join(unknown)}",
-            remedy=f"there are: {', '.join(sorted(lake.derived))}",
-        )
-
-
-def _read_source(
-    reading: SourceReader, reads: Sequence[SourceRead], both: BothSides, result: ComparedInstant
-) -> None:
-    """Read all of it; then the source is free."""
-    try:
-        reading.read(reads)
-    finally:
-        result.snapshot_s = both.source.age_s
-        both.reading.close()
 
 
 def _lacking(

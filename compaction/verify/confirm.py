@@ -1,7 +1,7 @@
 """Keys that differed at one instant → those that still differ at a later one, and how."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import psycopg
@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.postgres.connection import query
-from compaction.verify.differences import Difference, DifferingRow, KeyTexts
+from compaction.verify.differences import Difference, DifferingRow, as_refused
+from compaction.verify.hashed import KeyTexts
 from compaction.verify.instant import SourceInstant
 from compaction.verify.rules import ComparedTable, Kind
 from compaction.verify.source import SourceRead, SourceReader
@@ -23,8 +24,8 @@ _LISTED_MAX: Final = 1_000
 """So many keys are written into a plan."""
 _KEY: Final = "_key"
 _HASHES: Final = "_hashes"
-Hashes = tuple[int | None, ...]
-RowsByKey = dict[int, list[Hashes]]
+ColumnHashes = tuple[int | None, ...]
+RowsByKey = dict[int, list[ColumnHashes]]
 
 
 class ConfirmedRow(NamedTuple):
@@ -47,9 +48,13 @@ def derived_keys(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> 
 
 
 def confirmed(
-    rows: Sequence[DifferingRow], source: RowsByKey, derived: RowsByKey, table: ComparedTable
+    rows: Sequence[DifferingRow],
+    source: RowsByKey,
+    derived: RowsByKey,
+    table: ComparedTable,
+    refused: Collection[int] = frozenset(),
 ) -> Iterator[ConfirmedRow]:
-    """The rows that still differ."""
+    """The rows that still differ; documents of some keys were ``refused``."""
     names = [column.name for column in table.columns]
     for key, texts in {row.key: row.texts for row in rows}.items():
         there, here = source.get(key, []), derived.get(key, [])
@@ -58,11 +63,13 @@ def confirmed(
         if len(there) == len(here) == 1:
             pairs = zip(names, there[0], here[0], strict=True)
             columns = tuple(name for name, a, b in pairs if a != b)
-            yield ConfirmedRow(texts or (), "different", columns)
+            difference = as_refused(key, "different", refused)
+            yield ConfirmedRow(texts or (), difference, columns)
             continue
         lacking = (Counter(there) - Counter(here)).total()
         extra = (Counter(here) - Counter(there)).total()
-        yield from (ConfirmedRow(texts or (), "missing") for _ in range(lacking))
+        missing = as_refused(key, "missing", refused)
+        yield from (ConfirmedRow(texts or (), missing) for _ in range(lacking))
         yield from (ConfirmedRow(texts or (), "extra") for _ in range(extra))
 
 
@@ -99,7 +106,7 @@ def derived_rows(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> 
     return _by_key((row[0], tuple(row[1])) for row in found)
 
 
-def _by_key(rows: Iterable[tuple[int, Hashes]]) -> RowsByKey:
+def _by_key(rows: Iterable[tuple[int, ColumnHashes]]) -> RowsByKey:
     by_key: RowsByKey = {}
     for key, hashes in rows:
         by_key.setdefault(key, []).append(hashes)

@@ -1,11 +1,19 @@
 """What a verify has found, for people, scripts, and the sinks' state topic."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import ExitCode
 from compaction.verify.differences import Difference
+from sinks.run.summary import SinkName
+
+
+class SinkTable(NamedTuple):
+    """A derived table: tables of several sinks may have one name."""
+
+    sink: SinkName
+    name: str
 
 
 class DifferingKey(BaseModel):
@@ -19,16 +27,18 @@ class DifferingKey(BaseModel):
 
 
 class VerifiedTable(BaseModel):
-    """What was found of one derived table.
+    """What was found of one derived table, or of one index.
 
     ``missing`` rows it lacks, ``extra`` ones the source hasn't, and ``different`` ones have other
-    values: seen at two instants. ``healed`` were different at the first only. ``keys`` are the
-    first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of it
-    wasn't.
+    values: seen at two instants. ``refused`` are missing or different, and have a dead letter:
+    `millrace dead-letters search` tells why. ``healed`` were different at the first only. ``keys``
+    are the first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of
+    it wasn't.
     """
 
     model_config = ConfigDict(frozen=True)
 
+    sink: SinkName
     name: str
     source: str
     kind: str
@@ -37,6 +47,7 @@ class VerifiedTable(BaseModel):
     missing: int = 0
     extra: int = 0
     different: int = 0
+    refused: int = 0
     healed: int = 0
     keys: tuple[DifferingKey, ...] = ()
     left_out: dict[str, str] = {}
@@ -46,7 +57,7 @@ class VerifiedTable(BaseModel):
     @property
     def differing(self) -> int:
         """How many rows differ."""
-        return self.missing + self.extra + self.different
+        return self.missing + self.extra + self.different + self.refused
 
     @property
     def is_right(self) -> bool:
@@ -65,6 +76,11 @@ class VerifyReport(BaseModel):
     seconds: float
     snapshot_s: float
     tables: tuple[VerifiedTable, ...]
+
+    def of_sink(self, sink: SinkName) -> "VerifyReport":
+        """What was found of one sink's tables."""
+        own = tuple(table for table in self.tables if table.sink == sink)
+        return self.model_copy(update={"tables": own})
 
     @property
     def exit_code(self) -> ExitCode:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 
@@ -23,94 +23,50 @@ from cdc.errors import MillraceError, TableChangedError, TableRefusedError
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.settings import Settings
+from compaction.verify.hashed import PENDING_BYTES, ROWS_OF_GROUPS, RowHashes
 from compaction.verify.instant import SourceInstant, open_session
+from compaction.verify.report import SinkTable
 from compaction.verify.rules import ComparedTable
 from snapshots import reader
 from snapshots.pace import Pace, Probe
 
-Sums = dict[int, tuple[int, int, int]]
-"""Bucket → rows, and the sums of the halves of their hashes."""
 CHUNK_BYTES: Final = 64 << 20
-GROUP_BITS: Final = 8
-_ROWS_OF_GROUPS: Final = 100_000
-"""A table of fewer rows, by the planner's guess, has one group."""
-_PENDING_BYTES: Final = 4 << 20
-"""So many are written to files at once."""
 _COLUMNS: Final = """
 SELECT attname::text, attnum::int4, atttypid::int8, atttypmod
 FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 
 
-class HashedTable(NamedTuple):
-    """A table's rows at the instant: how many, their sums, and files of records by group."""
-
-    rows: int
-    sums: Sums
-    group_bits: int
-    folder: Path
-
-    def records(self, group: int) -> bytes:
-        """A group's records (cdc/compiled/digests.pyx)."""
-        path = self.folder / str(group)
-        return path.read_bytes() if path.exists() else b""
-
-
 @dataclass(slots=True)
 class SourceRead:
     """A table that is read: what is compared of it, and what has come of it."""
 
-    name: str
+    place: SinkTable
     description: TableDescription
     compared: ComparedTable
-    folder: Path
-    group_bits: int
+    hashes: RowHashes
     columns: Mapping[int, Sequence[tuple[object, ...]]]
     """By the OID of each leaf, its columns at the instant."""
     chunks: list[tuple[Leaf, reader.Range]] = field(default_factory=list)
     """What nobody reads yet."""
     running: int = 0
     """How many chunks are being read."""
-    digests: list[Digests] = field(default_factory=list)
     error: MillraceError | None = None
-    rows: int = 0
-    sums: Sums = field(default_factory=dict)
-    writing: threading.Lock = field(default_factory=threading.Lock)
-
-    def write(self, digests: Digests) -> None:
-        """Append what is new to the groups' files."""
-        with self.writing:
-            for group, records in digests.take():
-                with (self.folder / str(group)).open("ab") as file:
-                    file.write(records)
-
-    def sum_up(self) -> None:
-        """Take the sums, once every chunk is read: what makes them is large."""
-        for digests in self.digests:
-            self.rows += digests.rows
-            for bucket, (rows, low, high) in digests.sums_of_buckets().items():
-                before = self.sums.get(bucket, (0, 0, 0))
-                self.sums[bucket] = (before[0] + rows, before[1] + low, before[2] + high)
-        self.digests.clear()
-
-    def hashed(self) -> HashedTable:
-        """All of it, once it is summed up."""
-        return HashedTable(self.rows, self.sums, self.group_bits, self.folder)
 
 
 def table_read(
     instant: SourceInstant,
-    name: str,
+    place: SinkTable,
     description: TableDescription,
     compared: ComparedTable,
     folder: Path,
 ) -> SourceRead:
     """What is to be read of a table, in chunks; files of its own are in the ``folder``."""
-    folder.mkdir(parents=True)
     pages = max(1, CHUNK_BYTES // description.block_bytes)
-    is_large = description.rows_estimated >= _ROWS_OF_GROUPS or description.pages > pages
+    is_large = description.rows_estimated >= ROWS_OF_GROUPS or description.pages > pages
     columns = {leaf.oid: _columns(instant.connection, leaf.oid) for leaf in description.leaves}
-    read = SourceRead(name, description, compared, folder, GROUP_BITS if is_large else 0, columns)
+    hashes = RowHashes(compared, folder, is_large=is_large)
+    read = SourceRead(place, description, compared, hashes, columns)
     for leaf in description.leaves:
         taken = list[reader.Range]()
         while (tids := reader.next_range(taken, leaf.pages, pages)) is not None:
@@ -161,14 +117,13 @@ class SourceReader:
 
     def _work(self, tables: Sequence[SourceRead]) -> None:
         """One session's share: chunks as long as there are any."""
-        own: tuple[str, Digests] | None = None
+        own: tuple[SinkTable, Digests] | None = None
         with closing(open_session(self._settings)) as connection:
             try:
                 while (chunk := self._next(tables)) is not None:
                     table, leaf, tids = chunk
-                    if own is None or own[0] != table.name or own[1] not in table.digests:
-                        own = table.name, table.compared.digests(table.group_bits)
-                        table.digests.append(own[1])
+                    if own is None or own[0] != table.place or not table.hashes.has(own[1]):
+                        own = table.place, table.hashes.digests()
                     try:
                         self._read_chunk(connection, table, leaf, tids, own[1])
                     except reader.OF_ONE_TABLE as error:
@@ -183,7 +138,7 @@ class SourceReader:
         with self._taking:
             table.running -= 1
             if not table.running and not table.chunks:
-                table.sum_up()
+                table.hashes.sum_up()
 
     def _next(self, tables: Sequence[SourceRead]) -> tuple[SourceRead, Leaf, reader.Range] | None:
         with self._taking:
@@ -199,7 +154,8 @@ class SourceReader:
         if self._instant.age_s <= self._age_max_s:
             return True
         table.error = TableRefusedError(
-            f"table {table.name} can't be read within {self._age_max_s:.0f} s",
+            f"it can't be read within {self._age_max_s:.0f} s",
+            where=f"table {table.place.name}",
             remedy="keep the snapshot for longer, by --max-age",
         )
         return False
@@ -222,14 +178,14 @@ class SourceReader:
             came, before = digests.rows - before, digests.rows
             self._pace.took(came)
             self._progress(came)
-            if digests.pending_bytes > _PENDING_BYTES:
-                table.write(digests)
+            if digests.pending_bytes > PENDING_BYTES:
+                table.hashes.write(digests)
             while (wait_s := self._pace.wait_s()) > 0 and not self._stopped.is_set():
                 time.sleep(min(wait_s, reader.PAUSE_S))
             if self._stopped.is_set():
                 return  # in the middle of a COPY: the session is closed
         query(connection, "ROLLBACK")
-        table.write(digests)
+        table.hashes.write(digests)
 
     def require_same_columns(self, table: SourceRead, leaf: Leaf) -> None:
         """Raise TableChangedError unless a locked leaf has the columns of the instant."""

@@ -1,8 +1,9 @@
 """``millrace verify``: every derived table against the source, at one instant."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -15,16 +16,26 @@ from deploy.commands.printing import print_json, print_line
 if TYPE_CHECKING:
     from compaction.verify.both_sides import VerifyOptions
     from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
+    from sinks.run.summary import SinkName
 
-_DIFFERENCES: Final = {"missing": "missing here", "extra": "extra here", "different": "different"}
+VerifiedSink = Literal["lakehouse", "search", "all"]
+_DIFFERENCES: Final = {
+    "missing": "missing here",
+    "extra": "extra here",
+    "different": "different",
+    "refused": "refused by the search server",
+}
 
 
-def verify(
+def verify(  # noqa: PLR0913 (a command's options)
     tables: Annotated[
         list[str] | None, typer.Argument(help="Names of derived tables. Default: all.")
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
+    sink: Annotated[
+        VerifiedSink, typer.Option(help="Compare the tables of this sink only.")
+    ] = "all",
     sessions: Annotated[int, typer.Option(help="Read the source by so many.", min=1)] = 2,
     max_rows_per_second: Annotated[
         int, typer.Option(help="Read at most so many rows a second of the source.", min=0)
@@ -38,7 +49,7 @@ def verify(
     keys: Annotated[int, typer.Option(help="Name so many keys of each table.", min=0)] = 10,
     json: JsonOption = False,
 ) -> None:
-    """Compare every derived table with the source, row by row, at one instant.
+    """Compare every derived table and index with the source, row by row, at one instant.
 
     Nothing is written to the source, and no table is locked. Merges go on meanwhile.
 
@@ -48,10 +59,9 @@ def verify(
     from compaction.verify.both_sides import VerifyOptions
 
     settings = load_to_connect(config)
-    settings.require_own_capture("verify")
-    settings.require_lakehouse()
     options = VerifyOptions(
         frozenset(tables or ()),
+        _sinks(settings, sink),
         sessions,
         max_rows_per_second,
         seconds(timeout),
@@ -67,8 +77,19 @@ def verify(
     raise typer.Exit(report.exit_code)
 
 
+def _sinks(settings: Settings, sink: VerifiedSink) -> "frozenset[SinkName]":
+    """Which sinks to compare; raises ConfigError where there is no such one."""
+    settings.require_own_capture("verify")
+    if sink == "search":
+        settings.require_search()
+    elif sink == "lakehouse" or not settings.search:
+        settings.require_lakehouse()
+    return frozenset() if sink == "all" else frozenset({sink})
+
+
 def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
-    """Compare, and report to the log what was found."""
+    """Compare, and report to the log what was found of each sink."""
+    from compaction.verify.both_sides import compared_sinks
     from compaction.verify.run import verify as compare
     from sinks.run.options import RunContext, RunOptions
     from sinks.run.reported import ReportedRun
@@ -76,21 +97,25 @@ def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
 
     spark = open_session(settings.spark, "millrace verify")
     try:
-        with (
-            ReportWriter(settings, _say_nothing) as reports,
-            ReportedRun(reports, "lakehouse", "verify") as run,
-        ):
-            run.progress(0, 0)
+        with ReportWriter(settings, _say_nothing) as reports, ExitStack() as stack:
+            runs = {
+                sink: stack.enter_context(ReportedRun(reports, sink, "verify"))
+                for sink in compared_sinks(settings, options)
+            }
+            for run in runs.values():
+                run.progress(0, 0)
             context = RunContext(settings, lambda _records=0: spark, _say_nothing, RunOptions())
             report = compare(context, options)
-            run.found(
-                {table.name: _verdict(table) for table in report.tables if not table.is_right},
-                report.exit_code,
-                tables=len(report.tables),
-                done=sum(not table.unverified for table in report.tables),
-                rows=sum(table.rows for table in report.tables),
-                where=report.lsn,
-            )
+            for sink, run in runs.items():
+                of_sink = report.of_sink(sink)
+                run.found(
+                    {table.name: _verdict(table) for table in of_sink.tables if not table.is_right},
+                    of_sink.exit_code,
+                    tables=len(of_sink.tables),
+                    done=sum(not table.unverified for table in of_sink.tables),
+                    rows=sum(table.rows for table in of_sink.tables),
+                    where=report.lsn,
+                )
     finally:
         spark.stop()
     return report
@@ -105,7 +130,7 @@ def lines(report: "VerifyReport") -> Iterator[str]:
     taken = datetime.fromtimestamp(report.ts_us / 1e6, UTC).isoformat(" ", "seconds")
     yield f"as of {report.lsn}, {taken}, read in {report.snapshot_s:.1f} s"
     for table in report.tables:
-        yield f"{table.name}: {_verdict(table)}"
+        yield f"{table.sink}: {table.name}: {_verdict(table)}"
         yield from (f"  {_named(key)}" for key in table.keys)
         if table.differing > len(table.keys):
             yield f"  and {table.differing - len(table.keys):,} more"

@@ -90,6 +90,18 @@ class _InDocuments(NamedTuple):
         return [{"range": {field: known}}] if known else []
 
 
+class EndedDocuments(NamedTuple):
+    """The documents that an end of rows is about: those up to a position, within all bounds."""
+
+    upto: str
+    bounds: list[_InDocuments]
+
+    def holds(self, document: Mapping[str, Any]) -> bool:
+        """Whether a document is one of them."""
+        is_older = str(document.get(POSITION_FIELD, "")) <= self.upto
+        return is_older and all(bound.holds(document) for bound in self.bounds)
+
+
 def delete_ended(
     spark: SparkSession,
     client: OpenSearch,
@@ -105,22 +117,23 @@ def delete_ended(
     mapping = answer[index]["mappings"].get("properties", {})
     counts = Counts()
     for end in ends:
-        bounds = _in_documents(spark, end, shape)
-        older = {"range": {POSITION_FIELD: {"lte": str(end.position)}}}
-        clauses = [clause for bound in bounds for clause in bound.clause(mapping)]
+        ended = ended_documents(spark, end, shape)
+        older = {"range": {POSITION_FIELD: {"lte": ended.upto}}}
+        clauses = [clause for bound in ended.bounds for clause in bound.clause(mapping)]
         query = {"bool": {"filter": [older, *clauses]}}
-        fields = sorted({name for bound in bounds for names in bound.fields for name in names})
+        names = {name for bound in ended.bounds for names in bound.fields for name in names}
+        fields = sorted({*names, POSITION_FIELD})
         version = int(end.position.commit_lsn)
         deletes = (
             Action(hit["_id"], version, None)
             for hit in _hits(client, index, query, fields)
-            if all(bound.holds(hit["_source"]) for bound in bounds)
+            if ended.holds(hit["_source"])
         )
         counts += write(client, write_alias(index), deletes, bulk_bytes=bulk_bytes)
     return counts
 
 
-def _in_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> list[_InDocuments]:
+def ended_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> EndedDocuments:
     """An end's bounds; their values go the way of a row's, from record to document."""
     columns = [bound_columns(bound, end, shape) for bound in end.bounds]
     literals = [
@@ -132,7 +145,7 @@ def _in_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> list[
     (made,) = spark.sql("SELECT 1").select(F.to_json(row, JSON).alias("made")).collect()
     by_number = json.loads(made["made"])  # without those that are null
     values = iter([by_number.get(str(number)) for number in range(len(literals))])
-    return [
+    bounds = [
         _InDocuments(
             [_names(column) for column in of],
             [column.field.column for column in of],
@@ -140,6 +153,7 @@ def _in_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> list[
         )
         for bound, of in zip(end.bounds, columns, strict=True)
     ]
+    return EndedDocuments(str(end.position), bounds)
 
 
 def _names(column: BoundColumn) -> list[str]:

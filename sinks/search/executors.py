@@ -95,18 +95,26 @@ class DocumentCompletion:
         self._fetch = max(1, min(_FETCH_MAX, self._bytes_max * len(lacking) // max(size, 1)))
 
     def _merge(self, action: Action, stored: dict[str, Any] | None) -> Action:
-        unknown = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
-        missing = tuple(field for field in action.absent if field in unknown)
-        document = json.loads(action.source or b"{}")
-        kept = action.absent if self._is_load else (*action.absent, *action.filled)
-        for name in kept:
-            if stored is not None and name not in unknown and stored.get(name) is not None:
-                document[name] = stored[name]
-        if missing:
-            self.incomplete += 1
-            document[ABSENT_FIELD] = list(missing)
+        document, is_complete = completed(action, stored, is_load=self._is_load)
+        self.incomplete += not is_complete
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         return Action(action.id, action.version, text.encode())
+
+
+def completed(
+    action: Action, stored: dict[str, Any] | None, *, is_load: bool = False
+) -> tuple[dict[str, Any], bool]:
+    """An action's document with what it lacks of the ``stored`` one, and whether that is all."""
+    unknown = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
+    missing = tuple(field for field in action.absent if field in unknown)
+    document: dict[str, Any] = json.loads(action.source or b"{}")
+    kept = action.absent if is_load else (*action.absent, *action.filled)
+    for name in kept:
+        if stored is not None and name not in unknown and stored.get(name) is not None:
+            document[name] = stored[name]
+    if missing:
+        document[ABSENT_FIELD] = list(missing)
+    return document, not missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from compaction.verify.arrays import Nested, elements
-from compaction.verify.differences import key_texts
+from compaction.verify.hashed import key_texts
 from compaction.verify.rules import _money, _timetz
 
 

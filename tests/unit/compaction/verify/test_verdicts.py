@@ -6,10 +6,10 @@ from pathlib import Path
 from cdc.errors import ExitCode
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed
 from compaction.verify.differences import DifferingRow, TableComparison
+from compaction.verify.hashed import HashedTable
 from compaction.verify.report import VerifiedTable, VerifyReport
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
 from compaction.verify.run import _still
-from compaction.verify.source import HashedTable
 from deploy.commands.verify import lines
 
 RULE = Rule(Kind.INTEGER, lambda value: value)
@@ -43,7 +43,7 @@ def test_rows_without_a_key_are_those_that_differ_again_as_often() -> None:
 
 
 def test_a_report_says_the_worst_that_was_found() -> None:
-    right = VerifiedTable(name="public.a", source="public.a", kind="current", rows=5)
+    right = VerifiedTable(sink="search", name="public.a", source="public.a", kind="current", rows=5)
     differs = right.model_copy(update={"name": "public.b", "missing": 2, "healed": 1})
     left = right.model_copy(update={"name": "public.c", "unverified": "why"})
     codes = []
@@ -52,11 +52,11 @@ def test_a_report_says_the_worst_that_was_found() -> None:
         codes.append(report.exit_code)
     assert codes == [ExitCode.OK, ExitCode.NOT_COMPARED, ExitCode.DIFFERS]
     assert list(lines(report))[1:] == [
-        "public.c: not compared: why",
-        "public.b: 5 rows, 2 differ: 2 missing here; 1 differed at the first instant only",
+        "search: public.c: not compared: why",
+        "search: public.b: 5 rows, 2 differ: 2 missing here; 1 differed at the first instant only",
         "  and 2 more",
     ]
 
 
 def test_a_group_that_has_no_rows_has_no_file(tmp_path: Path) -> None:
-    assert HashedTable(0, {}, 0, tmp_path).records(0) == b""
+    assert [*HashedTable(0, {}, 0, tmp_path).by_key({1})] == []

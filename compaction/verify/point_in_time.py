@@ -1,0 +1,123 @@
+"""An index → its documents as they were at one moment (a point in time), page by page.
+
+Pages go by Lucene's own order within a shard, so that the server sorts nothing and keeps no more
+than its place: each slice is one shard.
+https://docs.opensearch.org/latest/search-plugins/searching-data/point-in-time/
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from opensearchpy import OpenSearch, OpenSearchException, TransportError
+
+from cdc.errors import MillraceError, SinkError
+from sinks.search.client import insist
+
+KEEP: Final = "5m"
+"""How long the server keeps a point in time that nobody asks for."""
+_ASK_S: Final = 60.0
+_PAGE_BYTES: Final = 4 << 20
+"""About how much of what the server stores a page has; texts take more."""
+_PAGE_MAX: Final = 2_000
+_NOT_THERE: Final = frozenset({
+    HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED
+})  # fmt: skip
+"""How a server answers that has no points in time."""
+Hit = dict[str, Any]
+"""A document as the server has it: ``_id``, ``_version`` and ``_source``."""
+
+
+class PointInTime(NamedTuple):
+    """An index at a moment; ``page`` documents are asked for at once, of each of ``shards``."""
+
+    name: str
+    id: str
+    shards: int
+    documents: int
+    page: int
+
+
+def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
+    """The index as it is now; raises SinkError where the server has no such thing."""
+    where = f"index {index}"
+
+    def send() -> str | None:
+        try:
+            return str(client.create_pit(index=index, params={"keep_alive": KEEP})["pit_id"])
+        except TransportError as failure:
+            if failure.status_code not in _NOT_THERE:
+                raise
+            return None
+
+    insist(lambda: client.indices.refresh(index=index), where)
+    opened = insist(send, where)
+    if opened is None:
+        raise SinkError(
+            "the search server has no points in time",
+            where=where,
+            remedy="OpenSearch has them from 2.4 on",
+        )
+    settings = insist(lambda: client.indices.get_settings(index=index), where)
+    stats = insist(lambda: client.indices.stats(index=index, metric="docs,store"), where)
+    primaries = stats["indices"][index]["primaries"]
+    count = int(primaries["docs"]["count"])
+    page = _PAGE_BYTES * max(1, count) // max(1, int(primaries["store"]["size_in_bytes"]))
+    shards = int(settings[index]["settings"]["index"]["number_of_shards"])
+    return PointInTime(index, opened, shards, count, max(1, min(_PAGE_MAX, page)))
+
+
+@contextmanager
+def kept(client: OpenSearch, points: Sequence[PointInTime]) -> Iterator[None]:
+    """Keep them while the context lasts; then they are gone."""
+    ended = threading.Event()
+    keeping = threading.Thread(target=_keep, args=(client, points, ended), daemon=True)
+    keeping.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeping.join()
+        if points:
+            with suppress(OpenSearchException):
+                client.delete_pit(body={"pit_id": [point.id for point in points]})
+
+
+def pages(client: OpenSearch, point: PointInTime, shard: int) -> Iterator[list[Hit]]:
+    """A shard's documents; raises SinkError where they aren't all there."""
+    where = f"index {point.name}"
+    body: dict[str, Any] = {
+        "pit": {"id": point.id, "keep_alive": KEEP},
+        "size": point.page,
+        "sort": ["_doc"],
+        "version": True,
+        "track_total_hits": True,
+    }
+    if point.shards > 1:
+        body["slice"] = {"id": shard, "max": point.shards}
+    params = {"allow_partial_search_results": "false"}
+    came, total = 0, None
+    while True:
+        answer = insist(lambda: client.search(body=body, params=params), where)
+        hits: list[Hit] = answer["hits"]["hits"]
+        if total is None:
+            total = answer["hits"]["total"]["value"]
+            body["track_total_hits"] = False
+        if not hits:
+            break
+        yield hits
+        came += len(hits)
+        body["search_after"] = hits[-1]["sort"]
+    if came != total:
+        raise SinkError(f"{came:,} of {total:,} documents could be read", where=where)
+
+
+def _keep(client: OpenSearch, points: Sequence[PointInTime], ended: threading.Event) -> None:
+    """Let the server know that they are needed; whoever reads next says if they have gone."""
+    while not ended.wait(_ASK_S):
+        for point in points:
+            body = {"pit": {"id": point.id, "keep_alive": KEEP}, "size": 0}
+            with suppress(OpenSearchException, MillraceError):
+                client.search(body=body)
