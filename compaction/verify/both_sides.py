@@ -27,6 +27,7 @@ from compaction.verify.derived import lakehouse_at
 from compaction.verify.differences import HashedSide, TableComparison, compare
 from compaction.verify.indexes import IndexSide, open_indexes
 from compaction.verify.instant import SourceInstant, source_at_instant
+from compaction.verify.joined import JoinedSide
 from compaction.verify.report import SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
 from compaction.verify.sides import DerivedRows, LakehouseSide, Side, table_of
@@ -69,14 +70,41 @@ def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]
     return [sink for sink in sinks if sink in options.sinks or not options.sinks]
 
 
+def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName, set[str] | None]:
+    """The names of what is compared of each sink (None: all).
+
+    Joined documents say what the lakehouse says: the tables that they are made of are compared.
+    """
+    chosen = set(options.tables) or None
+    names: dict[SinkName, set[str] | None] = dict.fromkeys(
+        compared_sinks(settings, options), chosen
+    )
+    documents = settings.search.documents if settings.search and "search" in names else ()
+    made_of = {
+        table
+        for document in documents
+        if chosen is None or document.name in chosen
+        for table in document.tables()
+    }
+    if made_of and "lakehouse" not in names:
+        names["lakehouse"] = made_of
+    elif made_of and chosen is not None:
+        names["lakehouse"] = chosen | made_of
+    return names
+
+
 @dataclass(slots=True)
 class BothSides:
-    """The source and the sinks at one instant; the source's sessions end with ``reading``."""
+    """The source and the sinks at one instant; the source's sessions end with ``reading``.
+
+    Documents that are ``joined`` have cuts of their own.
+    """
 
     source: SourceInstant
     sides: list[Side]
     taken_us: int
     reading: ExitStack
+    joined: JoinedSide | None = None
 
 
 @dataclass(slots=True)
@@ -123,7 +151,9 @@ class Comparing:
         """Both sides, of some tables, while the context lasts; files are in the ``folder``."""
         with ExitStack() as stack:
             opened = (
-                stack.enter_context(open_indexes(self.context, names["search"]))
+                stack.enter_context(
+                    open_indexes(self.context, names["search"], self.options.timeout_s)
+                )
                 if "search" in names
                 else None
             )
@@ -134,7 +164,7 @@ class Comparing:
             taken_us = time.time_ns() // 1_000
             state = self._reached(instant.lsn, instant.system_identifier)
             position = Position(state.progress.cut.epoch, instant.lsn, 0)
-            sides = list[Side]()
+            sides, joined = list[Side](), None
             if "lakehouse" in names:
                 lake = lakehouse_at(self.context, position, names["lakehouse"])
                 there = stack.enter_context(lake)
@@ -142,7 +172,8 @@ class Comparing:
             if opened is not None:
                 indexes = IndexSide(self.context, opened, position, folder)
                 sides.append(stack.enter_context(closing(indexes)))
-            yield BothSides(instant, sides, taken_us, reading)
+                joined = indexes.joined
+            yield BothSides(instant, sides, taken_us, reading, joined)
 
     def _reached(self, lsn: Lsn, cluster: str) -> LogState:
         """The log's state, once it has all that was committed before the instant."""
@@ -182,6 +213,8 @@ class Comparing:
             for side in both.sides:
                 for name, there in derived[side.sink].items():
                     self._compare(result, side, reads[table_of(side, name)], there)
+            if both.joined is not None:
+                _compare_joined(both.joined, result)
             return result
 
     def _reader(self, both: BothSides) -> SourceReader:
@@ -285,6 +318,16 @@ class Comparing:
                 "seconds": round(there.seconds, 3),
             }
         )
+
+
+def _compare_joined(joined: JoinedSide, result: ComparedInstant) -> None:
+    """Compare joined documents with their definitions; why some can't be compared is noted."""
+    for name in joined.names:
+        place = SinkTable("search", name)
+        try:
+            result.tables[place], result.comparisons[place] = joined.compare(name)
+        except MillraceError as error:
+            result.tables[place] = joined.about(name).model_copy(update={"unverified": error.what})
 
 
 def _require_there(names: WantedNames, sides: Sequence[Side]) -> None:

@@ -12,13 +12,13 @@ import base64
 import binascii
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cdc.records.position import Lsn
 from cdc.records.schema import Column
+from compaction.verify.lines import line_of
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
 from sinks.changes.shape import DerivedField, TableShape
 
@@ -28,9 +28,6 @@ _ID: Final = "_id"
 _VERSION: Final = "_version"
 _ID_BYTES_MAX: Final = 512
 _HASHED: Final = "sha256:"
-_SPECIAL: Final = re.compile(r"[\\\t\n\r]")
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_NULL: Final = "\\N"
 _INTEGERS: Final = frozenset({"int2", "int4", "int8", "oid"})
 _FLOATS: Final = frozenset({"float4", "float8"})
 _WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
@@ -50,18 +47,12 @@ class ComparedDocuments(NamedTuple):
 
     def line(self, source: Mapping[str, Any], id_: str, version: int, instant: Lsn) -> bytes:
         """A document as a line of COPY; ``id_`` and ``version`` are null where they are right."""
-        texts = list[str]()
+        texts = list[str | None]()
         for name, text_of in self.fields:
             value = source.get(name)
-            if value is None:
-                texts.append(_NULL)
-                continue
-            text = text_of(value)
-            texts.append(text.translate(_ESCAPES) if _SPECIAL.search(text) else text)
+            texts.append(None if value is None else text_of(value))
         is_own = _is_id(id_, [(column, source.get(name)) for name, column in self.key])
-        texts.append(_NULL if is_own else id_.translate(_ESCAPES))
-        texts.append(_NULL if version <= instant else str(version))
-        return "\t".join(texts).encode("utf-8", "surrogatepass") + b"\n"
+        return line_of([*texts, None if is_own else id_, above(version, instant)])
 
 
 def compared_documents(shape: TableShape, not_compared: Mapping[str, str]) -> ComparedDocuments:
@@ -90,6 +81,11 @@ def compared_documents(shape: TableShape, not_compared: Mapping[str, str]) -> Co
         tuple(fields),
         key,
     )
+
+
+def above(version: int, instant: Lsn) -> str | None:
+    """A document's version, where it is of behind an instant."""
+    return None if version <= instant else str(version)
 
 
 def field_of(column: str) -> str:

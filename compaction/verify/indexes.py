@@ -5,27 +5,25 @@ to which cut it has the log, and only then the source's instant is taken: no doc
 it. What the log has between the two is applied to documents as they are read.
 """
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
-from struct import pack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opensearchpy import NotFoundError, OpenSearch
+from opensearchpy import OpenSearch
 
-from cdc.compiled.digests import Digests
 from cdc.errors import MillraceError
 from cdc.log.offsets import LogReader, LogState
-from cdc.records.position import Position
-from compaction.verify.confirm import RowsByKey
-from compaction.verify.differences import HashedSide
+from cdc.records.position import Lsn, Position
 from compaction.verify.document_rules import ComparedDocuments, compared_documents
-from compaction.verify.hashed import PENDING_BYTES, ROWS_OF_GROUPS, KeyTexts, RowHashes
+from compaction.verify.hashed import ROWS_OF_GROUPS
+from compaction.verify.joined import DocumentOpener, JoinedSide, OpenDocuments, about_documents
+from compaction.verify.lines import CopyLines, RowsOfLines, batched
 from compaction.verify.newer import NewerDocuments, NewerTarget
-from compaction.verify.point_in_time import Hit, PointInTime, kept, open_point_in_time, pages
+from compaction.verify.point_in_time import Hit, PointInTime, kept, open_alias, pages
 from compaction.verify.report import VerifiedTable
 from compaction.verify.sides import Brought, DerivedRows, ExpectedTable, not_compared
 from sinks.changes.generations import keeps_rows
@@ -37,7 +35,7 @@ from sinks.run.rekeyed import versions_at
 from sinks.run.summary import SinkName
 from sinks.run.wanted import CapturedTables, wanted_in_search
 from sinks.search.apply import shape_of
-from sinks.search.client import connect, insist
+from sinks.search.client import connect
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex, alias_of
@@ -47,11 +45,8 @@ from sinks.search.rows import RESERVED
 if TYPE_CHECKING:
     from cdc.records.schema import TableSchema
 
-_JOINED: Final = "joined documents aren't compared yet"
 _OTHER_COLUMNS: Final = "its columns change, and no run has changed them yet"
 _WAITS: Final = "its rows are being read again"
-_SHARDS_AT_ONCE: Final = 2
-"""So many are read at once."""
 
 
 class OpenIndex(NamedTuple):
@@ -62,70 +57,65 @@ class OpenIndex(NamedTuple):
 
 
 class OpenIndexes(NamedTuple):
-    """The indexes of tables at a moment, by table; of others ``missing`` says why they aren't."""
+    """The indexes of tables at a moment, by table; of others ``missing`` says why they aren't.
+
+    ``joined`` are documents, by their names.
+    """
 
     client: OpenSearch
     run: RunRecord
     indexes: Mapping[str, OpenIndex]
+    joined: Mapping[str, OpenDocuments]
     missing: Mapping[str, str]
     names: Collection[str]
 
 
 @contextmanager
-def open_indexes(context: RunContext, names: Collection[str] | None) -> Iterator[OpenIndexes]:
-    """Open the indexes of all tables, or of those with such names, while the context lasts."""
+def open_indexes(
+    context: RunContext, names: Collection[str] | None, timeout_s: float
+) -> Iterator[OpenIndexes]:
+    """Open the indexes of all tables and documents, or of those with such names.
+
+    They stay open while the context lasts. For a run that writes joined documents ``timeout_s`` are
+    waited.
+    """
     settings = context.settings
     search, capture = settings.require_search(), settings.capture
     log = LogReader(settings.kafka, context.while_waiting)
     state = log.state(capture.topic_prefix, capture.slot_name, context.report)
     client = connect(search)
     wanted = wanted_in_search(search, CapturedTables.of(state.tables.keys(), state.newest_schemas))
-    of_tables, refused = aliases(search, [state.tables[name].name for name in wanted])
-    joined = [document.name for document in search.documents]
-    missing = {name: _JOINED for name in joined if names is None or name in names}
-    missing |= {name: str(why) for name, why in refused.items() if names is None or name in names}
-    points = dict[str, PointInTime]()
-    with ExitStack() as stack:
-        for name in wanted.keys() - missing.keys():
-            if names is not None and name not in names:
-                continue
-            opened = _opened(client, of_tables[name])
+    alias_by_name, refused = aliases(search, [state.tables[name].name for name in wanted])
+    documents = {document.name: document for document in search.documents}
+    all_names = [*wanted, *documents]
+    chosen = [name for name in all_names if names is None or name in names]
+    missing = {name: str(refused[name]) for name in chosen if name in refused}
+    ledger = Ledger(client, search.index_prefix, capture.topic_prefix)
+    deadline = time.monotonic() + timeout_s
+    opener = DocumentOpener(client, ledger, capture.topic_prefix, deadline)
+    points, joined = dict[str, PointInTime](), dict[str, OpenDocuments]()
+    with kept(client) as opened_points:
+        for name in [name for name in chosen if name not in missing]:
+            alias, document = alias_by_name[name], documents.get(name)
+            opened = opener.opened(document, alias) if document else open_alias(client, alias)
             if isinstance(opened, str):
                 missing[name] = opened
+            elif isinstance(opened, OpenDocuments):
+                joined[name] = opened
+                opened_points.append(opened.point)
             else:
                 points[name] = opened
-        stack.enter_context(kept(client, [*points.values()]))
-        ledger = Ledger(client, search.index_prefix, capture.topic_prefix)
+                opened_points.append(opened)
         run, records = ledger.run(), ledger.tables([*points])
         indexes = dict[str, OpenIndex]()
         for name, point in points.items():
-            index = TableIndex(client, of_tables[name], capture.topic_prefix, name)
+            index = TableIndex(client, alias_by_name[name], capture.topic_prefix, name)
             record = records.get(name)
             if (why := _why_not(index, record, point)) or record is None:
                 missing[name] = why
             else:
                 indexes[name] = OpenIndex(record, point)
-        yield OpenIndexes(client, run, indexes, missing, [*wanted, *joined])
-
-
-def _opened(client: OpenSearch, alias: str) -> PointInTime | str:
-    """The index that searches see by an alias, or why there is none to compare."""
-
-    def behind() -> list[str]:
-        try:
-            return list(client.indices.get_alias(name=alias))
-        except NotFoundError:
-            return []
-
-    indexes = insist(behind, f"index {alias}")
-    if not indexes:
-        return "its index isn't there yet, or is being loaded"
-    if len(indexes) > 1:
-        return f"{alias} is the alias of several indexes: {', '.join(sorted(indexes))}"
-    try:
-        return open_point_in_time(client, indexes[0])
-    except MillraceError as error:
-        return str(error)
+        yield OpenIndexes(client, run, indexes, joined, missing, all_names)
 
 
 def _why_not(index: TableIndex, record: TableRecord | None, point: PointInTime) -> str:
@@ -157,6 +147,9 @@ class IndexSide:
         self._topics = MillraceTopics(context, until=instant)
         self._state: LogState = self._topics.state(None)
         self._missing = dict(opened.missing)
+        self.joined = (
+            JoinedSide(context, opened.client, opened.joined, folder) if opened.joined else None
+        )
         self._rules = dict[str, ComparedDocuments]()
         self.names = opened.names
         self.expected = dict[str, ExpectedTable]()
@@ -185,7 +178,10 @@ class IndexSide:
         return ""
 
     def about(self, name: str) -> VerifiedTable:
-        """The captured table."""
+        """The captured table, or the one of which each row has a document."""
+        for document in self._search.documents:
+            if document.name == name:
+                return about_documents(document)
         return VerifiedTable(sink=self.sink, name=name, source=name, kind="index")
 
     def brought(self) -> Brought:
@@ -194,10 +190,12 @@ class IndexSide:
         failed = self._applied(newer) if newer else {}
         rows = dict[str, DerivedRows]()
         for name in self._rules.keys() - failed.keys():
-            point = self._opened.indexes[name].point
+            point, rules = self._opened.indexes[name].point, self._rules[name]
+            lsn, client = self._instant.commit_lsn, self._opened.client
+            lines = _documents(client, point, rules, newer[name], lsn)
             files = self._folder / f"documents-{name}"
-            rules, client = self._rules[name], self._opened.client
-            rows[name] = Documents(client, point, rules, newer[name], self._instant, files)
+            is_large = point.documents >= ROWS_OF_GROUPS
+            rows[name] = RowsOfLines(rules.documents, lines, files, is_large=is_large)
         return Brought(rows, self._missing | failed)
 
     def close(self) -> None:
@@ -256,93 +254,25 @@ class IndexSide:
         )
 
 
-class Documents:
+def _documents(
+    client: OpenSearch,
+    point: PointInTime,
+    rules: ComparedDocuments,
+    newer: NewerDocuments,
+    instant: Lsn,
+) -> CopyLines:
     """The documents of an index at the instant."""
 
-    def __init__(
-        self,
-        client: OpenSearch,
-        point: PointInTime,
-        rules: ComparedDocuments,
-        newer: NewerDocuments,
-        instant: Position,
-        folder: Path,
-    ) -> None:
-        self._client = client
-        self._point = point
-        self._rules = rules
-        self._newer = newer
-        self._instant = instant.commit_lsn
-        self._folder = folder
-        self.refused: frozenset[int] = frozenset()
+    def lines(hits: Iterable[Hit]) -> Sequence[bytes]:
+        return [rules.line(hit["_source"], hit["_id"], hit["_version"], instant) for hit in hits]
 
-    def hashes(self) -> HashedSide:
-        """Those of all documents, several shards at once."""
-        is_large = self._point.documents >= ROWS_OF_GROUPS
-        hashes = RowHashes(self._rules.documents, self._folder, is_large=is_large)
+    def shard(number: int) -> Iterator[Sequence[bytes]]:
+        return (lines(newer.applied(hits)) for hits in pages(client, point, number))
 
-        def take(hits_of: Iterable[Sequence[Hit]]) -> None:
-            digests = hashes.digests()
-            for hits in hits_of:
-                self._feed(digests, hits)
-                if digests.pending_bytes > PENDING_BYTES:
-                    hashes.write(digests)
-            hashes.write(digests)
+    def others() -> Iterator[Sequence[bytes]]:
+        return map(lines, batched(newer.others(), point.page))
 
-        with ThreadPoolExecutor(_SHARDS_AT_ONCE) as executor:
-            shards = range(self._point.shards)
-            for each in [executor.submit(take, self._shard(number)) for number in shards]:
-                each.result()
-        take(self._others())
-        hashes.sum_up()
-        self.refused = self._refused()
-        return hashes.table()
+    def refused() -> Iterator[Sequence[bytes]]:
+        return map(lines, batched(newer.refused(), point.page))
 
-    def key_texts(self, keys: Sequence[int]) -> Mapping[int, KeyTexts]:
-        """The records have them all."""
-        del keys
-        return {}
-
-    def by_key(self, keys: Sequence[int]) -> RowsByKey:
-        """All documents are read for it."""
-        wanted, found = frozenset(keys), RowsByKey()
-        digests = self._rules.documents.digests(keeps_columns=True)
-        shards = (self._shard(number) for number in range(self._point.shards))
-        for hits in chain(chain.from_iterable(shards), self._others()):
-            self._feed(digests, hits)
-            digests.take()
-            for key, hashes in digests.take_columns():
-                if key in wanted:
-                    found.setdefault(key, []).append(tuple(hashes))
-        self.refused = self._refused()
-        return found
-
-    def _shard(self, number: int) -> Iterator[Sequence[Hit]]:
-        """A shard's documents at the instant."""
-        for hits in pages(self._client, self._point, number):
-            yield [*self._newer.applied(hits)]
-
-    def _others(self) -> Iterator[Sequence[Hit]]:
-        """Documents that the index doesn't have yet."""
-        return batched(self._newer.others(), self._point.page)
-
-    def _refused(self) -> frozenset[int]:
-        digests = self._rules.documents.digests(keeps_columns=True)
-        for hits in batched(self._newer.refused(), self._point.page):
-            self._feed(digests, hits)
-            digests.take()
-        return frozenset(key for key, _ in digests.take_columns())
-
-    def _feed(self, digests: Digests, hits: Sequence[Hit]) -> None:
-        """Have documents hashed as lines of COPY."""
-        lines = bytearray()
-        for hit in hits:
-            line = self._rules.line(hit["_source"], hit["_id"], hit["_version"], self._instant)
-            lines += b"d" + pack(">I", len(line) + 4) + line
-        digests.feed(lines, 0, len(lines))
-
-
-def batched(hits: Iterator[Hit], size: int) -> Iterator[Sequence[Hit]]:
-    """So many at once."""
-    while some := [*islice(hits, size)]:
-        yield some
+    return CopyLines([partial(shard, number) for number in range(point.shards)], others, refused)

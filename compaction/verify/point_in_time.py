@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
-from opensearchpy import OpenSearch, OpenSearchException, TransportError
+from opensearchpy import NotFoundError, OpenSearch, OpenSearchException, TransportError
 
 from cdc.errors import MillraceError, SinkError
 from sinks.search.client import insist
@@ -69,20 +69,46 @@ def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
     return PointInTime(index, opened, shards, count, max(1, min(_PAGE_MAX, page)))
 
 
+def open_alias(client: OpenSearch, alias: str) -> PointInTime | str:
+    """The index that searches see by an alias, or why there is none to compare."""
+
+    def behind() -> list[str]:
+        try:
+            return list(client.indices.get_alias(name=alias))
+        except NotFoundError:
+            return []
+
+    indexes = insist(behind, f"index {alias}")
+    if not indexes:
+        return "its index isn't there yet, or is being loaded"
+    if len(indexes) > 1:
+        return f"{alias} is the alias of several indexes: {', '.join(sorted(indexes))}"
+    try:
+        return open_point_in_time(client, indexes[0])
+    except MillraceError as error:
+        return str(error)
+
+
 @contextmanager
-def kept(client: OpenSearch, points: Sequence[PointInTime]) -> Iterator[None]:
-    """Keep them while the context lasts; then they are gone."""
+def kept(client: OpenSearch) -> Iterator[list[PointInTime]]:
+    """Keep those that are put into a list while the context lasts; then they are gone."""
+    points = list[PointInTime]()
     ended = threading.Event()
     keeping = threading.Thread(target=_keep, args=(client, points, ended), daemon=True)
     keeping.start()
     try:
-        yield
+        yield points
     finally:
         ended.set()
         keeping.join()
-        if points:
-            with suppress(OpenSearchException):
-                client.delete_pit(body={"pit_id": [point.id for point in points]})
+        closed(client, points)
+
+
+def closed(client: OpenSearch, points: Sequence[PointInTime]) -> None:
+    """Let go of them; else the server does so later."""
+    if points:
+        with suppress(OpenSearchException):
+            client.delete_pit(body={"pit_id": [point.id for point in points]})
 
 
 def pages(client: OpenSearch, point: PointInTime, shard: int) -> Iterator[list[Hit]]:
@@ -117,7 +143,7 @@ def pages(client: OpenSearch, point: PointInTime, shard: int) -> Iterator[list[H
 def _keep(client: OpenSearch, points: Sequence[PointInTime], ended: threading.Event) -> None:
     """Let the server know that they are needed; whoever reads next says if they have gone."""
     while not ended.wait(_ASK_S):
-        for point in points:
+        for point in [*points]:
             body = {"pit": {"id": point.id, "keep_alive": KEEP}, "size": 0}
             with suppress(OpenSearchException, MillraceError):
                 client.search(body=body)

@@ -12,17 +12,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from cdc.errors import MillraceError
 from compaction.verify.both_sides import (
     BothSides,
     ComparedInstant,
     Comparing,
     VerifyOptions,
-    compared_sinks,
+    compared_names,
 )
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, source_rows
 from compaction.verify.differences import Difference, TableComparison
 from compaction.verify.instant import open_session
+from compaction.verify.joined import JoinedSide
 from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable, VerifyReport
+from compaction.verify.rules import ComparedTable
 from compaction.verify.sides import table_of
 from compaction.verify.source import SourceRead, SourceReader
 from sinks.run.options import RunContext
@@ -46,8 +49,7 @@ def verify(
     """
     started = time.monotonic()
     comparing = Comparing(context, options, pinned(context.session()), progress)
-    sinks = compared_sinks(context.settings, options)
-    taken = [comparing.compare(dict.fromkeys(sinks, options.tables or None))]
+    taken = [comparing.compare(compared_names(context.settings, options))]
     while taken[-1].changed and len(taken) < INSTANTS_MAX:
         taken.append(comparing.compare(_names(taken[-1].changed)))
     tables = {place: table for result in taken for place, table in result.tables.items()}
@@ -121,8 +123,23 @@ class _Confirming:
                     rows, compared = self._found[place].rows, reads[place].compared
                     here = table.by_key(sorted({row.key for row in rows}))
                     still = [*confirmed(rows, there, here, compared, table.refused)]
-                    counted[place] = self._counted(place, still, reads[place])
+                    counted[place] = self._counted(place, still, compared)
+            return counted | self._joined(both.joined)
+
+    def _joined(self, joined: JoinedSide | None) -> dict[SinkTable, VerifiedTable]:
+        """Those of documents with rows of several tables in them."""
+        counted = dict[SinkTable, VerifiedTable]()
+        if joined is None:
             return counted
+        for name in joined.names:
+            place = SinkTable("search", name)
+            try:
+                still, compared = joined.confirmed(name, self._found[place].rows)
+            except MillraceError as error:
+                self._why_not[place] = error.what
+            else:
+                counted[place] = self._counted(place, still, compared)
+        return counted
 
     def _source_rows(
         self, both: BothSides, reads: Mapping[SinkTable, SourceRead]
@@ -141,10 +158,9 @@ class _Confirming:
             return rows
 
     def _counted(
-        self, place: SinkTable, still: Sequence[ConfirmedRow], read: SourceRead | None = None
+        self, place: SinkTable, still: Sequence[ConfirmedRow], compared: ComparedTable | None = None
     ) -> VerifiedTable:
         counts: Counter[Difference] = Counter(row.difference for row in still)
-        compared = read.compared if read is not None else None
         names = [compared.columns[at].name for at in compared.key] if compared else []
         shown = still[: self._comparing.options.keys_shown]
         keys = tuple(

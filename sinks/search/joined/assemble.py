@@ -52,10 +52,10 @@ def documents(
     own = [*map(quoted, root.keys)]
     rows = rows if root.where is None else rows.where(F.expr(root.where))
     rows = rows.localCheckpoint() if some else rows
-    joined = _joined(root, rows, tables, some=some).select(*own, _typed(root).alias(_SHOWN))
+    whole = joined(root, rows, tables, some=some).select(*own, typed(root).alias(_SHOWN))
     members = [*_members(root, lambda name: F.col(_SHOWN).getField(name))]
     source = F.struct(*members, F.lit(str(cut)).alias(POSITION_FIELD))
-    made = joined.select(*own, F.to_json(source, JSON).alias(_SOURCE))
+    made = whole.select(*own, F.to_json(source, JSON).alias(_SOURCE))
     if keys is not None:
         gone = keys.join(rows.select(*own), list(root.keys), "left_anti")
         made = made.unionByName(gone.withColumn(_SOURCE, F.lit(None).cast("string")))
@@ -71,9 +71,9 @@ def documents(
 
 def types(root: Node, tables: Mapping[str, TableAtCut]) -> StructType:
     """The types of a document's fields, in Spark."""
-    joined = _joined(root, tables[root.table].rows(), tables, some=False)
-    kind = joined.select(_typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
-    assert isinstance(kind, StructType)  # noqa: S101 (_typed makes one)
+    whole = joined(root, tables[root.table].rows(), tables, some=False)
+    kind = whole.select(typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
+    assert isinstance(kind, StructType)  # noqa: S101 (typed makes one)
     return kind
 
 
@@ -87,7 +87,7 @@ def _key_texts(root: Node) -> SparkColumn:
     )
 
 
-def _joined(
+def joined(
     node: Node, rows: DataFrame, tables: Mapping[str, TableAtCut], *, some: bool
 ) -> DataFrame:
     """The rows, with a column for each that is embedded in them."""
@@ -99,7 +99,7 @@ def _joined(
             inner = inner.where(F.expr(embedded.where))
         if few and embedded.embeds:
             inner = inner.localCheckpoint()
-        inner = _gathered(embedded, _joined(embedded, inner, tables, some=some))
+        inner = _gathered(embedded, joined(embedded, inner, tables, some=some))
         rows = rows.join(inner, same(embedded, "outer"), "left").drop(*names(embedded))
     return rows
 
@@ -107,7 +107,7 @@ def _joined(
 def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     """What is embedded under the values of the columns that join: one row, or all in a list."""
     key = F.struct(*map(quoted, node.keys))
-    shown = F.col(quoted(node.embeds[0].field)) if node.is_between else _typed(node)
+    shown = F.col(quoted(node.embeds[0].field)) if node.is_between else typed(node)
     rows = rows.select(*renamed(node, "own"), key.alias(_KEY), shown.alias(_SHOWN))
     rows = rows.where(all_there(names(node)))  # what joins nothing would be one large group
     if node.is_between:
@@ -121,7 +121,7 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     return groups.agg(F.transform(ordered, lambda pair: pair.getField(_SHOWN)).alias(node.field))
 
 
-def _typed(node: Node) -> SparkColumn:
+def typed(node: Node) -> SparkColumn:
     """A row as it shows, in Spark's types."""
     return F.struct(
         *(F.col(quoted(field.name)).alias(name) for name, field in node.fields.items()),
