@@ -51,6 +51,7 @@ class ExitCode(IntEnum):
     LOG_MISSING = 39
     DIFFERS = 40
     NOT_COMPARED = 41
+    NOT_REPAIRED = 42
     INTERRUPTED = 130
 
 

@@ -52,7 +52,8 @@ class VerifyOptions(NamedTuple):
     """Which derived tables of which sinks (none: all), and what a verify may take of the source.
 
     It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
-    kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named.
+    kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named. With ``repair``
+    rows that differ are sent again.
     """
 
     tables: frozenset[str] = frozenset()
@@ -62,6 +63,7 @@ class VerifyOptions(NamedTuple):
     timeout_s: float = 30.0
     age_max_s: float = 3600.0
     keys_shown: int = 10
+    repair: bool = False
 
 
 def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:
@@ -145,6 +147,8 @@ class Comparing:
         self._progress = progress
         self._settings = context.settings
         self._log = LogReader(self._settings.kafka, context.while_waiting)
+        self.log_name = ""
+        """The log's, once it was asked."""
 
     @contextmanager
     def at_one_instant(self, names: WantedNames, folder: Path) -> Iterator[BothSides]:
@@ -181,6 +185,7 @@ class Comparing:
         while True:
             state = self._log.state(capture.topic_prefix, capture.slot_name, self.context.report)
             _require_same_cluster(state.progress, cluster)
+            self.log_name = state.progress.log
             if state.progress.cut.commit_lsn >= lsn:
                 return state
             if time.monotonic() > deadline:

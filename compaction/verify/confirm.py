@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.postgres.connection import query
+from cdc.postgres.described import TableDescription
 from compaction.verify.differences import Difference, DifferingRow, as_refused
 from compaction.verify.hashed import KeyTexts
 from compaction.verify.instant import SourceInstant
@@ -128,11 +129,11 @@ def _text(value: SparkColumn, kind: int) -> SparkColumn:
     return value.cast("string")
 
 
-def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:
-    """The SELECT of the rows with these keys."""
-    description, compared = table.description, table.compared
+def key_literals(
+    description: TableDescription, names: Sequence[str], keys: Sequence[KeyTexts]
+) -> sql.Composed:
+    """Keys in SQL, of columns with these names at the source."""
     declared = {column.name: column.declared for column in description.columns}
-    names = [compared.columns[place].source for place in compared.key]
 
     def literal(texts: KeyTexts) -> sql.Composed:
         values = [
@@ -141,6 +142,13 @@ def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:
         ]
         return sql.SQL("({})").format(sql.SQL(", ").join(values))
 
+    return sql.SQL(", ").join(map(literal, keys))
+
+
+def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:
+    """The SELECT of the rows with these keys."""
+    description, compared = table.description, table.compared
+    names = [compared.columns[place].source for place in compared.key]
     tree = "" if description.partitioned else "ONLY "
     return sql.SQL("SELECT {} FROM {}{} WHERE ({}) AND ({}) IN ({})").format(
         sql.SQL(", ").join(sql.Identifier(column.source) for column in compared.columns),
@@ -148,5 +156,5 @@ def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:
         sql.Identifier(*description.name),
         sql.SQL(description.row_filter or "true"),
         sql.SQL(", ").join(map(sql.Identifier, names)),
-        sql.SQL(", ").join(map(literal, keys)),
+        key_literals(description, names, keys),
     )

@@ -33,7 +33,8 @@ class VerifiedTable(BaseModel):
     values: seen at two instants. ``refused`` are missing or different, and have a dead letter:
     `millrace dead-letters search` tells why. ``healed`` were different at the first only. ``keys``
     are the first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of
-    it wasn't.
+    it wasn't. ``repaired`` rows differ no more once a sink has taken what the daemon has sent;
+    ``unrepaired`` says why others do.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,6 +54,8 @@ class VerifiedTable(BaseModel):
     left_out: dict[str, str] = {}
     seconds: float = 0.0
     unverified: str = ""
+    repaired: int = 0
+    unrepaired: str = ""
 
     @property
     def differing(self) -> int:
@@ -61,12 +64,15 @@ class VerifiedTable(BaseModel):
 
     @property
     def is_right(self) -> bool:
-        """Whether all of it was compared, and nothing differs."""
-        return not (self.differing or self.unverified or self.left_out)
+        """Whether all of it was compared, and nothing differs, or not any more."""
+        return not (self.differing > self.repaired or self.unverified or self.left_out)
 
 
 class VerifyReport(BaseModel):
-    """A verify: the instant (LSN, and µs since 1970), and its tables."""
+    """A verify: the instant (LSN, and µs since 1970), and its tables.
+
+    ``repair`` is the id of what was repaired, which is in a header of the log's records.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,6 +82,7 @@ class VerifyReport(BaseModel):
     seconds: float
     snapshot_s: float
     tables: tuple[VerifiedTable, ...]
+    repair: str = ""
 
     def of_sink(self, sink: SinkName) -> "VerifyReport":
         """What was found of one sink's tables."""
@@ -85,8 +92,8 @@ class VerifyReport(BaseModel):
     @property
     def exit_code(self) -> ExitCode:
         """That of the worst that was found."""
-        if any(table.differing for table in self.tables):
-            return ExitCode.DIFFERS
+        if any(table.differing > table.repaired for table in self.tables):
+            return ExitCode.NOT_REPAIRED if self.repair else ExitCode.DIFFERS
         if any(table.unverified or table.left_out for table in self.tables):
             return ExitCode.NOT_COMPARED
         return ExitCode.OK

@@ -1,40 +1,35 @@
 """A pipeline → a report of what differs from the source.
 
 Only what differs at two instants counts: a value that the daemon has read again, for an event that
-lacked it, may be newer than its event, and so is right at the second one.
+lacked it, may be newer than its event, and so is right at the second one. Where rows are repaired,
+a third instant tells which of them differ no more.
 """
 
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from pathlib import Path
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from cdc.errors import MillraceError
-from compaction.verify.both_sides import (
-    BothSides,
-    ComparedInstant,
-    Comparing,
-    VerifyOptions,
-    compared_names,
-)
-from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, source_rows
-from compaction.verify.differences import Difference, TableComparison
-from compaction.verify.instant import open_session
-from compaction.verify.joined import JoinedSide
-from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable, VerifyReport
-from compaction.verify.rules import ComparedTable
-from compaction.verify.sides import table_of
-from compaction.verify.source import SourceRead, SourceReader
+from compaction.verify.both_sides import Comparing, VerifyOptions, compared_names
+from compaction.verify.differences import TableComparison
+from compaction.verify.later_instant import LaterInstant, names_by_sink
+from compaction.verify.repairs import Repair
+from compaction.verify.report import SinkTable, VerifiedTable, VerifyReport
 from sinks.run.options import RunContext
-from sinks.run.summary import SinkName
 from sinks.views.pinned import pinned
-from snapshots.reader import OF_ONE_TABLE
 
 INSTANTS_MAX: Final = 3
 """How often a table is looked at that changes while it is read."""
+Tables = dict[SinkTable, VerifiedTable]
+_UNKEYED: Final = (
+    "its rows can't be sent again by a key: read the table again (`millrace snapshot`), or make the"
+    " derived one again (`millrace rebuild`)"
+)
+_TOO_MANY: Final = "too many rows differ: read the table again (`millrace snapshot`)"
+_NOT_HEALED: Final = (
+    "sent again, they still differ: make the derived table again (`millrace rebuild`); if the"
+    " daemon has sent nothing, its log says why"
+)
 
 
 def verify(
@@ -51,151 +46,61 @@ def verify(
     comparing = Comparing(context, options, pinned(context.session()), progress)
     taken = [comparing.compare(compared_names(context.settings, options))]
     while taken[-1].changed and len(taken) < INSTANTS_MAX:
-        taken.append(comparing.compare(_names(taken[-1].changed)))
+        taken.append(comparing.compare(names_by_sink(taken[-1].changed)))
     tables = {place: table for result in taken for place, table in result.tables.items()}
     found = {
         place: each for result in taken for place, each in result.comparisons.items() if each.counts
     }
+    repair = ""
     if found:
-        tables |= _Confirming(comparing, tables, found).tables()
+        later = LaterInstant(comparing, tables, found)
+        tables |= later.tables()
+        if options.repair and any(table.differing for table in tables.values()):
+            repair = uuid.uuid4().hex
+            tables |= _repaired(comparing, repair, tables, later, found)
     return VerifyReport(
         lsn=str(taken[0].lsn),
         ts_us=taken[0].taken_us,
         seconds=round(time.monotonic() - started, 3),
         snapshot_s=round(max(result.snapshot_s for result in taken), 3),
         tables=tuple(tables[place] for place in sorted(tables)),
+        repair=repair,
     )
 
 
-class _Confirming:
-    """Comparing again at tables of which rows differ."""
-
-    def __init__(
-        self,
-        comparing: Comparing,
-        tables: Mapping[SinkTable, VerifiedTable],
-        found: Mapping[SinkTable, TableComparison],
-    ) -> None:
-        self._comparing = comparing
-        self._tables = tables
-        self._found = found
-        self._why_not = dict[SinkTable, str]()
-
-    def tables(self) -> dict[SinkTable, VerifiedTable]:
-        """The tables, with the rows that differ at a later instant, too."""
-        done = self._by_key()
-        others = self._found.keys() - done.keys() - self._why_not.keys()
-        if others:
-            again = self._comparing.compare(_names(others))
-            for place in others:
-                if (found := again.comparisons.get(place)) is not None:
-                    done[place] = self._counted(place, _still(self._found[place], found))
-                elif place in again.tables:
-                    self._why_not[place] = again.tables[place].unverified
-        return {place: done.get(place) or self._unconfirmed(place) for place in self._found}
-
-    def _unconfirmed(self, place: SinkTable) -> VerifiedTable:
-        """A table of which rows have differed, and that couldn't be compared again."""
-        rows = self._found[place].counts.total()
-        why = self._why_not.get(place) or "it isn't there any more"
-        text = f"{rows:,} rows differed at one instant, and then it couldn't be compared: {why}"
-        return self._tables[place].model_copy(update={"unverified": text})
-
-    def _by_key(self) -> dict[SinkTable, VerifiedTable]:
-        """Those whose rows can be looked up by their keys."""
-        with (
-            tempfile.TemporaryDirectory(dir=self._comparing.folder) as temporary,
-            self._comparing.at_one_instant(_names(self._found), Path(temporary)) as both,
-        ):
-            result = ComparedInstant(both.source.lsn, both.taken_us)
-            reads = self._comparing.reads(both, Path(temporary), result)
-            keyed = {place: read for place, read in reads.items() if read.compared.is_keyed}
-            at_source = self._source_rows(both, keyed)
-            both.reading.close()
-            self._why_not |= {place: table.unverified for place, table in result.tables.items()}
-            counted = dict[SinkTable, VerifiedTable]()
-            for side in both.sides:
-                tables, missing = side.brought()
-                self._why_not |= {table_of(side, name): why for name, why in missing.items()}
-                for name, table in tables.items():
-                    if (there := at_source.get(place := table_of(side, name))) is None:
-                        continue
-                    rows, compared = self._found[place].rows, reads[place].compared
-                    here = table.by_key(sorted({row.key for row in rows}))
-                    still = [*confirmed(rows, there, here, compared, table.refused)]
-                    counted[place] = self._counted(place, still, compared)
-            return counted | self._joined(both.joined)
-
-    def _joined(self, joined: JoinedSide | None) -> dict[SinkTable, VerifiedTable]:
-        """Those of documents with rows of several tables in them."""
-        counted = dict[SinkTable, VerifiedTable]()
-        if joined is None:
-            return counted
-        for name in joined.names:
-            place = SinkTable("search", name)
-            try:
-                still, compared = joined.confirmed(name, self._found[place].rows)
-            except MillraceError as error:
-                self._why_not[place] = error.what
-            else:
-                counted[place] = self._counted(place, still, compared)
-        return counted
-
-    def _source_rows(
-        self, both: BothSides, reads: Mapping[SinkTable, SourceRead]
-    ) -> dict[SinkTable, RowsByKey]:
-        settings = self._comparing.context.settings
-        with closing(SourceReader(settings, both.source, sessions=1, age_max_s=0)) as reading:
-            rows = dict[SinkTable, RowsByKey]()
-            for place, read in reads.items():
-                found = self._found[place].rows
-                keys = list(dict.fromkeys(row.texts for row in found if row.texts is not None))
-                try:
-                    with closing(open_session(settings)) as connection:
-                        rows[place] = source_rows(connection, both.source, reading, read, keys)
-                except OF_ONE_TABLE as error:
-                    self._why_not[place] = error.what
-            return rows
-
-    def _counted(
-        self, place: SinkTable, still: Sequence[ConfirmedRow], compared: ComparedTable | None = None
-    ) -> VerifiedTable:
-        counts: Counter[Difference] = Counter(row.difference for row in still)
-        names = [compared.columns[at].name for at in compared.key] if compared else []
-        shown = still[: self._comparing.options.keys_shown]
-        keys = tuple(
-            DifferingKey(
-                key=dict(zip(names, row.texts, strict=False)),
-                difference=row.difference,
-                columns=row.columns,
-            )
-            for row in shown
+def _repaired(
+    comparing: Comparing,
+    id_: str,
+    tables: Tables,
+    later: LaterInstant,
+    found: Mapping[SinkTable, TableComparison],
+) -> Tables:
+    """The tables of which rows differ, with how many were repaired, and why others weren't."""
+    differing = {place: tables[place] for place in found if tables[place].differing}
+    rows = {place: later.differing[place] for place in differing if place in later.differing}
+    why_not = dict.fromkeys(differing.keys() - rows.keys(), _UNKEYED)
+    for place in rows:
+        if found[place].counts.total() > len(found[place].rows):
+            why_not[place] = _TOO_MANY
+    asked = {place: rows[place] for place in rows if place not in why_not}
+    why_not |= Repair(comparing.context.settings, comparing.log_name, id_).order(asked)
+    left = {
+        place: found[place]._replace(
+            rows=[row for row in found[place].rows if row.texts in rows[place].keys]
         )
-        found = self._found[place]
-        if found.counts.total() > len(found.rows):  # more than are looked at one by one
-            counts, healed = found.counts, 0
-        else:
-            confirmed_keys = {row.texts for row in still}
-            healed = max(0, len({row.texts for row in found.rows}) - len(confirmed_keys))
-        update: dict[str, object] = {"healed": healed, "keys": keys}
-        update |= {str(difference): number for difference, number in counts.items()}
-        return self._tables[place].model_copy(update=update)
+        for place in asked
+        if place not in why_not
+    }
+    again = LaterInstant(comparing, tables, left).tables() if left else {}
+    return {
+        place: _with_repairs(table, again.get(place), why_not.get(place, ""))
+        for place, table in differing.items()
+    }
 
 
-def _names(places: Iterable[SinkTable]) -> dict[SinkName, set[str]]:
-    """The names of the tables of each sink."""
-    names = dict[SinkName, set[str]]()
-    for place in places:
-        names.setdefault(place.sink, set()).add(place.name)
-    return names
-
-
-def _still(before: TableComparison, after: TableComparison) -> list[ConfirmedRow]:
-    """The rows that differ in the same way as before."""
-    again = Counter((row.key, row.difference) for row in after.rows)
-    still = list[ConfirmedRow]()
-    for row in before.rows:
-        if again[row.key, row.difference] > 0:
-            again[row.key, row.difference] -= 1
-            still.append(ConfirmedRow(row.texts or (), row.difference))
-    return still
+def _with_repairs(table: VerifiedTable, again: VerifiedTable | None, why_not: str) -> VerifiedTable:
+    if again is None:
+        return table.model_copy(update={"unrepaired": why_not})
+    still = table.differing if again.unverified else min(again.differing, table.differing)
+    why = again.unverified or (_NOT_HEALED if still else "")
+    return table.model_copy(update={"repaired": table.differing - still, "unrepaired": why})

@@ -47,14 +47,18 @@ def verify(  # noqa: PLR0913 (a command's options)
         str, typer.Option("--max-age", help="Keep the source's snapshot for so long at most.")
     ] = "1h",
     keys: Annotated[int, typer.Option(help="Name so many keys of each table.", min=0)] = 10,
+    repair: Annotated[
+        bool, typer.Option(help="Have the daemon send rows that differ once more.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Compare every derived table and index with the source, row by row, at one instant.
 
-    Nothing is written to the source, and no table is locked. Merges go on meanwhile.
+    No table of the source is written to or locked. Merges go on meanwhile. What is repaired is
+    right after the next merge.
 
-    Exit codes: 0 nothing differs; 40 something differs; 41 something can't be compared. Others:
-    docs/errors.md.
+    Exit codes: 0 nothing differs, or it was repaired; 40 something differs; 41 something can't be
+    compared; 42 something differs that can't be repaired. Others: docs/errors.md.
     """
     from compaction.verify.both_sides import VerifyOptions
 
@@ -67,6 +71,7 @@ def verify(  # noqa: PLR0913 (a command's options)
         seconds(timeout),
         seconds(max_age),
         keys,
+        repair,
     )
     report = _reported(settings, options)
     if json:
@@ -147,7 +152,9 @@ def _verdict(table: "VerifiedTable") -> str:
     ]
     details = f": {', '.join(counts)}" if counts else ""
     healed = f"; {table.healed:,} differed at the first instant only" if table.healed else ""
-    return f"{table.rows:,} rows, {table.differing:,} differ{details}{healed}"
+    repaired = f"; {table.repaired:,} repaired" if table.repaired else ""
+    unrepaired = f"; not repaired: {table.unrepaired}" if table.unrepaired else ""
+    return f"{table.rows:,} rows, {table.differing:,} differ{details}{healed}{repaired}{unrepaired}"
 
 
 def _named(key: "DifferingKey") -> str:

@@ -26,6 +26,7 @@ OTHER_COMMANDS: Final = {
     ExitCode.LOG_MISSING,
     ExitCode.DIFFERS,
     ExitCode.NOT_COMPARED,
+    ExitCode.NOT_REPAIRED,
     ExitCode.INTERRUPTED,
 }
 """Codes that the daemon doesn't end with, but for the first one."""

@@ -1,13 +1,14 @@
-"""A pipeline that is right, and differences that are planted behind its back."""
+"""A pipeline that is right, and differences that are planted behind its back, and repaired."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.errors import ExitCode
 from cdc.records.schema import TableName
 from compaction.verify.both_sides import VerifyOptions
-from compaction.verify.report import VerifiedTable
+from compaction.verify.report import VerifiedTable, VerifyReport
 from compaction.verify.run import verify
 from sinks.changes.derived import table_path
 from sinks.job import run_lakehouse
@@ -45,15 +46,29 @@ INSERT INTO kinds VALUES
  'empty', '(0,0)')
 """
 
+OTHERS = """
+CREATE TABLE bag (a int, b text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO bag VALUES (1, 'x'), (1, 'x');
+CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2));
+INSERT INTO item SELECT g, 'item ' || g, g / 4.0 FROM generate_series(1, 5000) g
+"""
+ITEMS = 5000
+PLANTED = (
+    "DELETE FROM {} WHERE id = 17",
+    "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
+    "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
+)
+
 
 def verified(
-    made: RunningPipeline, spark: "SparkSession", *tables: str
-) -> dict[str, VerifiedTable]:
+    made: RunningPipeline, spark: "SparkSession", *, repair: bool = False
+) -> tuple[VerifyReport, dict[str, VerifiedTable]]:
     """What a verify finds, by table."""
-    options = VerifyOptions(frozenset(tables))
+    options = VerifyOptions(repair=repair)
     context = RunContext(made.settings, lambda _records=0: spark, print, RunOptions())
     report = verify(context, options)
-    return {table.name: table for table in report.tables}
+    return report, {table.name: table for table in report.tables}
 
 
 def merge(made: RunningPipeline, spark: "SparkSession") -> None:
@@ -61,16 +76,11 @@ def merge(made: RunningPipeline, spark: "SparkSession") -> None:
     assert not [table.error for table in ended.tables if table.error]
 
 
-def test_a_right_pipeline_has_no_difference_whatever_its_types(
+def test_what_is_right_is_said_to_be_and_what_was_changed_is_found_and_repaired(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
     run(database, *KINDS.strip().split(";\n"), ROWS.strip(), "INSERT INTO kinds (id) VALUES (2)")
-    run(
-        database,
-        "CREATE TABLE bag (a int, b text)",
-        "ALTER TABLE bag REPLICA IDENTITY FULL",
-        "INSERT INTO bag VALUES (1, 'x'), (1, 'x')",
-    )
+    run(database, *OTHERS.strip().split(";\n"))
     made = pipeline()
     made.wait_until_logged(made.wal_end(), made.start())
     merge(made, spark)
@@ -80,34 +90,29 @@ def test_a_right_pipeline_has_no_difference_whatever_its_types(
         "DELETE FROM kinds WHERE id = 3",
     )
     run(database, "INSERT INTO bag VALUES (2, NULL)", "DELETE FROM bag WHERE ctid = '(0,1)'")
-    found = verified(made, spark)
-    for name, rows in {"public.kinds": 2, "public.bag": 2}.items():
-        table = found[name]
-        assert (table.unverified, table.left_out, table.keys) == ("", {}, ())
-        assert (table.differing, table.healed, table.rows, table.derived_rows) == (0, 0, rows, rows)
+    assert_right(made, spark, {"public.kinds": 2, "public.bag": 2, "public.item": ITEMS})
 
-
-def test_what_was_changed_behind_its_back_is_found_by_key_and_column(
-    pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
-) -> None:
-    run(database, "CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2))")
-    run(
-        database, "INSERT INTO item SELECT g, 'item ' || g, g / 4.0 FROM generate_series(1, 5000) g"
-    )
-    made = pipeline()
-    made.wait_until_logged(made.wal_end(), made.start())
-    merge(made, spark)
     path = table_path(str(made.folder / "lakehouse"), TableName("public", "item"))
-    for statement in (
-        "DELETE FROM {} WHERE id = 17",
-        "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
-        "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
-    ):
+    for statement in PLANTED:
         spark.sql(statement.format(*[f"delta.`{path}`"] * 2))
-    table = verified(made, spark)["public.item"]
-    assert (table.missing, table.extra, table.different) == (1, 1, 1)
-    assert {(key.key["id"], key.difference, key.columns) for key in table.keys} == {
+    _, tables = verified(made, spark, repair=True)
+    item = tables["public.item"]
+    assert (item.missing, item.extra, item.different) == (1, 1, 1)
+    assert {(key.key["id"], key.difference, key.columns) for key in item.keys} == {
         ("17", "missing", ()),
         ("4000", "different", ("name", "price")),
         ("9000", "extra", ()),
     }
+    assert (item.repaired, item.unrepaired) == (3, "")
+    merge(made, spark)
+    assert_right(made, spark, {"public.item": ITEMS})
+
+
+def assert_right(made: RunningPipeline, spark: "SparkSession", rows: dict[str, int]) -> None:
+    report, tables = verified(made, spark)
+    assert report.exit_code == ExitCode.OK
+    for name, count in rows.items():
+        table = tables[name]
+        assert (table.unverified, table.left_out, table.keys) == ("", {}, ())
+        counts = (table.differing, table.healed, table.rows, table.derived_rows)
+        assert counts == (0, 0, count, count)

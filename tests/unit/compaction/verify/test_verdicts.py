@@ -7,9 +7,9 @@ from cdc.errors import ExitCode
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed
 from compaction.verify.differences import DifferingRow, TableComparison
 from compaction.verify.hashed import HashedTable
+from compaction.verify.later_instant import still
 from compaction.verify.report import VerifiedTable, VerifyReport
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
-from compaction.verify.run import _still
 from deploy.commands.verify import lines
 
 RULE = Rule(Kind.INTEGER, lambda value: value)
@@ -37,7 +37,7 @@ def test_rows_without_a_key_are_those_that_differ_again_as_often() -> None:
 
     missing, extra = DifferingRow(1, "missing", ()), DifferingRow(2, "extra", ())
     before = found(missing, missing, extra)
-    assert _still(before, found(missing, DifferingRow(3, "extra", ()))) == [
+    assert still(before, found(missing, DifferingRow(3, "extra", ()))) == [
         ConfirmedRow((), "missing")
     ]
 

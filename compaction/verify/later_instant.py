@@ -1,0 +1,163 @@
+"""Tables of which rows differed at one instant → those that still do at a later one."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
+
+from cdc.errors import MillraceError
+from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
+from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, source_rows
+from compaction.verify.differences import Difference, TableComparison
+from compaction.verify.instant import open_session
+from compaction.verify.joined import JoinedSide
+from compaction.verify.repairs import DifferingRows
+from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
+from compaction.verify.rules import ComparedTable
+from compaction.verify.sides import table_of
+from compaction.verify.source import SourceRead, SourceReader
+from sinks.run.summary import SinkName
+from snapshots.reader import OF_ONE_TABLE
+
+
+class LaterInstant:
+    """Comparing again at tables of which rows differ.
+
+    ``differing`` are those whose rows were looked up by their keys, once there are ``tables``.
+    """
+
+    def __init__(
+        self,
+        comparing: Comparing,
+        tables: Mapping[SinkTable, VerifiedTable],
+        found: Mapping[SinkTable, TableComparison],
+    ) -> None:
+        self._comparing = comparing
+        self._tables = tables
+        self._found = found
+        self._why_not = dict[SinkTable, str]()
+        self.differing = dict[SinkTable, DifferingRows]()
+
+    def tables(self) -> dict[SinkTable, VerifiedTable]:
+        """The tables, with the rows that differ at a later instant, too."""
+        done = self._by_key()
+        others = self._found.keys() - done.keys() - self._why_not.keys()
+        if others:
+            again = self._comparing.compare(names_by_sink(others))
+            for place in others:
+                if (found := again.comparisons.get(place)) is not None:
+                    done[place] = self._counted(place, still(self._found[place], found))
+                elif place in again.tables:
+                    self._why_not[place] = again.tables[place].unverified
+        return {place: done.get(place) or self._unconfirmed(place) for place in self._found}
+
+    def _unconfirmed(self, place: SinkTable) -> VerifiedTable:
+        """A table of which rows have differed, and that couldn't be compared again."""
+        rows = self._found[place].counts.total()
+        why = self._why_not.get(place) or "it isn't there any more"
+        text = f"{rows:,} rows differed at one instant, and then it couldn't be compared: {why}"
+        return self._tables[place].model_copy(update={"unverified": text})
+
+    def _by_key(self) -> dict[SinkTable, VerifiedTable]:
+        """Those whose rows can be looked up by their keys."""
+        with (
+            tempfile.TemporaryDirectory(dir=self._comparing.folder) as temporary,
+            self._comparing.at_one_instant(names_by_sink(self._found), Path(temporary)) as both,
+        ):
+            result = ComparedInstant(both.source.lsn, both.taken_us)
+            reads = self._comparing.reads(both, Path(temporary), result)
+            keyed = {place: read for place, read in reads.items() if read.compared.is_keyed}
+            at_source = self._source_rows(both, keyed)
+            both.reading.close()
+            self._why_not |= {place: table.unverified for place, table in result.tables.items()}
+            counted = dict[SinkTable, VerifiedTable]()
+            for side in both.sides:
+                tables, missing = side.brought()
+                self._why_not |= {table_of(side, name): why for name, why in missing.items()}
+                for name, table in tables.items():
+                    if (there := at_source.get(place := table_of(side, name))) is None:
+                        continue
+                    rows, compared = self._found[place].rows, reads[place].compared
+                    here = table.by_key(sorted({row.key for row in rows}))
+                    still = [*confirmed(rows, there, here, compared, table.refused)]
+                    counted[place] = self._counted(place, still, compared)
+                    texts = {row.texts for row in still}
+                    self.differing[place] = DifferingRows(reads[place], texts)
+            return counted | self._joined(both.joined)
+
+    def _joined(self, joined: JoinedSide | None) -> dict[SinkTable, VerifiedTable]:
+        """Those of documents with rows of several tables in them."""
+        counted = dict[SinkTable, VerifiedTable]()
+        if joined is None:
+            return counted
+        for name in joined.names:
+            place = SinkTable("search", name)
+            try:
+                still, compared = joined.confirmed(name, self._found[place].rows)
+            except MillraceError as error:
+                self._why_not[place] = error.what
+            else:
+                counted[place] = self._counted(place, still, compared)
+        return counted
+
+    def _source_rows(
+        self, both: BothSides, reads: Mapping[SinkTable, SourceRead]
+    ) -> dict[SinkTable, RowsByKey]:
+        settings = self._comparing.context.settings
+        with closing(SourceReader(settings, both.source, sessions=1, age_max_s=0)) as reading:
+            rows = dict[SinkTable, RowsByKey]()
+            for place, read in reads.items():
+                found = self._found[place].rows
+                keys = list(dict.fromkeys(row.texts for row in found if row.texts is not None))
+                try:
+                    with closing(open_session(settings)) as connection:
+                        rows[place] = source_rows(connection, both.source, reading, read, keys)
+                except OF_ONE_TABLE as error:
+                    self._why_not[place] = error.what
+            return rows
+
+    def _counted(
+        self, place: SinkTable, still: Sequence[ConfirmedRow], compared: ComparedTable | None = None
+    ) -> VerifiedTable:
+        counts: Counter[Difference] = Counter(row.difference for row in still)
+        names = [compared.columns[at].name for at in compared.key] if compared else []
+        shown = still[: self._comparing.options.keys_shown]
+        keys = tuple(
+            DifferingKey(
+                key=dict(zip(names, row.texts, strict=False)),
+                difference=row.difference,
+                columns=row.columns,
+            )
+            for row in shown
+        )
+        found = self._found[place]
+        if found.counts.total() > len(found.rows):  # more than are looked at one by one
+            counts, healed = found.counts, 0
+        else:
+            confirmed_keys = {row.texts for row in still}
+            healed = max(0, len({row.texts for row in found.rows}) - len(confirmed_keys))
+        update: dict[str, object] = {"healed": healed, "keys": keys}
+        update |= dict.fromkeys(get_args(Difference), 0)
+        update |= {str(difference): number for difference, number in counts.items()}
+        return self._tables[place].model_copy(update=update)
+
+
+def names_by_sink(places: Iterable[SinkTable]) -> dict[SinkName, set[str]]:
+    """The names of the tables of each sink."""
+    names = dict[SinkName, set[str]]()
+    for place in places:
+        names.setdefault(place.sink, set()).add(place.name)
+    return names
+
+
+def still(before: TableComparison, after: TableComparison) -> list[ConfirmedRow]:
+    """The rows that differ in the same way as before."""
+    again = Counter((row.key, row.difference) for row in after.rows)
+    rows = list[ConfirmedRow]()
+    for row in before.rows:
+        if again[row.key, row.difference] > 0:
+            again[row.key, row.difference] -= 1
+            rows.append(ConfirmedRow(row.texts or (), row.difference))
+    return rows
