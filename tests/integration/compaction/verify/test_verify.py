@@ -58,6 +58,9 @@ PLANTED = (
     "DELETE FROM {} WHERE id = 17",
     "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
     "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
+    # Newer than all that will ever come.
+    "UPDATE {} SET name = 'above', _millrace_position = 'f' || substr(_millrace_position, 2)"
+    " WHERE id = 5",
 )
 
 
@@ -95,17 +98,22 @@ def test_what_is_right_is_said_to_be_and_what_was_changed_is_found_and_repaired(
     path = table_path(str(made.folder / "lakehouse"), TableName("public", "item"))
     for statement in PLANTED:
         spark.sql(statement.format(*[f"delta.`{path}`"] * 2))
-    _, tables = verified(made, spark, repair=True)
+    report, tables = verified(made, spark, repair=True)
     item = tables["public.item"]
-    assert (item.missing, item.extra, item.different) == (1, 1, 1)
+    assert (item.missing, item.extra, item.different) == (1, 1, 2)
     assert {(key.key["id"], key.difference, key.columns) for key in item.keys} == {
         ("17", "missing", ()),
         ("4000", "different", ("name", "price")),
         ("9000", "extra", ()),
+        ("5", "different", ("name",)),
     }
-    assert (item.repaired, item.unrepaired) == (3, "")
+    assert item.repaired == 3
+    assert "they still differ" in item.unrepaired
+    assert report.exit_code == ExitCode.NOT_REPAIRED
     merge(made, spark)
-    assert_right(made, spark, {"public.item": ITEMS})
+    report, tables = verified(made, spark)
+    assert [key.key["id"] for key in tables["public.item"].keys] == ["5"]
+    assert report.exit_code == ExitCode.DIFFERS
 
 
 def assert_right(made: RunningPipeline, spark: "SparkSession", rows: dict[str, int]) -> None:
