@@ -287,10 +287,7 @@ class LogFormatError(LogError):
 
 
 class FencedError(LogError):
-    """Another daemon with the same transactional.id has taken over.
-
-    Starting over is safe: the slot is taken before the log is, and who has it goes on.
-    """
+    """Another daemon has taken over; to start over is safe, as the slot is taken before the log."""
 
     exit_code = ExitCode.FENCED
     retry = True

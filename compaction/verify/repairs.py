@@ -29,7 +29,7 @@ _HEAD_BYTES: Final = 1_024
 """What an order has beside its keys, and its message beside it, is less."""
 _KEYS_AT_ONCE: Final = 500
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
-_Key = dict[str, str]
+_KeyByName = dict[str, str]
 
 
 class DifferingRows(NamedTuple):
@@ -69,7 +69,9 @@ class Repair:
                     }
         return why_not
 
-    def _order(self, connection: psycopg.Connection, table: str, keys: Iterable[_Key]) -> None:
+    def _order(
+        self, connection: psycopg.Connection, table: str, keys: Iterable[_KeyByName]
+    ) -> None:
         for some in _fitting(keys):
             order = RepairOrder(id=self.id, log=self._log_name, table=table, keys=tuple(some))
             query(connection, _EMIT, [REPAIR_ORDERS, order.model_dump_json()])
@@ -91,7 +93,7 @@ def _why_not(rows: DifferingRows) -> str:
 
 def _canonical(
     connection: psycopg.Connection, read: SourceRead, keys: list[KeyTexts]
-) -> Iterator[_Key]:
+) -> Iterator[_KeyByName]:
     """Keys as PostgreSQL prints them; those of derived rows may be printed otherwise."""
     compared, description = read.compared, read.description
     names = [compared.columns[place].source for place in compared.key]
@@ -112,9 +114,9 @@ def _texts_of(
     )
 
 
-def _fitting(keys: Iterable[_Key]) -> Iterator[list[_Key]]:
+def _fitting(keys: Iterable[_KeyByName]) -> Iterator[list[_KeyByName]]:
     """So many keys at once as one order takes."""
-    some, size = list[_Key](), 0
+    some, size = list[_KeyByName](), 0
     for key in keys:
         size += (own := len(to_json(key)) + 1)
         if some and size > ORDER_BYTES_MAX - _HEAD_BYTES:

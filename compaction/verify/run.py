@@ -20,7 +20,7 @@ from sinks.views.pinned import pinned
 
 INSTANTS_MAX: Final = 3
 """How often a table is looked at that changes while it is read."""
-Tables = dict[SinkTable, VerifiedTable]
+VerifiedTables = dict[SinkTable, VerifiedTable]
 _UNKEYED: Final = (
     "its rows can't be sent again by a key: read the table again (`millrace snapshot`), or make the"
     " derived one again (`millrace rebuild`)"
@@ -71,10 +71,10 @@ def verify(
 def _repaired(
     comparing: Comparing,
     id_: str,
-    tables: Tables,
+    tables: VerifiedTables,
     later: LaterInstant,
     found: Mapping[SinkTable, TableComparison],
-) -> Tables:
+) -> VerifiedTables:
     """The tables of which rows differ, with how many were repaired, and why others weren't."""
     differing = {place: tables[place] for place in found if tables[place].differing}
     rows = {place: later.differing[place] for place in differing if place in later.differing}

@@ -54,13 +54,16 @@ CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2));
 INSERT INTO item SELECT g, 'item ' || g, g / 4.0 FROM generate_series(1, 5000) g
 """
 ITEMS = 5000
+ABOVE = """
+UPDATE {} SET name = 'above', _millrace_position = 'f' || substr(_millrace_position, 2)
+WHERE id = 5
+"""
+"""A row that is newer than all that will ever come."""
 PLANTED = (
     "DELETE FROM {} WHERE id = 17",
     "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
     "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
-    # Newer than all that will ever come.
-    "UPDATE {} SET name = 'above', _millrace_position = 'f' || substr(_millrace_position, 2)"
-    " WHERE id = 5",
+    ABOVE,
 )
 
 
