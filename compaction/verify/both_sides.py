@@ -25,9 +25,9 @@ from cdc.records.state import Progress
 from cdc.settings import Settings
 from compaction.verify.derived import lakehouse_at
 from compaction.verify.differences import HashedSide, TableComparison, compare
-from compaction.verify.indexes import IndexSide, open_indexes
+from compaction.verify.documents.indexes import IndexSide, open_indexes
+from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import SourceInstant, source_at_instant
-from compaction.verify.joined import JoinedSide
 from compaction.verify.report import SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
 from compaction.verify.sides import DerivedRows, LakehouseSide, Side, table_of

@@ -11,8 +11,8 @@ from cdc.errors import MillraceError
 from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, source_rows
 from compaction.verify.differences import Difference, TableComparison
+from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import open_session
-from compaction.verify.joined import JoinedSide
 from compaction.verify.repairs import DifferingRows
 from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable

@@ -19,10 +19,10 @@ from cdc.records.position import Lsn
 from cdc.settings.search import Document
 from compaction.verify.confirm import ConfirmedRow, confirmed
 from compaction.verify.differences import DifferingRow, TableComparison, compare
-from compaction.verify.document_rules import above
+from compaction.verify.documents.document_rules import above
+from compaction.verify.documents.lines import CopyLines, RowsOfLines, batched, line_of
+from compaction.verify.documents.point_in_time import PointInTime, closed, open_alias, pages
 from compaction.verify.hashed import ROWS_OF_GROUPS
-from compaction.verify.lines import CopyLines, RowsOfLines, batched, line_of
-from compaction.verify.point_in_time import PointInTime, closed, open_alias, pages
 from compaction.verify.report import VerifiedTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
 from sinks.delta.cuts import LakehouseCuts

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from cdc.records.position import Lsn
 from cdc.records.schema import Column
-from compaction.verify.lines import line_of
+from compaction.verify.documents.lines import line_of
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
 from sinks.changes.shape import DerivedField, TableShape
 

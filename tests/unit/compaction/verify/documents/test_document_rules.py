@@ -7,7 +7,7 @@ import pytest
 
 from cdc.records.position import Lsn
 from cdc.records.schema import Column
-from compaction.verify.document_rules import compared_documents, field_of
+from compaction.verify.documents.document_rules import compared_documents, field_of
 from sinks.changes.shape import plain_shape
 from tests.fixtures.spark import column, table_schema
 

@@ -18,12 +18,17 @@ from opensearchpy import OpenSearch
 from cdc.errors import MillraceError
 from cdc.log.offsets import LogReader, LogState
 from cdc.records.position import Lsn, Position
-from compaction.verify.document_rules import ComparedDocuments, compared_documents
+from compaction.verify.documents.document_rules import ComparedDocuments, compared_documents
+from compaction.verify.documents.joined import (
+    DocumentOpener,
+    JoinedSide,
+    OpenDocuments,
+    about_documents,
+)
+from compaction.verify.documents.lines import CopyLines, RowsOfLines, batched
+from compaction.verify.documents.newer import NewerDocuments, NewerTarget
+from compaction.verify.documents.point_in_time import Hit, PointInTime, kept, open_alias, pages
 from compaction.verify.hashed import ROWS_OF_GROUPS
-from compaction.verify.joined import DocumentOpener, JoinedSide, OpenDocuments, about_documents
-from compaction.verify.lines import CopyLines, RowsOfLines, batched
-from compaction.verify.newer import NewerDocuments, NewerTarget
-from compaction.verify.point_in_time import Hit, PointInTime, kept, open_alias, pages
 from compaction.verify.report import VerifiedTable
 from compaction.verify.sides import Brought, DerivedRows, ExpectedTable, not_compared
 from sinks.changes.generations import keeps_rows

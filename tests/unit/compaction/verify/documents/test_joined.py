@@ -5,7 +5,7 @@ from typing import Any
 from cdc.records.position import Lsn
 from cdc.settings import Settings
 from compaction.verify.both_sides import VerifyOptions, compared_names
-from compaction.verify.joined import ShownDocuments
+from compaction.verify.documents.joined import ShownDocuments
 from sinks.search.joined.tree import Node
 
 PARTS = Node("parts", "public.part", {}, (), many=True, gone=frozenset({"colour"}))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from cdc.log.offsets import LogState
 from cdc.settings import SearchSettings
-from compaction.verify.point_in_time import Hit
+from compaction.verify.documents.point_in_time import Hit
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import LastCheck, Rows, RunOutcome
 from sinks.run.target import Forgotten, Target, Wanted

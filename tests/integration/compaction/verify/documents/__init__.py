@@ -1,0 +1,1 @@
+"""Tests of compaction/verify/documents that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of compaction/verify/documents that need neither a server nor Spark."""
