@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks import shapes
 from benchmarks.lakehouse import HEAP, Lake, captured, jvm_pid, open_spark, settle
 from benchmarks.scene import Scene, cpu_s, load, own_peak_rss_mb, peak_rss_of, say, scene
-from compaction.verify.both_sides import VerifyOptions
+from compaction.verify.options import VerifyOptions
 from compaction.verify.run import verify
 from sinks.run.options import RunContext, RunOptions
 

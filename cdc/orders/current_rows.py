@@ -5,18 +5,20 @@ is derived from it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple, Protocol
 
 import psycopg
 
 from cdc.convert.pipeline import Encoder
-from cdc.errors import MillraceError, SourceUnreachableError
+from cdc.errors import ROW_ERRORS, MillraceError, SourceUnreachableError
 from cdc.events.changes import Row
 from cdc.postgres.captured import described_tables
+from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import explained
-from cdc.postgres.reselect import INVISIBLE, await_visible, current_row
+from cdc.postgres.reselect import INVISIBLE, PATIENCE, await_visible, current_row
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
@@ -25,6 +27,13 @@ from cdc.settings import CaptureSettings
 
 Key = tuple[bytes, ...]
 """The texts of a row's key, in the order of the table's columns."""
+LeaveOut = Callable[[MillraceError], None]
+_KEPT: Final = (
+    "the source doesn't have the row; it may be of a dropped partition, whose rows are kept"
+    " (partition.drop.policy)"
+)
+_BYTES_MAX: Final = 32 << 20
+"""An order for several rows ends with the one that reaches this."""
 
 
 class InVainError(MillraceError):
@@ -33,6 +42,16 @@ class InVainError(MillraceError):
 
 class ForgedOrderError(MillraceError):
     """An order that no command wrote: anybody can, as often as they like."""
+
+
+class Repaired(NamedTuple):
+    """What becomes of rows that can't be sent: ``leave_out`` is told why.
+
+    ``keeps_gone``: a row that the source doesn't have may be one that is kept.
+    """
+
+    leave_out: LeaveOut
+    keeps_gone: bool
 
 
 class Schemas(Protocol):
@@ -80,7 +99,11 @@ class CurrentRows:
         if not is_visible:
             raise SourceUnreachableError(INVISIBLE)
         captured = [CapturedTable(state.oid, state.name)]
-        described = described_tables(self.connection, self._settings, captured)
+        self._keep_alive()
+        with at_one_instant(self.connection):
+            for limit in PATIENCE:
+                query(self.connection, limit)
+            described = described_tables(self.connection, self._settings, captured)
         if not described:
             raise InVainError(f"table {state.name} is gone")
         return described[0]
@@ -91,19 +114,45 @@ class CurrentRows:
         keys: Iterable[Key],
         position: Position,
         transaction: Transaction,
+        repaired: "Repaired | None" = None,
     ) -> list[Record]:
-        """What the log gets of these keys; a schema version that is new, first."""
-        rows = dict[Key, Row | None]()
+        """What the log gets of these keys; a schema version that is new, first.
+
+        Rows that are ``repaired`` may be left out; of others none may.
+        """
+        leave_out = repaired.leave_out if repaired is not None else None
+        rows, size = dict[Key, Row | None](), 0
         for key in dict.fromkeys(keys):
             self._keep_alive()
-            rows[key] = current_row(self.connection, table, key)
+            with _one_row(leave_out):
+                row = current_row(self.connection, table, key)
+                size += sum(len(value) for value in row or () if isinstance(value, bytes))
+                if size > _BYTES_MAX and rows and leave_out is not None:
+                    leave_out(InVainError("rows of one order are larger than memory may be"))
+                    break
+                if row is None and repaired is not None and repaired.keeps_gone:
+                    raise InVainError(_KEPT)
+                rows[key] = row
         # At the end: a schema version that is new then has to get into the log.
         schema, made = self.schemas.described(table, position)
-        encoder = self.encoders.encoder(schema)
-        encoder.begin(transaction)
-        for key, row in rows.items():
-            made += _as_it_is(table, key, row, position, encoder)
+        with _one_row(leave_out):
+            encoder = self.encoders.encoder(schema)
+            encoder.begin(transaction)
+            for key, row in rows.items():
+                with _one_row(leave_out):
+                    made += _as_it_is(table, key, row, position, encoder)
         return made
+
+
+@contextmanager
+def _one_row(leave_out: LeaveOut | None) -> Iterator[None]:
+    """Do something for one row; what is wrong with it is told, where somebody asks for that."""
+    try:
+        yield
+    except (InVainError, *ROW_ERRORS) as error:
+        if leave_out is None:
+            raise
+        leave_out(error)
 
 
 def key_of(table: TableDescription, values: Mapping[str, object]) -> Key | None:

@@ -9,7 +9,13 @@ import structlog
 from pydantic import ValidationError
 
 from cdc.dead_letters.guard import Refusals
-from cdc.errors import ROW_ERRORS, LogAccessError, LogFormatError, SourceError
+from cdc.errors import (
+    ROW_ERRORS,
+    LogAccessError,
+    LogFormatError,
+    SourceError,
+    SourceUnreachableError,
+)
 from cdc.kafka.topics import LogTopics
 from cdc.orders.current_rows import (
     CurrentRows,
@@ -57,8 +63,7 @@ class Orders:
         """The records of an order; none, with a warning, where it can't be followed."""
         try:
             if prefix == REPAIR_ORDERS:
-                repair = RepairOrder.model_validate_json(content)
-                return self._repairs.follow(repair, position, transaction)
+                return self._repaired(content, position, transaction)
             order = DeadLetterOrder.model_validate_json(content)
             return self._replays.follow(order, position, transaction)
         except (ValidationError, ForgedOrderError):
@@ -71,6 +76,18 @@ class Orders:
             if error.retry or self._connection.broken:  # the next start follows it
                 raise
             return _ignored(prefix, error.what)
+
+    def _repaired(
+        self, content: bytes, position: Position, transaction: Transaction
+    ) -> list[Record]:
+        """The records of a repair, which nothing waits for: a lock holds up no other table."""
+        order = RepairOrder.model_validate_json(content)
+        try:
+            return self._repairs.follow(order, position, transaction)
+        except SourceUnreachableError as error:
+            if self._connection.broken:
+                raise
+            raise InVainError(error.what) from None
 
 
 def _ignored(prefix: str, reason: str) -> list[Record]:

@@ -4,9 +4,16 @@ from collections.abc import Mapping
 
 import structlog
 
+from cdc.errors import MillraceError
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress
-from cdc.orders.current_rows import CurrentRows, ForgedOrderError, InVainError, key_of
+from cdc.orders.current_rows import (
+    CurrentRows,
+    ForgedOrderError,
+    InVainError,
+    Repaired,
+    key_of,
+)
 from cdc.records.orders import REPAIR_HEADER, RepairOrder
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
@@ -49,8 +56,18 @@ class Repairs:
         if not columns or any(key.keys() != columns for key in order.keys):
             raise InVainError(f"the key of table {state.name} has other columns by now")
         self._topics.refresh_limits({state.topic})
-        made = self._rows.records(table, filter(None, keys), position, transaction)
+        left_out = list[MillraceError]()
+        repaired = Repaired(left_out.append, keeps_gone=state.gone_partitions > 0)
+        made = self._rows.records(table, filter(None, keys), position, transaction, repaired)
         log.info("rows are repaired", table=str(state.name), rows=len(keys), repair=order.id)
+        if left_out:
+            log.warning(
+                "rows aren't repaired",
+                table=str(state.name),
+                rows=len(left_out),
+                reason=left_out[0].what,
+                repair=order.id,
+            )
         if not self._settings.capture.position_header:
             return made
         mark = (REPAIR_HEADER, order.id.encode())
@@ -69,7 +86,9 @@ class Repairs:
                 capture.slot_name,
                 self._topics.while_waiting,
             )
-            self._name = progress.log if progress is not None else ""
+            if progress is None:
+                raise ForgedOrderError("the log has no name yet")
+            self._name = progress.log
         return self._name
 
     def _repairable(self, order: RepairOrder) -> TableState:

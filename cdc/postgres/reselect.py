@@ -102,11 +102,11 @@ _LEFT_ABSENT: Final = ("22", "23", "40", "42", "55", "57014")
 """SQLSTATEs, or the beginning of them, that concern this table only."""
 
 
-_LIMITS: Final = (
-    "BEGIN READ ONLY",
+PATIENCE: Final = (
     f"SET LOCAL statement_timeout = '{PATIENCE_S:.0f}s'",
     "SET LOCAL lock_timeout = '2s'",
 )
+"""Of a transaction that the stream waits for."""
 
 
 class _CurrentColumn(NamedTuple):
@@ -350,7 +350,7 @@ def current_row(
 ) -> Row | None:
     """The row under this key, by the table's order; TableRefusedError where nobody can tell."""
     keyed = [column for column in table.columns if column.key is not None]
-    for setting in _LIMITS:
+    for setting in ("BEGIN READ ONLY", *PATIENCE):
         query(connection, setting)
     try:
         with explained(connection.pgconn):

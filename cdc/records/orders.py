@@ -6,9 +6,9 @@ its author can read the log.
 https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
 """
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from cdc.records.dead_letters import DeadLetterOutcome
 
@@ -21,6 +21,12 @@ ORDER_BYTES_MAX: Final = 8_192
 """Prefix and content are smaller; of a message that isn't, nothing is kept."""
 REPAIR_HEADER: Final = "millrace.repair"
 """Name of the header of records that a repair has made; its value is the repair's id."""
+
+
+KEYS_MAX: Final = 100
+"""So many keys has an order: each is a question at the source, before the stream goes on."""
+KeyText = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+"""A text that PostgreSQL may hold."""
 
 
 class DeadLetterOrder(BaseModel):
@@ -47,4 +53,4 @@ class RepairOrder(BaseModel):
     id: str
     log: str
     table: str
-    keys: tuple[dict[str, str], ...]
+    keys: Annotated[tuple[dict[str, KeyText], ...], Field(max_length=KEYS_MAX)]

@@ -28,71 +28,20 @@ from compaction.verify.differences import HashedSide, TableComparison, compare
 from compaction.verify.documents.indexes import IndexSide, open_indexes
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import SourceInstant, source_at_instant
+from compaction.verify.options import VerifyOptions, WantedNames
 from compaction.verify.report import SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
 from compaction.verify.sides import DerivedRows, LakehouseSide, Side, table_of
 from compaction.verify.source import SourceRead, SourceReader, table_read
 from sinks.changes.shape import TableShape
 from sinks.run.options import RunContext
-from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
 from sinks.spark.private_files import scratch_folder
 
 _AGAIN_S: Final = 0.1
+_SENT_S: Final = 0.02
+"""What the daemon takes for a row that it sends again, and more."""
 _CHANGED: Final = "it changed while it was read"
-
-
-COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "search")
-"""The sinks whose tables can be compared."""
-WantedNames = Mapping[SinkName, Collection[str] | None]
-"""The tables of some sinks, of each all (None) or those with such names."""
-
-
-class VerifyOptions(NamedTuple):
-    """Which derived tables of which sinks (none: all), and what a verify may take of the source.
-
-    It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
-    kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named. With ``repair``
-    rows that differ are sent again.
-    """
-
-    tables: frozenset[str] = frozenset()
-    sinks: frozenset[SinkName] = frozenset()
-    sessions: int = 2
-    rows_per_second: int = 0
-    timeout_s: float = 30.0
-    age_max_s: float = 3600.0
-    keys_shown: int = 10
-    repair: bool = False
-
-
-def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:
-    """The sinks that a verify compares."""
-    sinks = [sink for sink in COMPARED if getattr(settings, sink)]
-    return [sink for sink in sinks if sink in options.sinks or not options.sinks]
-
-
-def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName, set[str] | None]:
-    """The names of what is compared of each sink (None: all).
-
-    Joined documents say what the lakehouse says: the tables that they are made of are compared.
-    """
-    chosen = set(options.tables) or None
-    names: dict[SinkName, set[str] | None] = dict.fromkeys(
-        compared_sinks(settings, options), chosen
-    )
-    documents = settings.search.documents if settings.search and "search" in names else ()
-    made_of = {
-        table
-        for document in documents
-        if chosen is None or document.name in chosen
-        for table in document.tables()
-    }
-    if made_of and "lakehouse" not in names:
-        names["lakehouse"] = made_of
-    elif made_of and chosen is not None:
-        names["lakehouse"] = chosen | made_of
-    return names
 
 
 @dataclass(slots=True)
@@ -147,8 +96,22 @@ class Comparing:
         self._progress = progress
         self._settings = context.settings
         self._log = LogReader(self._settings.kafka, context.while_waiting)
-        self.log_name = ""
+        self._state: LogState | None = None
+
+    @property
+    def log_name(self) -> str:
         """The log's, once it was asked."""
+        return self._state.progress.log if self._state is not None else ""
+
+    def keeps_gone(self, table: str) -> bool:
+        """Whether the log keeps rows of a captured table's dropped partitions."""
+        state = self._state.tables.get(table) if self._state is not None else None
+        return state is not None and state.gone_partitions > 0
+
+    def wait_for(self, rows: int) -> None:
+        """Be more patient from here on: the daemon has so many rows to send again."""
+        timeout_s = self.options.timeout_s + rows * _SENT_S
+        self.options = self.options._replace(timeout_s=timeout_s)
 
     @contextmanager
     def at_one_instant(self, names: WantedNames, folder: Path) -> Iterator[BothSides]:
@@ -185,7 +148,7 @@ class Comparing:
         while True:
             state = self._log.state(capture.topic_prefix, capture.slot_name, self.context.report)
             _require_same_cluster(state.progress, cluster)
-            self.log_name = state.progress.log
+            self._state = state
             if state.progress.cut.commit_lsn >= lsn:
                 return state
             if time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from cdc.compiled.digests import Digests
 from compaction.verify.rules import ComparedTable
@@ -21,6 +21,8 @@ KeyTexts = tuple[str | None, ...]
 """The texts of a key's columns, as PostgreSQL reads them."""
 RowsOfKey = tuple[int, list[tuple[int, KeyTexts | None]]]
 """A key's hash → the hash of each of its rows, and the key's texts where this side has them."""
+UNREADABLE: Final = frozenset("\0\ufffd")
+"""In a text that isn't the source's, or isn't UTF-8 there."""
 GROUP_BITS: Final = 8
 FIRST_BUCKET: Final = 1 << 15
 """The bucket of a key whose hash is 0: buckets are in the order of signed numbers."""
@@ -31,6 +33,13 @@ ROWS_OF_GROUPS: Final = 100_000
 _HEAD: Final = struct.Struct("=qqI")
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _MEANING: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+
+
+def is_text(texts: KeyTexts | None) -> TypeGuard[KeyTexts]:
+    """Whether the source may have such a key, all of which is known."""
+    return texts is not None and not any(
+        text is None or UNREADABLE.intersection(text) for text in texts
+    )
 
 
 class HashedTable(NamedTuple):

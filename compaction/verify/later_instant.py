@@ -7,11 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
-from cdc.errors import MillraceError
+from cdc.errors import MillraceError, SourceError, TableChangedError
 from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, source_rows
 from compaction.verify.differences import Difference, TableComparison
 from compaction.verify.documents.joined import JoinedSide
+from compaction.verify.hashed import is_text
 from compaction.verify.instant import open_session
 from compaction.verify.repairs import DifferingRows
 from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
@@ -42,10 +43,14 @@ class LaterInstant:
 
     def tables(self) -> dict[SinkTable, VerifiedTable]:
         """The tables, with the rows that differ at a later instant, too."""
-        done = self._by_key()
-        others = self._found.keys() - done.keys() - self._why_not.keys()
-        if others:
-            again = self._comparing.compare(names_by_sink(others))
+        try:
+            done = self._by_key()
+            others = self._found.keys() - done.keys() - self._why_not.keys()
+            again = self._comparing.compare(names_by_sink(others)) if others else None
+        except MillraceError as error:  # what differed is said all the same
+            self._why_not = dict.fromkeys(self._found, error.what)
+            return {place: self._unconfirmed(place) for place in self._found}
+        if again is not None:
             for place in others:
                 if (found := again.comparisons.get(place)) is not None:
                     done[place] = self._counted(place, still(self._found[place], found))
@@ -110,12 +115,23 @@ class LaterInstant:
             rows = dict[SinkTable, RowsByKey]()
             for place, read in reads.items():
                 found = self._found[place].rows
-                keys = list(dict.fromkeys(row.texts for row in found if row.texts is not None))
-                try:
-                    with closing(open_session(settings)) as connection:
-                        rows[place] = source_rows(connection, both.source, reading, read, keys)
-                except OF_ONE_TABLE as error:
-                    self._why_not[place] = error.what
+                # What only the derived side has may be no value of the column's type at all.
+                certain = [row for row in found if row.difference != "extra"]
+                for some in (found, certain):
+                    texts = (row.texts for row in some if is_text(row.texts))
+                    keys = list(dict.fromkeys(texts))
+                    try:
+                        with closing(open_session(settings)) as connection:
+                            rows[place] = source_rows(connection, both.source, reading, read, keys)
+                        break
+                    except TableChangedError:
+                        break  # all of it is compared again
+                    except OF_ONE_TABLE as error:
+                        self._why_not[place] = error.what
+                        break
+                    except SourceError as error:
+                        if error.retry or some is certain:
+                            raise
             return rows
 
     def _counted(
@@ -135,9 +151,11 @@ class LaterInstant:
         found = self._found[place]
         if found.counts.total() > len(found.rows):  # more than are looked at one by one
             counts, healed = found.counts, 0
+        elif compared is None:
+            healed = len(found.rows) - len(still)
         else:
-            confirmed_keys = {row.texts for row in still}
-            healed = max(0, len({row.texts for row in found.rows}) - len(confirmed_keys))
+            texts = {row.texts for row in still}
+            healed = len({row.key for row in found.rows if (row.texts or ()) not in texts})
         update: dict[str, object] = {"healed": healed, "keys": keys}
         update |= dict.fromkeys(get_args(Difference), 0)
         update |= {str(difference): number for difference, number in counts.items()}

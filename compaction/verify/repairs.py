@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.errors import MillraceError
+from cdc.errors import MillraceError, SourceError
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
-from cdc.records.orders import ORDER_BYTES_MAX, REPAIR_ORDERS, RepairOrder
+from cdc.records.orders import KEYS_MAX, ORDER_BYTES_MAX, REPAIR_ORDERS, RepairOrder
 from cdc.records.record import to_json
 from cdc.settings import Settings
 from compaction.verify.confirm import key_literals
-from compaction.verify.hashed import KeyTexts
+from compaction.verify.hashed import KeyTexts, is_text
 from compaction.verify.instant import PURPOSE
 from compaction.verify.report import SinkTable
 from compaction.verify.source import SourceRead
@@ -28,6 +28,9 @@ from compaction.verify.source import SourceRead
 _HEAD_BYTES: Final = 1_024
 """What an order has beside its keys, and its message beside it, is less."""
 _KEYS_AT_ONCE: Final = 500
+REPAIRED_MAX: Final = 10_000
+"""The daemon reads row by row, and its stream waits: more are read again as a table."""
+_UNKNOWN: Final = "the keys of some can't be ordered: {} reads the table again"
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 _KeyByName = dict[str, str]
 
@@ -39,6 +42,13 @@ class DifferingRows(NamedTuple):
     keys: Collection[KeyTexts]
 
 
+class Ordered(NamedTuple):
+    """The keys that were ordered of each table, and why others weren't."""
+
+    keys: dict[SinkTable, set[KeyTexts]]
+    why_not: dict[SinkTable, str]
+
+
 class Repair:
     """Orders rows of one pipeline; ``id`` is in a header of what the daemon sends."""
 
@@ -47,48 +57,64 @@ class Repair:
         self._log_name = log_name
         self.id = id_
 
-    def order(self, tables: Mapping[SinkTable, DifferingRows]) -> dict[SinkTable, str]:
-        """Write the orders; returns why some tables' rows can't be sent again."""
-        why_not = {place: why for place, rows in tables.items() if (why := _why_not(rows))}
-        wanted = dict[str, tuple[SourceRead, set[KeyTexts]]]()
-        for place, rows in tables.items():
-            if place not in why_not:  # one row may differ in several sinks
-                name = str(rows.read.description.name)
-                wanted.setdefault(name, (rows.read, set()))[1].update(rows.keys)
+    def order(self, tables: Mapping[SinkTable, DifferingRows]) -> Ordered:
+        """Write the orders, which tables in several sinks may share."""
+        ordered = Ordered({}, {})
+        written = dict[str, set[KeyTexts]]()
         with closing(connect(self._settings.source, purpose=PURPOSE)) as connection:
-            for name, (read, keys) in sorted(wanted.items()):
+            # Its commit is seen behind all that waits for a synchronous standby.
+            query(connection, "SET synchronous_commit = remote_apply")
+            for place, rows in tables.items():
+                if why := _why_not(rows):
+                    ordered.why_not[place] = why
+                    continue
+                known = {texts for texts in rows.keys if _fits(rows.read, texts)}
+                if len(known) < len(rows.keys):
+                    ordered.why_not[place] = _UNKNOWN.format(_again(rows))
+                done = written.setdefault(str(rows.read.description.name), set())
                 try:
-                    self._order(connection, name, _canonical(connection, read, sorted(keys)))
+                    self._order(connection, rows.read, sorted(known - done))
                 except MillraceError as error:
                     if error.retry or connection.broken:
                         raise
-                    why_not |= {
-                        place: error.what
-                        for place, rows in tables.items()
-                        if str(rows.read.description.name) == name
-                    }
-        return why_not
+                    ordered.why_not[place] = error.what
+                else:
+                    done |= known
+                    ordered.keys[place] = known
+        return ordered
 
     def _order(
-        self, connection: psycopg.Connection, table: str, keys: Iterable[_KeyByName]
+        self, connection: psycopg.Connection, read: SourceRead, keys: list[KeyTexts]
     ) -> None:
-        for some in _fitting(keys):
+        table = str(read.description.name)
+        for some in _fitting(_canonical(connection, read, keys)):
             order = RepairOrder(id=self.id, log=self._log_name, table=table, keys=tuple(some))
             query(connection, _EMIT, [REPAIR_ORDERS, order.model_dump_json()])
 
 
+def _again(rows: DifferingRows) -> str:
+    return f"millrace snapshot {shlex.quote(str(rows.read.description.name))}"
+
+
 def _why_not(rows: DifferingRows) -> str:
-    """Why the rows can't be sent again; empty: they can."""
+    """Why no row can be sent again; empty: they can."""
     description, compared = rows.read.description, rows.read.compared
-    again = f"millrace snapshot {shlex.quote(str(description.name))} reads the table again"
+    again = f"{_again(rows)} reads the table again"
     sources = [compared.columns[place].source for place in compared.key]
     if not compared.is_keyed or set(sources) != set(description.identifying_columns):
         return f"they aren't known by the key that the log has: {again}"
-    if any(None in texts or len(texts) != len(sources) for texts in rows.keys):
-        return f"the keys of some aren't known: {again}"
-    if any(len(to_json(texts)) > ORDER_BYTES_MAX - _HEAD_BYTES for texts in rows.keys):
-        return f"the keys of some are too long: {again}"
+    if len(rows.keys) > REPAIRED_MAX:
+        return f"more than {REPAIRED_MAX:,} keys differ: {again}"
     return ""
+
+
+def _fits(read: SourceRead, texts: KeyTexts) -> bool:
+    """Whether a key is known, and fits into an order."""
+    compared = read.compared
+    names = [compared.columns[place].source for place in compared.key]
+    if not is_text(texts) or len(texts) != len(names):
+        return False
+    return len(to_json(dict(zip(names, texts, strict=True)))) <= ORDER_BYTES_MAX - _HEAD_BYTES
 
 
 def _canonical(
@@ -98,9 +124,28 @@ def _canonical(
     compared, description = read.compared, read.description
     names = [compared.columns[place].source for place in compared.key]
     for start in range(0, len(keys), _KEYS_AT_ONCE):
-        rows = query(connection, _texts_of(description, names, keys[start : start + _KEYS_AT_ONCE]))
-        for texts in rows:
+        some = keys[start : start + _KEYS_AT_ONCE]
+        for texts in _printed(connection, description, names, some):
             yield dict(zip(names, texts, strict=True))
+
+
+def _printed(
+    connection: psycopg.Connection,
+    description: TableDescription,
+    names: list[str],
+    keys: list[KeyTexts],
+) -> list[tuple[str, ...]]:
+    """The keys that PostgreSQL can read; a derived table may have others."""
+    try:
+        return query(connection, _texts_of(description, names, keys))
+    except SourceError as error:
+        if error.retry or connection.broken:
+            raise
+    if len(keys) == 1:
+        return []
+    half = len(keys) // 2
+    parts = (keys[:half], keys[half:])
+    return [texts for some in parts for texts in _printed(connection, description, names, some)]
 
 
 def _texts_of(
@@ -119,7 +164,7 @@ def _fitting(keys: Iterable[_KeyByName]) -> Iterator[list[_KeyByName]]:
     some, size = list[_KeyByName](), 0
     for key in keys:
         size += (own := len(to_json(key)) + 1)
-        if some and size > ORDER_BYTES_MAX - _HEAD_BYTES:
+        if some and (size > ORDER_BYTES_MAX - _HEAD_BYTES or len(some) == KEYS_MAX):
             yield some
             some, size = [], own
         some.append(key)

@@ -7,13 +7,16 @@ a third instant tells which of them differ no more.
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from compaction.verify.both_sides import Comparing, VerifyOptions, compared_names
+from compaction.verify.both_sides import Comparing
 from compaction.verify.differences import TableComparison
+from compaction.verify.hashed import KeyTexts
 from compaction.verify.later_instant import LaterInstant, names_by_sink
-from compaction.verify.repairs import Repair
+from compaction.verify.options import VerifyOptions, compared_names
+from compaction.verify.repairs import DifferingRows, Repair
 from compaction.verify.report import SinkTable, VerifiedTable, VerifyReport
 from sinks.run.options import RunContext
 from sinks.views.pinned import pinned
@@ -26,6 +29,10 @@ _UNKEYED: Final = (
     " derived one again (`millrace rebuild`)"
 )
 _TOO_MANY: Final = "too many rows differ: read the table again (`millrace snapshot`)"
+_KEPT: Final = (
+    "the source has dropped partitions whose rows are kept (partition.drop.policy): rows that it"
+    " doesn't have aren't deleted"
+)
 _NOT_HEALED: Final = (
     "sent again, they still differ: make the derived table again (`millrace rebuild`); if the"
     " daemon has sent nothing, its log says why"
@@ -77,30 +84,34 @@ def _repaired(
 ) -> VerifiedTables:
     """The tables of which rows differ, with how many were repaired, and why others weren't."""
     differing = {place: tables[place] for place in found if tables[place].differing}
-    rows = {place: later.differing[place] for place in differing if place in later.differing}
-    why_not = dict.fromkeys(differing.keys() - rows.keys(), _UNKEYED)
-    for place in rows:
-        if found[place].counts.total() > len(found[place].rows):
-            why_not[place] = _TOO_MANY
-    asked = {place: rows[place] for place in rows if place not in why_not}
-    why_not |= Repair(comparing.context.settings, comparing.log_name, id_).order(asked)
-    left = {
-        place: found[place]._replace(
-            rows=[row for row in found[place].rows if row.texts in rows[place].keys]
-        )
-        for place in asked
-        if place not in why_not
-    }
+    asked, why_not = dict[SinkTable, DifferingRows](), dict[SinkTable, str]()
+    for place, table in differing.items():
+        rows, extra = later.differing.get(place), set[KeyTexts | None]()
+        if rows is None or found[place].counts.total() > len(found[place].rows):
+            why_not[place] = _UNKEYED if rows is None else _TOO_MANY
+            continue
+        if table.extra and comparing.keeps_gone(table.source):
+            why_not[place] = _KEPT
+            extra = {row.texts for row in found[place].rows if row.difference == "extra"}
+        asked[place] = rows._replace(keys=[texts for texts in rows.keys if texts not in extra])
+    ordered = Repair(comparing.context.settings, comparing.log_name, id_).order(asked)
+    why_not |= ordered.why_not
+    left = {place: _only(found[place], keys) for place, keys in ordered.keys.items() if keys}
+    comparing.wait_for(sum(len(each.rows) for each in left.values()))
     again = LaterInstant(comparing, tables, left).tables() if left else {}
+    for place, table in again.items():
+        sent, still = len(left[place].rows), table.differing
+        if table.unverified or still:
+            why_not[place] = table.unverified or _NOT_HEALED
+        repaired = 0 if table.unverified else max(0, sent - still)
+        differing[place] = differing[place].model_copy(update={"repaired": repaired})
     return {
-        place: _with_repairs(table, again.get(place), why_not.get(place, ""))
+        place: table.model_copy(update={"unrepaired": why_not.get(place, "")})
         for place, table in differing.items()
     }
 
 
-def _with_repairs(table: VerifiedTable, again: VerifiedTable | None, why_not: str) -> VerifiedTable:
-    if again is None:
-        return table.model_copy(update={"unrepaired": why_not})
-    still = table.differing if again.unverified else min(again.differing, table.differing)
-    why = again.unverified or (_NOT_HEALED if still else "")
-    return table.model_copy(update={"repaired": table.differing - still, "unrepaired": why})
+def _only(found: TableComparison, keys: Collection[KeyTexts]) -> TableComparison:
+    """What was found of some keys."""
+    rows = [row for row in found.rows if row.texts in keys]
+    return found._replace(rows=rows, counts=Counter(row.difference for row in rows))

@@ -14,7 +14,7 @@ from deploy.commands.configuration import load_to_connect, seconds
 from deploy.commands.printing import print_json, print_line
 
 if TYPE_CHECKING:
-    from compaction.verify.both_sides import VerifyOptions
+    from compaction.verify.options import VerifyOptions
     from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
     from sinks.run.summary import SinkName
 
@@ -60,7 +60,7 @@ def verify(  # noqa: PLR0913 (a command's options)
     Exit codes: 0 nothing differs, or it was repaired; 40 something differs; 41 something can't be
     compared; 42 something differs that can't be repaired. Others: docs/errors.md.
     """
-    from compaction.verify.both_sides import VerifyOptions
+    from compaction.verify.options import VerifyOptions
 
     settings = load_to_connect(config)
     options = VerifyOptions(
@@ -94,7 +94,7 @@ def _sinks(settings: Settings, sink: VerifiedSink) -> "frozenset[SinkName]":
 
 def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
     """Compare, and report to the log what was found of each sink."""
-    from compaction.verify.both_sides import compared_sinks
+    from compaction.verify.options import compared_sinks
     from compaction.verify.run import verify as compare
     from sinks.run.options import RunContext, RunOptions
     from sinks.run.reported import ReportedRun

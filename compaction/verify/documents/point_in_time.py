@@ -53,6 +53,12 @@ def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
             return None
 
     insist(lambda: client.indices.refresh(index=index), where)
+    settings = insist(lambda: client.indices.get_settings(index=index), where)
+    stats = insist(lambda: client.indices.stats(index=index, metric="docs,store"), where)
+    primaries = stats["indices"][index]["primaries"]
+    count = int(primaries["docs"]["count"])
+    page = _PAGE_BYTES * max(1, count) // max(1, int(primaries["store"]["size_in_bytes"]))
+    shards = int(settings[index]["settings"]["index"]["number_of_shards"])
     opened = insist(send, where)
     if opened is None:
         raise SinkError(
@@ -60,12 +66,6 @@ def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
             where=where,
             remedy="OpenSearch has them from 2.4 on",
         )
-    settings = insist(lambda: client.indices.get_settings(index=index), where)
-    stats = insist(lambda: client.indices.stats(index=index, metric="docs,store"), where)
-    primaries = stats["indices"][index]["primaries"]
-    count = int(primaries["docs"]["count"])
-    page = _PAGE_BYTES * max(1, count) // max(1, int(primaries["store"]["size_in_bytes"]))
-    shards = int(settings[index]["settings"]["index"]["number_of_shards"])
     return PointInTime(index, opened, shards, count, max(1, min(_PAGE_MAX, page)))
 
 

@@ -1,5 +1,6 @@
 """An order to repair rows → each as it is at the source, or as deleted, behind what was there."""
 
+import time
 from collections.abc import Mapping
 from operator import attrgetter
 
@@ -24,9 +25,23 @@ Keys = tuple[dict[str, str], ...]
 
 
 def order(connection: psycopg.Connection, name: str, table: str, *keys: dict[str, str]) -> None:
-    content = RepairOrder(id="a repair", log=name, table=table, keys=keys).model_dump_json()
+    given = RepairOrder.model_construct(format=1, id="a repair", log=name, table=table, keys=keys)
+    content = given.model_dump_json()
     message = "SELECT pg_logical_emit_message(true, %s, %s)"
     connection.execute(message, [REPAIR_ORDERS, content])
+
+
+def emit(database: Mapping[str, str], name: str, table: str, *keys: dict[str, str]) -> None:
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        order(connection, name, table, *keys)
+
+
+def wait_until_gone(made: RunningPipeline) -> None:
+    """Wait until the log knows that a partition was dropped."""
+    deadline = time.monotonic() + 30
+    while not any(state.gone_partitions for state in made.tables()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def newer(made: RunningPipeline, count: int) -> list[LogRecord]:
@@ -71,7 +86,22 @@ def test_rows_come_as_they_are_now_or_as_deleted(
         order(connection, progress.log, "public.doc", {"v": "one"})
         order(connection, progress.log, "public.nothing", {"id": "1"})
         order(connection, progress.log, "public.doc", {"id": "no number"})
+        order(connection, progress.log, "public.doc", {"id": "\0"})
+        with connection.transaction():  # a lock holds up no other table
+            connection.execute("LOCK TABLE doc")
+            emit(database, progress.log, "public.doc", {"id": "1"})
+            emit(database, progress.log, "public.parted", {"day": "2024-05-02", "a b": "ü"})
+            made.wait_until_logged(made.wal_end(), daemon)
+        # The rows of a dropped partition are kept: nobody knows which ones they were.
+        connection.execute("DROP TABLE parted_2024")
+        made.wait_until_logged(made.wal_end(), daemon)
+        wait_until_gone(made)
+        order(connection, progress.log, "public.parted", {"day": "2024-05-01", "a b": "it's"})
         connection.execute("UPDATE doc SET v = 'later' WHERE id = 3")
         made.wait_until_logged(made.wal_end(), daemon)
-        assert [record.op for record in newer(made, before + len(repaired))] == ["u"]
+        later = newer(made, before + len(repaired))
+        assert [(record.op, record.topic.rpartition(".")[2]) for record in later] == [
+            ("r", "parted"),
+            ("u", "doc"),
+        ]
     assert made.stop(daemon) == 0

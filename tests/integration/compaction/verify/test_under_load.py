@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import NotDoneError
 from compaction.lakehouse import compact_lakehouse
-from compaction.verify.both_sides import VerifyOptions
+from compaction.verify.options import VerifyOptions
 from compaction.verify.run import verify
 from sinks.job import run_lakehouse
 from sinks.run.options import RunContext, RunOptions

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.errors import ExitCode
 from cdc.records.schema import TableName
-from compaction.verify.both_sides import VerifyOptions
+from compaction.verify.options import VerifyOptions
 from compaction.verify.report import VerifiedTable, VerifyReport
 from compaction.verify.run import verify
 from sinks.changes.derived import table_path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.records.state import TableState
-from compaction.verify.both_sides import VerifyOptions
+from compaction.verify.options import VerifyOptions
 from compaction.verify.report import VerifiedTable
 from compaction.verify.run import verify
 from sinks.job import run_lakehouse

@@ -4,8 +4,8 @@ from typing import Any
 
 from cdc.records.position import Lsn
 from cdc.settings import Settings
-from compaction.verify.both_sides import VerifyOptions, compared_names
 from compaction.verify.documents.joined import ShownDocuments
+from compaction.verify.options import VerifyOptions, compared_names
 from sinks.search.joined.tree import Node
 
 PARTS = Node("parts", "public.part", {}, (), many=True, gone=frozenset({"colour"}))

@@ -1,0 +1,59 @@
+"""Which derived tables of which sinks a verify compares, and what it may take of the source."""
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from cdc.settings import Settings
+from sinks.run.summary import SinkName
+
+COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "search")
+"""The sinks whose tables can be compared."""
+WantedNames = Mapping[SinkName, Collection[str] | None]
+"""The tables of some sinks, of each all (None) or those with such names."""
+
+
+class VerifyOptions(NamedTuple):
+    """Which derived tables of which sinks (none: all), and what a verify may take of the source.
+
+    It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
+    kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named. With ``repair``
+    rows that differ are sent again.
+    """
+
+    tables: frozenset[str] = frozenset()
+    sinks: frozenset[SinkName] = frozenset()
+    sessions: int = 2
+    rows_per_second: int = 0
+    timeout_s: float = 30.0
+    age_max_s: float = 3600.0
+    keys_shown: int = 10
+    repair: bool = False
+
+
+def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:
+    """The sinks that a verify compares."""
+    sinks = [sink for sink in COMPARED if getattr(settings, sink)]
+    return [sink for sink in sinks if sink in options.sinks or not options.sinks]
+
+
+def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName, set[str] | None]:
+    """The names of what is compared of each sink (None: all).
+
+    Joined documents say what the lakehouse says: the tables that they are made of are compared.
+    """
+    chosen = set(options.tables) or None
+    names: dict[SinkName, set[str] | None] = dict.fromkeys(
+        compared_sinks(settings, options), chosen
+    )
+    documents = settings.search.documents if settings.search and "search" in names else ()
+    made_of = {
+        table
+        for document in documents
+        if chosen is None or document.name in chosen
+        for table in document.tables()
+    }
+    if made_of and "lakehouse" not in names:
+        names["lakehouse"] = made_of
+    elif made_of and chosen is not None:
+        names["lakehouse"] = chosen | made_of
+    return names
