@@ -83,6 +83,7 @@ def all_cuts(lakehouse: Lakehouse) -> list[Cut]:
     return cuts(lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark))
 
 
+@pytest.mark.proof
 def test_damaged_tables_are_right_again_by_one_version_of_their_own(lakehouse: Lakehouse) -> None:
     begun(lakehouse, *KINDS)
     before = {name: DeltaTable(folder(lakehouse, name)) for name in TABLES}
