@@ -137,6 +137,7 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     assert "no run has brought it yet" in str(lacking(settings, "lakehouse"))
 
 
+@pytest.mark.proof
 def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
     made: RunningPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
     assert why_unknown(settings) == "the log has answered too late"
 
 
+@pytest.mark.proof
 def test_a_topic_of_reports_that_is_made_again_gets_tables_that_have_not_moved(
     made: RunningPipeline, kafka_admin: AdminClient
 ) -> None:
