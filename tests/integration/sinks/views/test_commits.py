@@ -105,6 +105,7 @@ def test_a_rebuild_is_told_though_no_row_is_another(views: Views) -> None:
     assert views.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_a_spark_that_doesnt_start_is_no_views_trouble(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:
