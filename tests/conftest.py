@@ -52,7 +52,14 @@ SERVERS: Final = {"postgres", "kafka", "opensearch", "registry", "spark"}
 UNIT: Final = REPOSITORY / "tests" / "unit"
 SECOND: Final = tuple(
     REPOSITORY / "tests" / folder
-    for folder in ("ddl_chaos", "integration/sinks/debezium", "integration/sinks/run")
+    for folder in (
+        "ddl_chaos",
+        "integration/sinks/debezium",
+        "integration/sinks/log",
+        "integration/sinks/run",
+        "integration/sinks/views",
+        "properties/sinks",
+    )
 )
 """Folders whose tests of Spark take about as long as all the other ones."""
 

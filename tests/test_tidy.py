@@ -9,6 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all files, and once
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cdc", "sinks", "snapshots", "compaction", "deploy", "benchmarks", "tests")
 GIVEN = ROOT / "tests/golden/compare.py"

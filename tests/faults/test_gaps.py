@@ -191,28 +191,26 @@ def test_a_slot_of_something_else_is_left_to_it(
     run(database, f"SELECT pg_drop_replication_slot('{name}')")
 
 
-def test_a_log_of_a_newer_millrace_is_left_to_it(captured: RunningPipeline) -> None:
+def test_a_record_of_a_newer_millrace_or_of_another_cluster_is_left_to_it(
+    captured: RunningPipeline,
+) -> None:
     progress = captured.progress()
     assert progress is not None
-    record = json.loads(progress.model_dump_json()) | {"format": FORMAT + 1}
     producer = Producer(captured.settings.kafka)
     topic = progress_topic(captured.settings.capture.topic_prefix)
     key = json.dumps({"slot": progress.slot}, separators=(",", ":"))
-    producer.produce(topic, json.dumps(record), key)
-    assert producer.flush(60) == 0
-    refusal(captured, ExitCode.LOG_FORMAT, "newer", topic)
-
-
-def test_another_cluster_is_a_gap(captured: RunningPipeline) -> None:
-    progress = captured.progress()
-    assert progress is not None
-    record = json.loads(progress.model_dump_json()) | {"system_identifier": "1"}
-    producer = Producer(captured.settings.kafka)
-    topic = progress_topic(captured.settings.capture.topic_prefix)
-    key = json.dumps({"slot": progress.slot}, separators=(",", ":"))
-    producer.produce(topic, json.dumps(record), key)
-    assert producer.flush(60) == 0
-    refusal(captured, ExitCode.GAP, "another PostgreSQL cluster", "topic.prefix")
+    for other, code, said in (
+        ({"format": FORMAT + 1}, ExitCode.LOG_FORMAT, ("newer", topic)),
+        (
+            {"system_identifier": "1"},
+            ExitCode.GAP,
+            ("another PostgreSQL cluster", "topic.prefix"),
+        ),
+    ):
+        record = json.loads(progress.model_dump_json()) | other
+        producer.produce(topic, json.dumps(record), key)
+        assert producer.flush(60) == 0
+        refusal(captured, code, *said)
 
 
 def test_a_slot_that_somebody_else_reads_is_not_taken_from_him(

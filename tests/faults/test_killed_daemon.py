@@ -131,7 +131,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", few(POINTS, FaultPoint.SLOT_CREATED, FaultPoint.SNAPSHOT_DONE))
+@pytest.mark.parametrize("point", few(POINTS, FaultPoint.SNAPSHOT_DONE))
 def test_a_daemon_killed_anywhere_loses_nothing_and_repeats_nothing(
     point: str, pipeline: MakePipeline, database: dict[str, str], topic_prefix: str
 ) -> None:

@@ -17,6 +17,7 @@ from sinks.views.records import (
     view_path,
     view_records,
 )
+from tests.fixtures.few import few
 from tests.fixtures.readers import query_builder
 from tests.fixtures.view_lake import finished_runs, view_of_versions
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.parametrize("history", few([False, True], False), ids=["alone", "with its history"])
 def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, history: bool
 ) -> None:
     monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 1)
     monkeypatch.setattr("compaction.lakehouse.RUNS_KEPT", 1)
@@ -37,8 +39,10 @@ def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
     versions = view_of_versions(spark, lake, "totals", 2)
     for run, version in enumerate(versions, start=3):
         records.finish(ViewsAtCut(run=run, ts_ms=1, versions={"totals": version}))
-    view_of_versions(spark, lake, "totals_history", 2)
-    serves = ViewGeneration(query="SELECT 1", history=True)
+    names = ["views.totals", *["views.totals_history"] * history]
+    if history:
+        view_of_versions(spark, lake, "totals_history", 2)
+    serves = ViewGeneration(query="SELECT 1", history=history)
     records.write("totals", ViewRecord(serves=serves, version=versions[-1]))
     loading = CutLoad[ViewGeneration](into=serves)
     records.write("built", ViewRecord(serves=serves, version=versions[-1], loading=loading))
@@ -54,12 +58,12 @@ def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
     would: list[CompactedTable] = []
     with pytest.raises(LogFormatError, match="a view's state can't be read"):
         would.extend(compact_lakehouse(settings, lambda: spark, dry_run=True))
-    assert [(each.before.files, each.before.pays) for each in would] == 2 * [(2, True)]
+    assert [(each.before.files, each.before.pays) for each in would] == len(names) * [(2, True)]
     assert records.runs() == [3, 4], "a dry run changes nothing"
     compacted: list[CompactedTable] = []
     with pytest.raises(LogFormatError, match=r"views/broken\.json"):
         compacted.extend(compact_lakehouse(settings, lambda: spark))
-    assert [done.name for done in compacted] == ["views.totals", "views.totals_history"]
+    assert [done.name for done in compacted] == names
     for done in compacted:
         assert done.after is not None
         assert (done.after.files, done.vacuumed) == (1, 0)

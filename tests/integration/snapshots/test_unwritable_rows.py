@@ -125,7 +125,7 @@ POINTS = (
 )
 
 
-@pytest.mark.parametrize("point", few(POINTS, FaultPoint.BATCH_COMMITTED, FaultPoint.CHUNK_TAKEN))
+@pytest.mark.parametrize("point", few(POINTS, FaultPoint.BATCH_COMMITTED))
 def test_a_death_anywhere_leaves_it_set_aside_and_the_others_whole(
     pipeline: MakePipeline, database: Conninfo, point: FaultPoint
 ) -> None:

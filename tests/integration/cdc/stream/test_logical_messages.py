@@ -60,6 +60,7 @@ def test_no_message_with_a_prefix_of_ours_stops_the_daemon(
     assert [record.key for record in made.log() if record.key] == ['{"id":1}']
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "transactional",
     [False, pytest.param(True, marks=pytest.mark.proof)],

@@ -51,6 +51,14 @@ def made(pipeline: Any, database: dict[str, str]) -> Iterator[RunningPipeline]:
     running.stop(daemon)
 
 
+@pytest.fixture
+def unused(pipeline: Any) -> Settings:
+    """A log that has the topics of reports, and no daemon."""
+    settings: Settings = pipeline().settings
+    LogTopics(settings).ensure_report_topics()
+    return settings
+
+
 def lacking(settings: Settings, sink: SinkName) -> dict[str, Outlook]:
     """What doesn't show an instant that the log has."""
     return {str(each): each.outlook for each in Watched(settings, (sink,), 10).lacking(Lsn(1))}
@@ -137,6 +145,7 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     assert "no run has brought it yet" in str(lacking(settings, "lakehouse"))
 
 
+@pytest.mark.proof
 def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
     made: RunningPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +167,7 @@ def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
     assert why_unknown(settings) == "the log has answered too late"
 
 
+@pytest.mark.proof
 def test_a_topic_of_reports_that_is_made_again_gets_tables_that_have_not_moved(
     made: RunningPipeline, kafka_admin: AdminClient
 ) -> None:
@@ -204,28 +214,25 @@ def test_reports_of_a_newer_millrace_hide_nothing_but_the_lags_of_sinks(
     assert {each.table for each in shown.tables} == {"public.keyless", NAME}
 
 
-def test_joined_documents_that_fail_are_a_problem(made: RunningPipeline) -> None:
-    """No plan has them, so that the run's report alone tells."""
+def test_documents_that_fail_and_a_run_that_does_not_come_are_problems(
+    made: RunningPipeline,
+) -> None:
+    """No plan has joined documents, so that the run's report alone tells."""
+    now_ms = time.time_ns() // 1_000_000
     failed = {"customer_orders": "it is full\n    → free some space"}
-    reported(made.settings, failed=failed, exit_code=31)
+    reported(made.settings, failed=failed, exit_code=31, next_due_ms=now_ms - 600_000)
     shown = "\n".join(map(str, answered(made.settings).problems))
     assert "lakehouse, customer_orders: it is full\n  → free some space" in shown
-
-
-def test_a_run_that_was_announced_and_does_not_come_is_a_problem(made: RunningPipeline) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    reported(made.settings, next_due_ms=now_ms - 600_000)
-    shown = answered(made.settings)
-    assert "lakehouse: its next run was due 10 min ago" in "\n".join(map(str, shown.problems))
+    assert "lakehouse: its next run was due 10 min ago" in shown
     reported(made.settings, next_due_ms=now_ms)
     assert "was due" not in "\n".join(map(str, answered(made.settings).problems))
 
 
-def test_a_report_that_kafka_does_not_take_is_a_warning(made: RunningPipeline) -> None:
+def test_a_report_that_kafka_does_not_take_is_a_warning(unused: Settings) -> None:
     """Not the end of the thread, with a traceback."""
-    small = {**made.settings.kafka, "message.max.bytes": "2000"}
+    small = {**unused.kafka, "message.max.bytes": "2000"}
     warnings: list[str] = []
-    settings = made.settings.model_copy(update={"kafka": small})
+    settings = unused.model_copy(update={"kafka": small})
     with ReportWriter(settings, warnings.append) as reports:
         reports.put(RunReport(sink="lakehouse", started_ms=1, error="x" * 3_000))
     assert len(warnings) == 1

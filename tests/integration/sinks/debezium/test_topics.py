@@ -22,7 +22,6 @@ from sinks.log.parse import parse
 from sinks.log.records import RAW
 from tests.fixtures.both_ways import available_extensions, copied
 from tests.fixtures.debezium_topics import CASES, described, frame, recorded
-from tests.fixtures.few import few
 from tests.fixtures.json_values import written
 from tests.fixtures.source import Conninfo, session
 from tests.fixtures.spark import table_schema
@@ -129,7 +128,8 @@ def differing(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> set[s
     }
 
 
-@pytest.mark.parametrize("case", few(LOST, "types_numeric"))
+@pytest.mark.proof
+@pytest.mark.parametrize("case", LOST)
 @pytest.mark.usefixtures("refused_is_null")
 def test_rows_of_a_snapshot_are_those_of_our_own_log(
     spark: "SparkSession", opened: psycopg.Connection, case: str

@@ -28,6 +28,7 @@ def answer(lakehouse: Lakehouse, cut: Cut, sql: str) -> list[tuple[object, ...]]
     return [tuple(row) for row in query(lakehouse.spark, derived, cut, sql).collect()]
 
 
+@pytest.mark.proof
 def test_a_query_sees_all_tables_at_one_cut(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     odd = log.beside(table_schema(lakehouse.prefix, "Odd-name", column("id", "int4", 1)))

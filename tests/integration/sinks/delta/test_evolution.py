@@ -155,6 +155,7 @@ def test_names_that_differ_by_case_only_are_swapped_and_the_type_is_another(
     assert has(lakehouse, "id", "a", "A__2") == rows
 
 
+@pytest.mark.proof
 def test_a_change_that_cannot_be_done_whole_is_not_begun(lakehouse: Lakehouse) -> None:
     log = begun(lakehouse, ID, lower(), upper("b"), id=1, a="a", b="b")
     version = lakehouse.version(log.schema)

@@ -19,7 +19,6 @@ from sinks.delta.cuts import Cut, cuts
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunSummary
-from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, table_schema
 from tests.integration.sinks.delta.test_cuts import answer
@@ -83,6 +82,7 @@ def all_cuts(lakehouse: Lakehouse) -> list[Cut]:
     return cuts(lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark))
 
 
+@pytest.mark.proof
 def test_damaged_tables_are_right_again_by_one_version_of_their_own(lakehouse: Lakehouse) -> None:
     begun(lakehouse, *KINDS)
     before = {name: DeltaTable(folder(lakehouse, name)) for name in TABLES}
@@ -135,7 +135,8 @@ def test_a_rebuild_that_dies_is_finished_and_earlier_cuts_stay(lakehouse: Lakeho
     assert answer(lakehouse, last, newest) == [(3, "later")]
 
 
-@pytest.mark.parametrize("lost", few([(0,), (0, 1)], (0,)))
+@pytest.mark.proof
+@pytest.mark.parametrize("lost", [(0,), (0, 1)])
 def test_a_rebuild_whose_log_goes_before_it_is_finished_leaves_the_table(
     lakehouse: Lakehouse, lost: tuple[int, ...]
 ) -> None:

@@ -123,6 +123,7 @@ def test_files_with_the_last_time_there_is_are_looked_at_as_others_are(
     ]
 
 
+@pytest.mark.proof
 def test_rows_that_only_one_version_marks_as_gone_are_its_difference(
     spark: "SparkSession", version: Version, path: str
 ) -> None:

@@ -157,6 +157,7 @@ def turns(lakehouse: Lakehouse, indexes: Indexes) -> Turns:
     return Turns(lakehouse, indexes)
 
 
+@pytest.mark.proof
 @pytest.mark.opensearch
 def test_a_turn_reads_the_log_once_for_the_lakehouse_and_the_index(turns: Turns) -> None:
     kept = turns.kept().keys()

@@ -165,15 +165,16 @@ def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexe
     assert indexes.documents() == {"0": {"id": 0, "c": 2}, "1": {"id": 1, "a": 3, "c": 4}}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("owner", "name", "records_few"),
     [
-        pytest.param("sinks.search.executors", "_lines", 100, marks=pytest.mark.proof),
-        pytest.param("sinks.search.apply", "write_remaining", 100, marks=pytest.mark.proof),
+        ("sinks.search.executors", "_lines", 100),
+        ("sinks.search.apply", "write_remaining", 100),
         ("sinks.search.apply", "write_remaining", 1),
-        pytest.param("sinks.search.indexes.TableIndex", "publish", 100, marks=pytest.mark.proof),
-        pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
-        pytest.param("sinks.search.progress.RunClaim", "finish", 100, marks=pytest.mark.proof),
+        ("sinks.search.indexes.TableIndex", "publish", 100),
+        ("sinks.search.progress.Ledger", "write_table", 1),
+        ("sinks.search.progress.RunClaim", "finish", 100),
     ],
 )
 def test_crash_anywhere_is_repeated_to_the_same_index(

@@ -17,7 +17,7 @@ from deploy.local.kafka import Kafka
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
 from tests.fixtures.spark import HandLog, at, column, table_schema
-from tests.fixtures.standalone import Standalone
+from tests.fixtures.standalone import Standalone, submit
 
 pytestmark = [
     pytest.mark.postgres,
@@ -34,6 +34,8 @@ CHANGES = """
     DELETE FROM item WHERE id % 7 = 0;
 """
 ROWS = 50
+ONE_WORKER = "local-cluster[1,1,512]"
+"""With one core and 512 MB."""
 
 
 @pytest.fixture
@@ -43,18 +45,19 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 
 
 @pytest.fixture
-def one_worker(tmp_path: Path) -> Iterator[Standalone]:
+def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
-        yield Standalone(tmp_path, stack, workers=1)
+        yield stack
 
 
 def test_a_merge_leaves_its_tasks_to_executors_in_other_processes(
-    one_worker: Standalone,
+    stack: ExitStack,
     pipeline: Callable[..., RunningPipeline],
     kafka: Kafka,
     topic_prefix: str,
     tmp_path: Path,
 ) -> None:
+    """Master and worker are in the driver's process, as Spark's own tests have them."""
     events = tmp_path / "events"
     events.mkdir()
     spark = {
@@ -72,8 +75,8 @@ def test_a_merge_leaves_its_tasks_to_executors_in_other_processes(
     log.row("d", at(20, 2), None, {"id": 2})
     log.reached(at(20, 2))
 
-    config = ("--config", str(made.config))
-    merge = one_worker.submit(REPOSITORY / "millrace.py", "merge", "lakehouse", *config)
+    command = (REPOSITORY / "millrace.py", "merge", "lakehouse", "--config", str(made.config))
+    merge = submit(ONE_WORKER, tmp_path, stack, *command)
     assert merge.wait(240) == ExitCode.OK, merge.command.log_end()
     rows = query_builder(str(tmp_path / "lakehouse" / "public" / "item"))
     expected = {key: key for key in range(ROWS) if key != 2} | {1: 100}

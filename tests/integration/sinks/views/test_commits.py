@@ -105,6 +105,7 @@ def test_a_rebuild_is_told_though_no_row_is_another(views: Views) -> None:
     assert views.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_a_spark_that_doesnt_start_is_no_views_trouble(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +157,7 @@ def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
     views.assert_right()
 
 
-@pytest.mark.parametrize("case", few(product(range(1, 12), (False, True)), (6, False), (8, True)))
+@pytest.mark.parametrize("case", few(product(range(1, 12), (False, True)), (8, True)))
 def test_a_build_that_dies_at_any_action_is_at_its_cut_after_the_next_run(
     views: Views, monkeypatch: pytest.MonkeyPatch, case: tuple[int, bool]
 ) -> None:
@@ -221,6 +222,7 @@ def test_rows_that_are_as_they_were_are_not_written_again(views: Views) -> None:
     assert not views.merge().tables, "nothing new: nothing is done"
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("as_if_large")
 def test_a_small_view_of_a_large_table_is_written_again_with_all_its_other_rows(
     views: Views, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +245,7 @@ def test_a_small_view_of_a_large_table_is_written_again_with_all_its_other_rows(
     assert len(views.lakehouse.spark.read.load(views.path("sums"), "delta").inputFiles()) == 1
 
 
+@pytest.mark.proof
 def test_another_definition_replaces_the_table_by_one_commit(views: Views) -> None:
     views.write((1, "a", 1), (2, "b", 5))
     views.merge_tables()

@@ -20,6 +20,7 @@ from tests.integration.sinks.delta.test_generations import read_again, rekeyed
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+@pytest.mark.proof
 def test_a_table_that_others_have_changed_is_right_again_and_one_of_others_stays(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
