@@ -165,7 +165,7 @@ def changing(database: Conninfo) -> Iterator[None]:
         changes.join()
 
 
-@pytest.mark.proof  # test_end_to_end.py has it of fewer types
+@pytest.mark.proof  # tests/integration/test_end_to_end.py has it of fewer types
 def test_right_indexes_have_no_difference_whatever_their_types(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
