@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from cdc.settings import Settings
 from sinks.run.summary import SinkName
 
-COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "search")
+COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "views", "search")
 """The sinks whose tables can be compared."""
 WantedNames = Mapping[SinkName, Collection[str] | None]
 """The tables of some sinks, of each all (None) or those with such names."""
@@ -40,11 +40,18 @@ def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName,
     """The names of what is compared of each sink (None: all).
 
     Joined documents say what the lakehouse says: the tables that they are made of are compared.
+    Those that views are made of are known to their records alone.
     """
     chosen = set(options.tables) or None
+    if options.sinks == {"views"}:
+        settings.require_views(options.tables)
     names: dict[SinkName, set[str] | None] = dict.fromkeys(
         compared_sinks(settings, options), chosen
     )
+    if chosen is not None:
+        views = chosen & {view.name for view in settings.views}
+        names = {sink: views if sink == "views" else chosen - views for sink in names}
+        names = {sink: some for sink, some in names.items() if some}
     documents = settings.search.documents if settings.search and "search" in names else ()
     made_of = {
         table
@@ -54,6 +61,6 @@ def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName,
     }
     if made_of and "lakehouse" not in names:
         names["lakehouse"] = made_of
-    elif made_of and chosen is not None:
-        names["lakehouse"] = chosen | made_of
+    elif made_of and (compared := names["lakehouse"]) is not None:
+        names["lakehouse"] = compared | made_of
     return names

@@ -93,7 +93,8 @@ class VerifyReport(BaseModel):
     def exit_code(self) -> ExitCode:
         """That of the worst that was found."""
         if any(table.differing > table.repaired for table in self.tables):
-            return ExitCode.NOT_REPAIRED if self.repair else ExitCode.DIFFERS
+            asked = any(table.unrepaired for table in self.tables)
+            return ExitCode.NOT_REPAIRED if asked else ExitCode.DIFFERS
         if any(table.unverified or table.left_out for table in self.tables):
             return ExitCode.NOT_COMPARED
         return ExitCode.OK

@@ -18,11 +18,15 @@ from compaction.verify.later_instant import LaterInstant, names_by_sink
 from compaction.verify.options import VerifyOptions, compared_names
 from compaction.verify.repairs import DifferingRows, Repair
 from compaction.verify.report import SinkTable, VerifiedTable, VerifyReport
+from compaction.verify.views import ComparedViews
 from sinks.run.options import RunContext
 from sinks.views.pinned import pinned
 
 INSTANTS_MAX: Final = 3
 """How often a table is looked at that changes while it is read."""
+_OF_VIEW: Final = (
+    "run `millrace merge all`; if it still differs, make the view again (`millrace rebuild view`)"
+)
 VerifiedTables = dict[SinkTable, VerifiedTable]
 _UNKEYED: Final = (
     "its rows can't be sent again by a key: read the table again (`millrace snapshot`), or make the"
@@ -51,13 +55,21 @@ def verify(
     """
     started = time.monotonic()
     comparing = Comparing(context, options, pinned(context.session()), progress)
-    taken = [comparing.compare(compared_names(context.settings, options))]
+    names = compared_names(context.settings, options)
+    views = None
+    if "views" in names:
+        views = ComparedViews(context, names.pop("views"), options.keys_shown)
+        if (lakehouse := names.get("lakehouse", set())) is not None:
+            names["lakehouse"] = {*lakehouse, *views.tables()}
+    taken = [comparing.compare(names)]
     while taken[-1].changed and len(taken) < INSTANTS_MAX:
         taken.append(comparing.compare(names_by_sink(taken[-1].changed)))
     tables = {place: table for result in taken for place, table in result.tables.items()}
     found = {
         place: each for result in taken for place, each in result.comparisons.items() if each.counts
     }
+    if views is not None:
+        tables |= _of_views(views.compared(), repair=options.repair)
     repair = ""
     if found:
         later = LaterInstant(comparing, tables, found)
@@ -73,6 +85,16 @@ def verify(
         tables=tuple(tables[place] for place in sorted(tables)),
         repair=repair,
     )
+
+
+def _of_views(found: VerifiedTables, *, repair: bool) -> VerifiedTables:
+    """What was found of views; nobody sends their rows, they are made again."""
+    return {
+        place: table.model_copy(
+            update={"unrepaired": _OF_VIEW if repair and table.differing else ""}
+        )
+        for place, table in found.items()
+    }
 
 
 def _repaired(

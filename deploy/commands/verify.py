@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
     from sinks.run.summary import SinkName
 
-VerifiedSink = Literal["lakehouse", "search", "all"]
+VerifiedSink = Literal["lakehouse", "views", "search", "all"]
 _DIFFERENCES: Final = {
     "missing": "missing here",
     "extra": "extra here",
@@ -57,6 +57,8 @@ def verify(  # noqa: PLR0913 (a command's options)
     No table of the source is written to or locked. Merges go on meanwhile. What is repaired is
     right after the next merge.
 
+    Views are compared with what their queries make of the lakehouse at their own cuts.
+
     Exit codes: 0 nothing differs, or it was repaired; 40 something differs; 41 something can't be
     compared; 42 something differs that can't be repaired. Others: docs/errors.md.
     """
@@ -87,6 +89,8 @@ def _sinks(settings: Settings, sink: VerifiedSink) -> "frozenset[SinkName]":
     settings.require_own_capture("verify")
     if sink == "search":
         settings.require_search()
+    elif sink == "views":
+        settings.require_views()
     elif sink == "lakehouse" or not settings.search:
         settings.require_lakehouse()
     return frozenset() if sink == "all" else frozenset({sink})

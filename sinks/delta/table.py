@@ -91,15 +91,22 @@ class DerivedDeltaTable:
 
     def version_of_run(self, run: int, since: int) -> int:
         """The newest version, from ``since`` on, that no run after this one has written to."""
-        jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
-        none, log = jvm.scala.Option.empty(), self.log()
         snapshot = self._listed()
         while (version := int(snapshot.version())) > since:
             applied = self._applied(snapshot)
             if max(applied.run, applied.altered) <= run:
                 return version
-            snapshot = log.getSnapshotAt(version - 1, none, none, False)
+            snapshot = self._snapshot_at(version - 1)
         return since
+
+    def run_at(self, version: int) -> int:
+        """The run that a version has."""
+        return self.run_of(self._snapshot_at(version))
+
+    def _snapshot_at(self, version: int) -> Any:
+        jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+        none = jvm.scala.Option.empty()
+        return self.log().getSnapshotAt(version, none, none, False)
 
     def run_of(self, snapshot: Any) -> int:
         """The run that a version of the table has."""

@@ -90,6 +90,12 @@ class ViewTable:
         later = log.history(there.version - since.version).select("operation").collect()
         return not {row.operation for row in later} <= _CHANGE_NO_ROWS
 
+    def rows_of(self, step: int) -> DataFrame:
+        """Its rows as of a step, whatever others have made of them; later steps don't count."""
+        version = self.delta.version_of_run(step, 0)
+        reader = self.delta.spark.read.format("delta").option("versionAsOf", version)
+        return reader.load(self.delta.path)
+
     def has_columns(self, rows: DataFrame) -> bool:
         """Whether the table has the columns of these rows, and no others of the user's."""
         if not self.delta.exists():
@@ -231,8 +237,8 @@ def _pairs(
     pairs = old.join(new, reduce(and_, same) if same else F.lit(True), "full_outer")
     kinds = {field.name: field.dataType for field in rows.schema.fields}
     equal = [
-        _comparable(F.col(_STORED)[name], kinds[name]).eqNullSafe(
-            _comparable(F.col(_NEW)[name], kinds[name])
+        comparable(F.col(_STORED)[name], kinds[name]).eqNullSafe(
+            comparable(F.col(_NEW)[name], kinds[name])
         )
         for name in names
         if name not in keys
@@ -247,7 +253,7 @@ def _pairs(
     return pairs.withColumns({_NEW: now, _SAME: is_other | F.col(_SAME)})
 
 
-def _comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
+def comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
     """A value as one that can be compared: maps and variants can't, wherever they are."""
     return F.to_json(F.struct(value), EXACT) if has_unordered(kind) else value
 

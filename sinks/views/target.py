@@ -20,7 +20,7 @@ from sinks.views.records import ViewGeneration, ViewRecord, ViewRecords
 from sinks.views.sources import SourceAtCuts, Sources
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from sinks.delta.version import Version
     from sinks.views.analysis import Analysis
@@ -79,10 +79,11 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def _next_step(self) -> int:
         """The number of the next commit: tables may be further than a record, if one was lost."""
-        return max(self.record.step, *(table.step() for table in self._tables)) + 1
+        return max(self.record.step, *(table.step() for table in self.stored_in)) + 1
 
     @property
-    def _tables(self) -> "list[ViewTable]":
+    def stored_in(self) -> "list[ViewTable]":
+        """Its Delta table, and the one of its history, where that is kept."""
         return [self._table] + ([self._history] if self._history is not None else [])
 
     @property
@@ -222,7 +223,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def _require_own(self) -> None:
         """Raise SinkError where a Delta table in its folders isn't one of views."""
-        for table in self._tables:
+        for table in self.stored_in:
             there = table.delta.read_applied()
             if there is not None and not there.run:
                 raise stranger_in_views(table.delta.derived)
@@ -245,6 +246,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
                 write = self._history.change if is_same else self._history.replace
                 write(self.record.step, new)
             self._rows = self._table.replace(self.record.step, new)
+
+    def made(self, at: Instant) -> "DataFrame":
+        """All rows that the query makes of the tables at a cut."""
+        self._fit_whole(at)
+        with self._analysis.explained():
+            return self._evaluation(None, at).whole(NEW)
 
     def _kept(self, new: "NewRows") -> "NewRows":
         """The rows, computed once where two tables get them."""

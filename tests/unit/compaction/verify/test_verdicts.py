@@ -46,11 +46,17 @@ def test_a_report_says_the_worst_that_was_found() -> None:
     right = VerifiedTable(sink="search", name="public.a", source="public.a", kind="current", rows=5)
     differs = right.model_copy(update={"name": "public.b", "missing": 2, "healed": 1})
     left = right.model_copy(update={"name": "public.c", "unverified": "why"})
+    kept = differs.model_copy(update={"unrepaired": "why"})
     codes = []
-    for tables in ((right,), (right, left), (left, differs)):
+    for tables in ((right,), (right, left), (left, kept), (left, differs)):
         report = VerifyReport(lsn="0/1", ts_us=0, seconds=1, snapshot_s=1, tables=tables)
         codes.append(report.exit_code)
-    assert codes == [ExitCode.OK, ExitCode.NOT_COMPARED, ExitCode.DIFFERS]
+    assert codes == [
+        ExitCode.OK,
+        ExitCode.NOT_COMPARED,
+        ExitCode.NOT_REPAIRED,
+        ExitCode.DIFFERS,
+    ]
     assert list(lines(report))[1:] == [
         "search: public.c: not compared: why",
         "search: public.b: 5 rows, 2 differ: 2 missing here; 1 differed at the first instant only",

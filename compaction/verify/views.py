@@ -1,0 +1,222 @@
+"""Views as they are stored, beside what their queries make of the tables at their own cuts.
+
+A view's record names its cut, and the versions of the tables there; Delta keeps these. So both
+sides are of one moment whatever runs do meanwhile, and one look is enough.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import and_
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, FloatType
+
+from cdc.errors import MillraceError, SinkError
+from compaction.verify.differences import Difference
+from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
+from sinks.changes.names import END, quoted
+from sinks.log.topics import MillraceTopics
+from sinks.run.cuts import Instant
+from sinks.run.options import RunContext
+from sinks.spark.errors import explained
+from sinks.spark.jvm import counted
+from sinks.views.query import OF_VERSIONS
+from sinks.views.records import ViewGeneration
+from sinks.views.run import ViewsRun
+from sinks.views.sources import VIEWS
+from sinks.views.store import comparable
+from sinks.views.target import ViewTarget
+
+ROUNDING: Final = 1e-9
+"""Floating-point numbers that differ by no more of the larger one are the same: a sum depends on
+the order in which it is made, and a view's groups are made at different times."""
+_NOT_BUILT: Final = "it isn't built yet: `millrace merge views` builds it"
+_FROZEN: Final = "its rows stay as they are until it is built again: `millrace merge views`"
+_OTHER: Final = "its definition was changed, and no run has built it yet: `millrace merge views`"
+_NO_CUT: Final = "the lakehouse doesn't have its cut any more: `millrace merge all`"
+_MADE: Final = "_millrace_made"
+_STORED: Final = "_millrace_stored"
+_COLUMNS: Final = "_millrace_columns"
+
+
+class _ViewAtCut(NamedTuple):
+    """What a view has, and the cut that it has it of."""
+
+    generation: ViewGeneration
+    at: Instant
+
+
+class ComparedViews:
+    """Some views (None: all), of each of which ``keys_shown`` keys are named."""
+
+    def __init__(self, context: RunContext, names: Collection[str] | None, keys_shown: int) -> None:
+        quiet = replace(context, report=lambda _: None)  # the report has the errors
+        self._keep = context.settings.log.keep
+        self._run = ViewsRun(quiet, MillraceTopics(quiet))
+        self._targets = {target.name: target for target in self._run.in_order()}
+        views = [view.name for view in context.settings.views]
+        self.names = [name for name in views if names is None or name in names]
+        self._keys_shown = keys_shown
+
+    def tables(self) -> set[str]:
+        """The names of the lakehouse's tables that they are made of, also by way of other views."""
+        tables, views = set[str](), [*self.names]
+        for view in views:
+            target = self._targets.get(view)
+            serves = target.record.serves if target is not None else None
+            for name in serves.tables if serves is not None else ():
+                if not name.startswith(VIEWS):
+                    tables.add(name)
+                elif (inner := name.removeprefix(VIEWS)) not in views:
+                    views.append(inner)
+        return tables
+
+    def compared(self) -> dict[SinkTable, VerifiedTable]:
+        """What was found of each, and of its history."""
+        return {
+            SinkTable("views", table.name): table
+            for name in self.names
+            for table in self._compared(name)
+        }
+
+    def _compared(self, name: str) -> Iterator[VerifiedTable]:
+        target = self._targets.get(name)
+        serves = target.record.serves if target is not None else None
+        source = ", ".join(serves.tables) if serves is not None else ""
+        about = VerifiedTable(sink="views", name=name, source=source, kind="view")
+        try:
+            if target is None:
+                raise self._run.failed[name]
+            standing = self._standing(target)
+            yield self._compare(about, target, standing)
+            if standing.generation.history:
+                yield self._compare(about, target, standing, is_history=True)
+        except MillraceError as error:
+            yield about.model_copy(update={"unverified": error.what})
+
+    def _standing(self, target: ViewTarget) -> _ViewAtCut:
+        """What is compared; raises SinkError where there is nothing, or it may be another thing."""
+        record, why = target.record, ""
+        if record.serves is None or record.at is None or record.version is None:
+            raise SinkError(_NOT_BUILT, where=target.where)
+        if record.frozen:
+            why = _FROZEN
+        elif not target.suits(record.serves, record.at):
+            why = _OTHER
+        elif not self._run.sources.has(record.at):
+            why = _NO_CUT
+        if why:
+            raise SinkError(why, where=target.where)
+        return _ViewAtCut(record.serves, record.at)
+
+    def _compare(
+        self,
+        about: VerifiedTable,
+        target: ViewTarget,
+        standing: _ViewAtCut,
+        *,
+        is_history: bool = False,
+    ) -> VerifiedTable:
+        started, (generation, at) = time.monotonic(), standing
+        with explained(about.name, self._keep):
+            made, stored = target.made(at), _stored(target, is_history=is_history)
+            if is_history:
+                about = about.model_copy(
+                    update={"name": f"{about.name}_history", "kind": "view's history"}
+                )
+                stored = stored.where(F.col(END).isNull()).drop(*OF_VERSIONS)
+            if others := {*stored.columns} ^ {*made.columns}:
+                raise SinkError(
+                    f"its columns aren't those of its query: {', '.join(sorted(others))}",
+                    where=about.name,
+                )
+            pairs, counts = counted(
+                _pairs(stored, made, generation.keys),
+                {
+                    "rows": F.count_if(F.col(_MADE).isNotNull()),
+                    "derived_rows": F.count_if(F.col(_STORED).isNotNull()),
+                    **{
+                        difference: F.count_if(_is(difference))
+                        for difference in ("missing", "extra", "different")
+                    },
+                },
+            )
+            differing = counts["missing"] + counts["extra"] + counts["different"]
+            keys = [*self._keys(target, standing, pairs)] if differing else []
+        seconds = round(time.monotonic() - started, 3)
+        return about.model_copy(update={**counts, "keys": tuple(keys), "seconds": seconds})
+
+    def _keys(
+        self, target: ViewTarget, standing: _ViewAtCut, pairs: DataFrame
+    ) -> Iterator[DifferingKey]:
+        """The first of what differs."""
+        keys = standing.generation.keys
+        query = target.query(standing.at)
+        shown = query.described(query.top.row_key or ())
+        key = [
+            F.coalesce(F.col(_MADE)[name], F.col(_STORED)[name]).cast("string").alias(f"key_{n}")
+            for n, name in enumerate(keys)
+        ]
+        difference = F.when(_is("missing"), "missing").when(_is("extra"), "extra")
+        found = pairs.where(_is("missing") | _is("extra") | _is("different")).select(
+            *key, difference.otherwise("different").alias("difference"), F.col(_COLUMNS)
+        )
+        for row in found.limit(self._keys_shown).collect():
+            yield DifferingKey(
+                key=dict(zip(shown, row[: len(keys)], strict=True)),
+                difference=row["difference"],
+                columns=tuple(row[_COLUMNS]) if row["difference"] == "different" else (),
+            )
+
+
+def _stored(target: ViewTarget, *, is_history: bool) -> DataFrame:
+    """The rows at the view's cut; a run that is under way may have made newer ones."""
+    view, *history = target.stored_in
+    recorded = target.record.version
+    if recorded is None or view.delta.applied().at.id != recorded.id:
+        raise SinkError("another table stands where its own was", where=view.delta.path)
+    (table,) = history if is_history else [view]
+    return table.rows_of(view.delta.run_at(recorded.version))
+
+
+def _is(difference: Difference) -> SparkColumn:
+    made, stored = F.col(_MADE), F.col(_STORED)
+    if difference == "missing":
+        return stored.isNull()
+    if difference == "extra":
+        return made.isNull()
+    return made.isNotNull() & stored.isNotNull() & (F.size(_COLUMNS) > 0)
+
+
+def _pairs(stored: DataFrame, made: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Rows by their keys as structs: stored, made, and the names of the columns that differ.
+
+    Another copy of a stored row has the same key: it is a row more, so copies are numbered.
+    """
+    copies = Window.partitionBy(*map(quoted, keys)).orderBy(F.lit(0))
+    old = stored.select(F.struct("*").alias(_STORED), F.row_number().over(copies).alias("copy"))
+    new = made.select(F.struct(*map(quoted, made.columns)).alias(_MADE), F.lit(1).alias("one"))
+    same = [F.col(_STORED)[key].eqNullSafe(F.col(_MADE)[key]) for key in keys]
+    pairs = old.join(new, reduce(and_, same, F.col("copy") == F.col("one")), "full_outer")
+    differing = [
+        F.when(
+            ~_is_same(F.col(_STORED)[field.name], F.col(_MADE)[field.name], field.dataType),
+            F.lit(field.name),
+        )
+        for field in made.schema.fields
+        if field.name not in keys
+    ]
+    return pairs.withColumn(_COLUMNS, F.array_compact(F.array(*differing)))
+
+
+def _is_same(one: SparkColumn, other: SparkColumn, kind: DataType) -> SparkColumn:
+    same = comparable(one, kind).eqNullSafe(comparable(other, kind))
+    if not isinstance(kind, DoubleType | FloatType):
+        return same
+    near = F.abs(one - other) <= ROUNDING * F.greatest(F.abs(one), F.abs(other))
+    return same | F.coalesce(near, F.lit(False))

@@ -1,0 +1,107 @@
+"""Views beside their queries: right ones, unfinished ones, and rows that others have changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cdc.settings.views import View
+from compaction.verify.report import VerifiedTable
+from compaction.verify.views import ComparedViews
+from sinks.run.options import RunContext, RunOptions
+from sinks.views.records import ViewRecords
+from tests.fixtures.hand_views import SUMS, Views
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+RATES = "SELECT kind, avg(v / 3D) AS rate, map('v', max(v)) AS most FROM t GROUP BY kind"
+BAG = "SELECT kind, v % 2 AS odd FROM sums WHERE kind < 'c'"
+
+
+class DiedError(Exception):
+    """The process ends here."""
+
+
+def dies_at(number: int, write: Callable[..., None]) -> Callable[..., None]:
+    """Write so often less one, and die instead."""
+    left = iter(range(number - 1))
+
+    def written(*given: Any) -> None:
+        if next(left, None) is None:
+            raise DiedError
+        write(*given)
+
+    return written
+
+
+def compared(views: Views, *names: str) -> dict[str, VerifiedTable]:
+    lakehouse = views.lakehouse
+    context = RunContext(
+        lakehouse.settings, lambda _records=0: lakehouse.spark, print, RunOptions()
+    )
+    tables = ComparedViews(context, names or None, 10).compared().values()
+    return {table.name: table for table in tables}
+
+
+def found(table: VerifiedTable) -> set[tuple[str | None, str, tuple[str, ...]]]:
+    """The key, the kind, and the columns of what differs."""
+    return {(key.key["kind"], key.difference, key.columns) for key in table.keys}
+
+
+def test_rows_of_a_view_that_others_have_changed_are_found_by_key_and_column(
+    views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums = View(name="sums", query=SUMS, history=True)
+    views.define(sums, rates=RATES, bag=BAG)
+    views.write((1, "a", 1), (2, "b", 5), (3, "b", 6), (4, "c", 7), (5, "d", 8))
+    views.merge_tables()
+    assert {table.unverified[:18] for table in compared(views).values()} == {"it isn't built yet"}
+    views.merge()
+    views.write((1, "a", 2), (6, "e", 9))
+    views.merge_tables()
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewRecords, "write", dies_at(3, ViewRecords.write))
+        with pytest.raises(DiedError):
+            views.merge()
+    right = compared(views)
+    assert not [table for table in right.values() if not table.is_right]
+    assert {table.rows for table in right.values()} == {2, 4}, (
+        "tables are further than their records"
+    )
+    views.merge()
+    right = compared(views)
+    assert not [table for table in right.values() if not table.is_right]
+    assert {name: table.rows for name, table in right.items()} == {
+        "sums": 5, "sums_history": 5, "rates": 5, "bag": 2,
+    }  # fmt: skip
+
+    spark = views.lakehouse.spark
+    planted = {
+        "sums": (
+            "DELETE FROM {0} WHERE kind = 'a'",
+            "UPDATE {0} SET v = 12, n = 3 WHERE kind = 'b'",
+            "INSERT INTO {0} SELECT 'z', n, v, 'z' FROM {0} WHERE kind = 'c'",
+            "INSERT INTO {0} SELECT * FROM {0} WHERE kind = 'd'",
+        ),
+        "sums_history": ("UPDATE {0} SET n = 9 WHERE kind = 'b' AND is_current",),
+        "rates": (
+            "UPDATE {0} SET rate = rate * (1 + 1e-15) WHERE kind = 'a'",
+            "UPDATE {0} SET rate = rate * (1 + 1e-6) WHERE kind = 'b'",
+            "UPDATE {0} SET most = map('v', 0) WHERE kind = 'c'",
+        ),
+    }
+    for name, statements in planted.items():
+        for statement in statements:
+            spark.sql(statement.format(f"delta.`{views.path(name)}`"))
+    wrong = compared(views, "sums", "rates")
+    assert found(wrong["sums"]) == {
+        ("a", "missing", ()), ("b", "different", ("n", "v")),
+        ("z", "extra", ()), ("d", "extra", ()),
+    }  # fmt: skip
+    assert (wrong["sums"].missing, wrong["sums"].extra, wrong["sums"].different) == (1, 2, 1)
+    assert found(wrong["sums_history"]) == {("b", "different", ("n",))}
+    assert found(wrong["rates"]) == {
+        ("b", "different", ("rate",)), ("c", "different", ("most",)),
+    }  # fmt: skip
+
+    views.define(bag="SELECT kind, v % 3 AS odd FROM sums")
+    assert "definition was changed" in compared(views)["bag"].unverified
