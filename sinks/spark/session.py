@@ -73,6 +73,13 @@ OWN_DRIVER: Final = {
     # Of a run that follows another, all generated code is there already: 100 are those of a table.
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
+_LOCAL_FILES: Final = {
+    "spark.hadoop.fs.file.impl": "millrace.sinks.LocalFiles$Checked",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "millrace.sinks.LocalFiles$CheckedContext",
+}
+"""Without a child process for each file. Executors of a cluster get our jar too late for that."""
+_IN_DRIVER: Final = re.compile(r"local(\[|$)")
+"""Masters whose tasks run in the driver."""
 _FEW: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -217,6 +224,8 @@ def _start(options: dict[str, str]) -> "SparkSession":
     require_java()
     if not any(setting in options for setting in JAR_SETTINGS):
         options |= _jars(local=options["spark.master"].startswith("local"))
+        if _IN_DRIVER.match(options["spark.master"]):
+            options |= _LOCAL_FILES | options
         classes = jars.class_archive()
         if classes.exists() and classes.stat().st_size:
             archive = f'"-XX:SharedArchiveFile={classes}"'
