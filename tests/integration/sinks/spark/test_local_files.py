@@ -1,0 +1,43 @@
+"""Delta's files on this machine: written as Hadoop writes them, but without child processes."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+_CHILDREN_FAULTS: Final = 8
+"""Of /proc/PID/stat behind the command: page faults of children that have ended; each has some."""
+
+
+def test_a_commit_starts_no_process(spark: "SparkSession", tmp_path: Path) -> None:
+    pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+
+    def faults() -> int:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(words[_CHILDREN_FAULTS])
+
+    added = []
+    for _ in range(5):  # Spark itself removes a session's folder by a process, now and then
+        before = faults()
+        spark.range(3).write.format("delta").mode("append").save(str(tmp_path / "table"))
+        added.append(faults() - before)
+    assert 0 in added
+
+
+def test_files_have_the_users_mode_also_behind_a_link(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    spark.range(3).write.format("delta").save(str(link / "table"))
+    assert spark.read.format("delta").load(str(link / "table")).count() == 3
+    os.umask(umask := os.umask(0))
+    made = [*folder.rglob("*.parquet"), *folder.rglob("*.json")]
+    assert made
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o666 & ~umask}
