@@ -14,6 +14,8 @@ PYTHON ?= python3
 JARS := $(or $(MILLRACE_JARS),$(CURDIR)/.cache/jars)
 RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
+# Python compiles what it imports. All that is needed is in the list.
+INSTALL := $(PIP) install --no-deps --no-compile --require-hashes -r
 SETS := kafka spark opensearch
 # Set of jars -> its folder, named by what it consists of. Several clones can share MILLRACE_JARS:
 # another list of jars is another folder, and none of them ever changes below a JVM that has it open.
@@ -47,7 +49,8 @@ jars: $(foreach set,$(SETS),$($(set))/.complete) $(OWN_JAR) .cache/opensearch/Os
 .venv/.requirements: requirements.txt
 	@echo "setup: Python packages into .venv (a minute or two, the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install --no-compile --require-hashes -r requirements.txt  # Python compiles what it imports
+	@awk '/^[^ #]/ {spark = /^pyspark==/} {print > (".venv/" (spark ? "spark" : "others") ".txt")}' $<
+	@$(INSTALL) .venv/spark.txt & $(INSTALL) .venv/others.txt && wait $$!  # PySpark is half of all
 	@touch $@
 
 .venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/compiled/*.p[yx][xi])
