@@ -1,8 +1,9 @@
 """The search indexes, and an instant of the source → the documents of each table as they are there.
 
-An index is only what it is now. So a point in time of each is opened first, then its record says up
-to which cut it has the log, and only then the source's instant is taken: no document is of behind
-it. What the log has between the two is applied to documents as they are read.
+An index is only what it is now. So its record is read first, which says up to which cut it has the
+log at least, then a point in time is opened, and only then the source's instant is taken: no
+document is of behind it. What the log has between the cut and the instant is applied to documents
+as they are read; those that are newer than the cut meet the same changes again.
 """
 
 import time
@@ -99,6 +100,8 @@ def open_indexes(
     deadline = time.monotonic() + timeout_s
     opener = DocumentOpener(client, ledger, capture.topic_prefix, deadline)
     points, joined = dict[str, PointInTime](), dict[str, OpenDocuments]()
+    # A run that ends behind this may have written what the points in time don't show.
+    run, before = ledger.run(), ledger.tables(chosen)
     with kept(client) as opened_points:
         for name in [name for name in chosen if name not in missing]:
             alias, document = alias_by_name[name], documents.get(name)
@@ -111,12 +114,12 @@ def open_indexes(
             else:
                 points[name] = opened
                 opened_points.append(opened)
-        run, records = ledger.run(), ledger.tables([*points])
-        indexes = dict[str, OpenIndex]()
+        after, indexes = ledger.tables([*points]), dict[str, OpenIndex]()
         for name, point in points.items():
             index = TableIndex(client, alias_by_name[name], capture.topic_prefix, name)
-            record = records.get(name)
-            if (why := _why_not(index, record, point)) or record is None:
+            record = before.get(name)
+            why = _why_not(index, record, point) or _why_not(index, after.get(name), point)
+            if why or record is None:
                 missing[name] = why
             else:
                 indexes[name] = OpenIndex(record, point)

@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opensearchpy import OpenSearch
 
 from cdc.records.state import TableState
+from compaction.verify.documents import indexes
+from compaction.verify.documents.point_in_time import PointInTime, open_alias
 from compaction.verify.options import VerifyOptions
 from compaction.verify.report import VerifiedTable
 from compaction.verify.run import verify
@@ -224,7 +227,10 @@ def test_documents_that_were_changed_behind_its_back_are_found_by_key_and_field(
     made.wait_until_logged(made.wal_end(), daemon)
     plant_in_documents_of_a_table(planted, older)
     plant_in_joined_documents(planted, older_parts)
-    found = verified(made, spark, "public.item", "items")
+    run(database, "UPDATE item SET name = 'merged meanwhile' WHERE id = 2500")
+    made.wait_until_logged(made.wal_end(), daemon)
+    with merging_behind_the_points(made, spark):
+        found = verified(made, spark, "public.item", "items")
     table, joined = found["public.item"], found["items"]
     assert {(key.key["id"], key.difference, key.columns) for key in table.keys} == {
         ("17", "missing", ()),
@@ -237,6 +243,7 @@ def test_documents_that_were_changed_behind_its_back_are_found_by_key_and_field(
         ("9000", "extra", ()),
     }
     assert (table.missing, table.extra, table.different, table.refused) == (1, 1, 5, 1)
+    assert table.healed == 0, "a run ended behind the point in time"
     assert {(key.key["_id"], key.difference, key.columns) for key in joined.keys} == {
         ("18", "missing", ()),
         ("20", "different", ("parts",)),
@@ -248,6 +255,21 @@ def test_documents_that_were_changed_behind_its_back_are_found_by_key_and_field(
     }
     assert joined.rows == 100
     assert list(joined.left_out) == ["drawn"]
+
+
+@contextmanager
+def merging_behind_the_points(made: RunningPipeline, spark: "SparkSession") -> Iterator[None]:
+    """A run begins and ends once the first point in time is open."""
+
+    def opened(client: OpenSearch, alias: str) -> PointInTime | str:
+        point = open_alias(client, alias)
+        patched.setattr(indexes, "open_alias", open_alias)
+        merge(made, spark)
+        return point
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(indexes, "open_alias", opened)
+        yield
 
 
 class Planted:
