@@ -33,7 +33,7 @@ from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.rekeyed import versions_at
-from sinks.run.summary import RunOutcome
+from sinks.run.summary import LastCheck, RunOutcome
 from sinks.run.wanted import CapturedTables, lakehouse_tables
 from sinks.spark.errors import explained
 from sinks.spark.session import tune
@@ -90,13 +90,14 @@ def lakehouse_at(
     The log must have reached the instant. Raises SinkError where no cut leads to it.
     """
     lakehouse = context.settings.require_lakehouse()
-    standing = _standing(lakehouse_plans(lakehouse.path, context.session), instant)
+    plans = lakehouse_plans(lakehouse.path, context.session)
+    standing, checked = _standing(plans, instant), plans.checked()
     topics = MillraceTopics(context, until=instant)
     parent = f"{lakehouse.path.rstrip('/')}/{_FOLDER}"
     _remove_abandoned(context.session(), parent)
     folder = f"{parent}/{int(time.time())}-{secrets.token_hex(8)}"
     try:
-        yield ScratchLakehouse(context, topics, standing, folder, names)
+        yield ScratchLakehouse(context, topics, standing, checked, folder, names)
     finally:
         topics.forget()
         _remove(context.session(), folder)
@@ -131,12 +132,14 @@ class ScratchLakehouse:
         context: RunContext,
         topics: MillraceTopics,
         standing: _FinishedRun,
+        checked: LastCheck,
         folder: str,
         names: Collection[str] | None,
     ) -> None:
         self._context = context
         self._topics = topics
         self._standing = standing
+        self._checked = checked
         lakehouse = context.settings.require_lakehouse()
         self._state = topics.state(standing.plan)
         self.derived = self._derived(lakehouse)
@@ -257,9 +260,12 @@ class ScratchLakehouse:
         target = LakehouseTarget(context, self._lakehouse)
         target.plans.start(self._standing.plan)
         target.plans.finish(self._standing.outcome)
+        target.plans.check(self._checked)
         end = Run(context, self._topics, target).once()
         self.missing |= {name: _WAITS for name in end.waiting if name in names}
         self.missing |= {name: why for name, why in end.failed.items() if name in names}
+        # What such a run makes is the log's state, and not the table's.
+        self.missing |= {result.name: _FORGOTTEN for result in end.results if result.rebuilt}
         return end.tables
 
     def _clone(self, name: str, version: int) -> None:
@@ -286,6 +292,7 @@ class ScratchLakehouse:
 
 
 _WAITS: Final = "its rows are being read again"
+_FORGOTTEN: Final = "the log has forgotten changes since its cut (log.keep)"
 
 
 def _moved(lakehouse: LakehouseSettings, folder: str) -> LakehouseSettings:

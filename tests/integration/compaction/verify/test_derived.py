@@ -1,24 +1,34 @@
 """A lakehouse at an instant between two commits: neither before it nor behind it."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from cdc.records.position import Position
-from compaction.verify.derived import lakehouse_at
+from compaction.verify.derived import LakehouseAtInstant, lakehouse_at
 from sinks.run.options import RunContext, RunOptions
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column
+from tests.integration.sinks.run.test_retention import begun, forget
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.proof]
 
 
-def rows_at(lakehouse: Lakehouse, instant: Position) -> list[tuple[Any, ...]]:
+@contextmanager
+def brought_to(lakehouse: Lakehouse, instant: Position) -> Iterator[LakehouseAtInstant]:
     context = RunContext(
         lakehouse.settings, lambda _records=0: lakehouse.spark, lambda _: None, RunOptions()
     )
     with lakehouse_at(context, instant, None) as there:
-        brought = there.brought()
+        yield there.brought()
+
+
+def rows_at(lakehouse: Lakehouse, instant: Position) -> list[tuple[Any, ...]]:
+    with brought_to(lakehouse, instant) as brought:
         assert brought.missing == {}
         rows = brought.tables["public.t"].rows(lakehouse.spark)
         return sorted(tuple(row)[:2] for row in rows.collect())
@@ -53,3 +63,15 @@ def test_what_the_log_has_behind_the_cut_is_applied_up_to_the_instant(
     ), "an older cut leads there"
     assert lakehouse.version(log.schema) == version + 1, "the table itself is left alone"
     assert [*abandoned.parent.iterdir()] == [], "nothing is left"
+
+
+def test_a_table_whose_cut_is_older_than_the_log_cannot_be_compared(lakehouse: Lakehouse) -> None:
+    log = begun(lakehouse, kinds=["current"])
+    forget(lakehouse, log)
+    log.row("u", at(20), {"id": 1, "a": "changed", "n": 2}, filled=["a"])
+    log.reached(at(20))
+    time.sleep(1.1)
+    lakehouse.promise(timedelta(seconds=1))
+    with brought_to(lakehouse, Position(1, at(30).commit_lsn, 0)) as brought:
+        assert brought.tables == {}
+        assert "forgotten changes since its cut" in brought.missing["public.t"]
