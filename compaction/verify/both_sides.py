@@ -135,7 +135,7 @@ class Comparing:
             if "lakehouse" in names:
                 lake = lakehouse_at(self.context, position, names["lakehouse"])
                 there = stack.enter_context(lake)
-                sides.append(LakehouseSide(there, self.spark, self._settings))
+                sides.append(LakehouseSide(there, position, self.spark, self._settings))
             if opened is not None:
                 indexes = IndexSide(self.context, opened, position, folder)
                 sides.append(stack.enter_context(closing(indexes)))

@@ -3,14 +3,19 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
+
 from cdc.errors import MillraceError
+from cdc.records.position import Position
 from cdc.settings import Settings
 from compaction.verify.confirm import RowsByKey, derived_keys, derived_rows
 from compaction.verify.derived import ScratchLakehouse
 from compaction.verify.differences import DerivedHashes, HashedSide
 from compaction.verify.hashed import KeyTexts
 from compaction.verify.report import SinkTable, VerifiedTable
-from compaction.verify.rules import ComparedTable, compared_table
+from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
+from sinks.changes.names import POSITION
 from sinks.changes.shape import TableShape
 from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
@@ -83,13 +88,21 @@ class LakehouseSide:
 
     sink: SinkName = "lakehouse"
 
-    def __init__(self, lake: ScratchLakehouse, spark: "SparkSession", settings: Settings) -> None:
+    def __init__(
+        self,
+        lake: ScratchLakehouse,
+        instant: Position,
+        spark: "SparkSession",
+        settings: Settings,
+    ) -> None:
         self._lake = lake
         self._spark = spark
         self._keep = settings.log.keep
         self.names = lake.derived.keys()
         self.expected = {
-            name: ExpectedTable(shape, compared_table(shape, not_compared(settings, shape)))
+            name: ExpectedTable(
+                shape, with_position(compared_table(shape, not_compared(settings, shape)), instant)
+            )
             for name, shape in lake.expected.items()
         }
 
@@ -129,6 +142,19 @@ class _LakehouseRows:
 
     def by_key(self, keys: Sequence[int]) -> RowsByKey:
         return derived_rows(self._rows, self._compared, keys)
+
+
+def with_position(compared: ComparedTable, instant: Position) -> ComparedTable:
+    """With the rows' positions, which are null where they are right: no merge changes others."""
+    if not compared.columns:
+        return compared
+
+    def above(value: SparkColumn) -> SparkColumn:
+        return F.when(value > F.lit(str(instant)), value)
+
+    # The source has nothing like it: its side is null.
+    own = ComparedColumn(compared.columns[0].source, POSITION, Rule(Kind.NOTHING, above))
+    return compared._replace(columns=(*compared.columns, own))
 
 
 def not_compared(settings: Settings, shape: TableShape) -> dict[str, str]:

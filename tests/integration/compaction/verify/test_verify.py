@@ -59,11 +59,13 @@ UPDATE {} SET name = 'above', _millrace_position = 'f' || substr(_millrace_posit
 WHERE id = 5
 """
 """A row that is newer than all that will ever come."""
+RIGHT_ABOVE = ABOVE.replace("name = 'above', ", "").replace("id = 5", "id = 6")
 PLANTED = (
     "DELETE FROM {} WHERE id = 17",
     "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
     "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
     ABOVE,
+    RIGHT_ABOVE,
 )
 
 
@@ -109,12 +111,13 @@ def test_what_is_right_is_said_to_be_and_what_was_changed_is_found_and_repaired(
         spark.sql(statement.format(*[f"delta.`{path}`"] * 2))
     report, tables = verified(made, spark, "public.item", repair=True)
     item = tables["public.item"]
-    assert (item.missing, item.extra, item.different) == (1, 1, 2)
+    assert (item.missing, item.extra, item.different) == (1, 1, 3)
     assert {(key.key["id"], key.difference, key.columns) for key in item.keys} == {
         ("17", "missing", ()),
         ("4000", "different", ("name", "price")),
         ("9000", "extra", ()),
-        ("5", "different", ("name",)),
+        ("5", "different", ("name", "_millrace_position")),
+        ("6", "different", ("_millrace_position",)),
     }
     assert item.repaired == 3
     assert "they still differ" in item.unrepaired
