@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import ConfigError, MillraceError, NotDoneError, TableChangedError
 from cdc.log.offsets import LogReader, LogState
-from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column
@@ -32,7 +31,7 @@ from compaction.verify.options import VerifyOptions, WantedNames
 from compaction.verify.report import SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
 from compaction.verify.sides import DerivedRows, LakehouseSide, Side, table_of
-from compaction.verify.source import SourceRead, SourceReader, table_read
+from compaction.verify.source import SourceRead, SourceReader, described_sources, table_read
 from sinks.changes.shape import TableShape
 from sinks.run.options import RunContext
 from sinks.spark.errors import explained
@@ -199,19 +198,17 @@ class Comparing:
         self, both: BothSides, folder: Path, result: ComparedInstant
     ) -> dict[SinkTable, SourceRead]:
         """What is to be read of the source; why other tables can't be compared is noted."""
-        connection = both.source.connection
-        captured = captured_tables(connection, self._settings.capture)
-        described = {
-            str(table.name): table
-            for table in described_tables(connection, self._settings.capture, captured)
-        }
+        sources = {side.about(name).source for side in both.sides for name in side.expected}
+        described, refused = described_sources(both.source, self._settings.capture, sources)
         reads = dict[SinkTable, SourceRead]()
         for side in both.sides:
             for name, (shape, compared) in side.expected.items():
                 place, about = table_of(side, name), side.about(name)
                 description = described.get(about.source)
-                why = self._why_not(about, description) or _lacking(
-                    self._settings, description, shape, compared
+                why = (
+                    refused.get(about.source)
+                    or self._why_not(about, description)
+                    or _lacking(self._settings, description, shape, compared)
                 )
                 if why or description is None:
                     result.tables[place] = about.model_copy(update={"unverified": why})

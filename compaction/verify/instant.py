@@ -97,8 +97,8 @@ def open_session(settings: Settings) -> psycopg.Connection:
 
 def _ping(connection: psycopg.Connection, ended: threading.Event) -> None:
     """Let the server know that somebody is there; whoever reads next says if it has ended."""
-    with suppress(MillraceError):
-        while not ended.wait(_PING_S):
+    while not ended.wait(_PING_S):
+        with suppress(MillraceError):
             query(connection, "SELECT 1")
 
 

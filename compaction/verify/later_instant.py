@@ -63,7 +63,8 @@ class LaterInstant:
         rows = self._found[place].counts.total()
         why = self._why_not.get(place) or "it isn't there any more"
         text = f"{rows:,} rows differed at one instant, and then it couldn't be compared: {why}"
-        return self._tables[place].model_copy(update={"unverified": text})
+        update = {"unverified": text, "unconfirmed": rows}
+        return self._tables[place].model_copy(update=update)
 
     def _by_key(self) -> dict[SinkTable, VerifiedTable]:
         """Those whose rows can be looked up by their keys."""

@@ -33,8 +33,9 @@ class VerifiedTable(BaseModel):
     values: seen at two instants. ``refused`` are missing or different, and have a dead letter:
     `millrace dead-letters search` tells why. ``healed`` were different at the first only. ``keys``
     are the first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of
-    it wasn't. ``repaired`` rows differ no more once a sink has taken what the daemon has sent;
-    ``unrepaired`` says why others do.
+    it wasn't, and ``unconfirmed`` how many rows had differed by then, at one instant. ``repaired``
+    rows differ no more once a sink has taken what the daemon has sent; ``unrepaired`` says why
+    others do.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,6 +55,7 @@ class VerifiedTable(BaseModel):
     left_out: dict[str, str] = {}
     seconds: float = 0.0
     unverified: str = ""
+    unconfirmed: int = 0
     repaired: int = 0
     unrepaired: str = ""
 
@@ -92,7 +94,7 @@ class VerifyReport(BaseModel):
     @property
     def exit_code(self) -> ExitCode:
         """That of the worst that was found."""
-        if any(table.differing > table.repaired for table in self.tables):
+        if any(table.differing > table.repaired or table.unconfirmed for table in self.tables):
             asked = any(table.unrepaired for table in self.tables)
             return ExitCode.NOT_REPAIRED if asked else ExitCode.DIFFERS
         if any(table.unverified or table.left_out for table in self.tables):

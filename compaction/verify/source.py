@@ -9,7 +9,7 @@ https://www.postgresql.org/docs/current/mvcc-caveats.html
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,9 +20,10 @@ import psycopg
 
 from cdc.compiled.digests import Digests
 from cdc.errors import MillraceError, TableChangedError, TableRefusedError
+from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import query
-from cdc.postgres.described import Leaf, TableDescription
-from cdc.settings import Settings
+from cdc.postgres.described import CapturedTable, Leaf, TableDescription
+from cdc.settings import CaptureSettings, Settings
 from compaction.verify.hashed import PENDING_BYTES, ROWS_OF_GROUPS, RowHashes
 from compaction.verify.instant import SourceInstant, open_session
 from compaction.verify.report import SinkTable
@@ -52,6 +53,42 @@ class SourceRead:
     running: int = 0
     """How many chunks are being read."""
     error: MillraceError | None = None
+
+
+def described_sources(
+    instant: SourceInstant, capture: CaptureSettings, names: Collection[str]
+) -> tuple[dict[str, TableDescription], dict[str, str]]:
+    """The captured tables with these names, and why some can't be described.
+
+    A size is asked for, which waits for whoever has locked a table: that is nobody else's trouble.
+    """
+    connection, refused = instant.connection, dict[str, str]()
+    tables = captured_tables(connection, capture)
+    tables = [table for table in tables if str(table.name) in names]
+    described = list[TableDescription]()
+    try:
+        described += _described(connection, capture, tables)
+    except reader.OF_ONE_TABLE:
+        for table in tables:
+            try:
+                described += _described(connection, capture, [table])
+            except reader.OF_ONE_TABLE as error:
+                refused[str(table.name)] = error.what
+    return {str(table.name): table for table in described}, refused
+
+
+def _described(
+    connection: psycopg.Connection, capture: CaptureSettings, tables: Sequence[CapturedTable]
+) -> list[TableDescription]:
+    """Described within the instant's transaction, which survives it."""
+    query(connection, "SAVEPOINT described")
+    try:
+        described = described_tables(connection, capture, tables)
+    except reader.OF_ONE_TABLE:
+        query(connection, "ROLLBACK TO described")
+        raise
+    query(connection, "RELEASE described")
+    return described
 
 
 def table_read(

@@ -47,14 +47,19 @@ def test_a_report_says_the_worst_that_was_found() -> None:
     differs = right.model_copy(update={"name": "public.b", "missing": 2, "healed": 1})
     left = right.model_copy(update={"name": "public.c", "unverified": "why"})
     kept = differs.model_copy(update={"unrepaired": "why"})
+    unconfirmed = left.model_copy(update={"unconfirmed": 3})
     codes = []
-    for tables in ((right,), (right, left), (left, kept), (left, differs)):
+    for tables in (
+        *((right,), (right, left), (left, kept)),
+        *((right, unconfirmed), (left, differs)),
+    ):
         report = VerifyReport(lsn="0/1", ts_us=0, seconds=1, snapshot_s=1, tables=tables)
         codes.append(report.exit_code)
     assert codes == [
         ExitCode.OK,
         ExitCode.NOT_COMPARED,
         ExitCode.NOT_REPAIRED,
+        ExitCode.DIFFERS,
         ExitCode.DIFFERS,
     ]
     assert list(lines(report))[1:] == [
