@@ -267,13 +267,12 @@ class Comparing:
             why = f"{_CHANGED}: {read.error.what}" if has_changed else read.error.what
             result.tables[place] = about.model_copy(update={"unverified": why})
             return
-        with explained(place.name, self._settings.log.keep):
-            found = compare(read.hashes.table(), there.hashes, there.rows.refused)
-            extra = [row.key for row in found.rows if row.texts is None]
-            if extra and read.compared.is_keyed:
-                texts = there.rows.key_texts(extra)
-                named = [row._replace(texts=row.texts or texts.get(row.key)) for row in found.rows]
-                found = found._replace(rows=named)
+        try:
+            with explained(place.name, self._settings.log.keep):
+                found = _compared(read, there)
+        except MillraceError as error:
+            result.tables[place] = about.model_copy(update={"unverified": error.what})
+            return
         result.comparisons[place] = found
         result.tables[place] = about.model_copy(
             update={
@@ -283,6 +282,17 @@ class Comparing:
                 "seconds": round(there.seconds, 3),
             }
         )
+
+
+def _compared(read: SourceRead, there: _HashedRows) -> TableComparison:
+    """The rows that differ, with their keys' texts, which the source can't tell of all."""
+    found = compare(read.hashes.table(), there.hashes, there.rows.refused)
+    extra = [row.key for row in found.rows if row.texts is None]
+    if not (extra and read.compared.is_keyed):
+        return found
+    texts = there.rows.key_texts(extra)
+    named = [row._replace(texts=row.texts or texts.get(row.key)) for row in found.rows]
+    return found._replace(rows=named)
 
 
 def _compare_joined(joined: JoinedSide, result: ComparedInstant) -> None:

@@ -17,9 +17,10 @@ from compaction.verify.instant import open_session
 from compaction.verify.repairs import DifferingRows
 from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
-from compaction.verify.sides import table_of
+from compaction.verify.sides import DerivedRows, table_of
 from compaction.verify.source import SourceRead, SourceReader
 from sinks.run.summary import SinkName
+from sinks.spark.errors import explained
 from snapshots.reader import OF_ONE_TABLE
 
 
@@ -39,6 +40,7 @@ class LaterInstant:
         self._tables = tables
         self._found = found
         self._why_not = dict[SinkTable, str]()
+        self._keep = comparing.context.settings.log.keep
         self.differing = dict[SinkTable, DifferingRows]()
 
     def tables(self) -> dict[SinkTable, VerifiedTable]:
@@ -85,13 +87,24 @@ class LaterInstant:
                 for name, table in tables.items():
                     if (there := at_source.get(place := table_of(side, name))) is None:
                         continue
-                    rows, compared = self._found[place].rows, reads[place].compared
-                    here = table.by_key(sorted({row.key for row in rows}))
-                    still = [*confirmed(rows, there, here, compared, table.refused)]
-                    counted[place] = self._counted(place, still, compared)
+                    try:
+                        with explained(name, self._keep):
+                            still = self._still(place, there, table, reads[place].compared)
+                    except MillraceError as error:
+                        self._why_not[place] = error.what
+                        continue
+                    counted[place] = self._counted(place, still, reads[place].compared)
                     texts = {row.texts for row in still}
                     self.differing[place] = DifferingRows(reads[place], texts)
             return counted | self._joined(both.joined)
+
+    def _still(
+        self, place: SinkTable, there: RowsByKey, table: DerivedRows, compared: ComparedTable
+    ) -> list[ConfirmedRow]:
+        """The rows of a table that still differ; ``there`` is what the source has of them."""
+        rows = self._found[place].rows
+        here = table.by_key(sorted({row.key for row in rows}))
+        return [*confirmed(rows, there, here, compared, table.refused)]
 
     def _joined(self, joined: JoinedSide | None) -> dict[SinkTable, VerifiedTable]:
         """Those of documents with rows of several tables in them."""

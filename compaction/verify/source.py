@@ -19,7 +19,7 @@ from typing import Final
 import psycopg
 
 from cdc.compiled.digests import Digests
-from cdc.errors import MillraceError, TableChangedError, TableRefusedError
+from cdc.errors import MillraceError, SourceError, TableChangedError, TableRefusedError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
@@ -163,7 +163,9 @@ class SourceReader:
                         own = table.place, table.hashes.digests()
                     try:
                         self._read_chunk(connection, table, leaf, tids, own[1])
-                    except reader.OF_ONE_TABLE as error:
+                    except SourceError as error:
+                        if error.retry and not isinstance(error, reader.OF_ONE_TABLE):
+                            raise
                         table.error = table.error or error
                         query(connection, "ROLLBACK")
                     self._done(table)

@@ -1,18 +1,25 @@
 """The source's side of a verify: what it asks of the source, and what one table's trouble is."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from cdc.settings import Settings
 from compaction.verify.instant import SourceInstant, source_at_instant
-from compaction.verify.source import described_sources
+from compaction.verify.report import SinkTable
+from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
+from compaction.verify.source import SourceRead, SourceReader, described_sources, table_read
 from snapshots import reader
 from tests.fixtures.source import Conninfo, capture, run, session
 
 pytestmark = pytest.mark.postgres
+ID = ComparedColumn("id", "id", Rule(Kind.INTEGER, lambda value: value))
+TABLE = ComparedTable((ID,), (0,), {})
 
 
 def settings_of(database: Conninfo) -> Settings:
@@ -29,6 +36,21 @@ def instant_of(database: Conninfo) -> Iterator[tuple[Settings, SourceInstant]]:
     settings = settings_of(database)
     with source_at_instant(settings, 30) as instant:
         yield settings, instant
+
+
+def reads_of(settings: Settings, instant: SourceInstant, folder: Path) -> list[SourceRead]:
+    """What is to be read of all tables, of which ``id`` is compared."""
+    described, _ = described_sources(instant, settings.capture, {"public.a", "public.b"})
+    return [
+        table_read(instant, SinkTable("lakehouse", name), table, TABLE, folder / name)
+        for name, table in sorted(described.items())
+    ]
+
+
+def read(settings: Settings, instant: SourceInstant, *tables: SourceRead, **more: Any) -> None:
+    options = {"sessions": 1, "age_max_s": 3600.0, **more}
+    with closing(SourceReader(settings, instant, **options)) as reading:
+        reading.read(tables)
 
 
 def test_a_table_that_is_locked_is_the_only_one_that_cannot_be_described(
@@ -49,3 +71,21 @@ def test_a_table_that_is_locked_is_the_only_one_that_cannot_be_described(
         described, refused = described_sources(instant, settings.capture, names)
         assert described.keys() == names, "the instant's transaction goes on"
         assert not refused
+
+
+def test_a_table_whose_rows_cannot_be_read_is_the_only_one_that_is_left(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    for name in "ab":
+        run(
+            database,
+            f"CREATE TABLE {name} (id int PRIMARY KEY)",
+            f"INSERT INTO {name} SELECT generate_series(0, 99)",
+        )
+    with instant_of(database) as (settings, instant):
+        bad, good = reads_of(settings, instant, tmp_path)
+        bad.description = replace(bad.description, row_filter="1 / id > 0")
+        read(settings, instant, bad, good)
+        assert bad.error is not None
+        assert "division by zero" in bad.error.what
+        assert (good.error, good.hashes.table().rows) == (None, 100)
