@@ -35,7 +35,7 @@ from cdc.records.record import RecordOrBatch
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.tables.reads import ReadProgress, SnapshotBatch
 from snapshots import reader
-from snapshots.bulk_tables import BulkTable, LeafRange, Statement
+from snapshots.bulk_tables import CHUNK_S, BulkTable, LeafRange, Statement
 from snapshots.copied_rows import copier
 from snapshots.pace import Pace, Probe
 from snapshots.reader import LIMITS
@@ -44,8 +44,6 @@ log = structlog.get_logger()
 
 _RECEIVE_BUFFER_BYTES: Final = 64 << 10
 """What the kernel may hold for us of a COPY whose rate is limited: the rest waits at the source."""
-_CHUNK_S: Final = 5.0
-"""A chunk is no longer than that, however low the rate is."""
 
 
 class _Worker:
@@ -212,7 +210,7 @@ class Bulk:
         patient = patient and not self._is_busy  # who waits for a lock keeps all others waiting
         if time.monotonic() < table.not_before and not patient:
             return False
-        chunk = None if self._is_timed_out(table) else table.next_chunk(self._pace.rate * _CHUNK_S)
+        chunk = None if self._is_timed_out(table) else table.next_chunk(self._pace.rate * CHUNK_S)
         encoder = self._encoder_of(table) if chunk is not None else None
         if chunk is None or encoder is None:
             self._waiting.remove(table)

@@ -15,6 +15,8 @@ from cdc.records.state import LeafRead
 from cdc.tables.reads import ReadProgress
 from snapshots.reader import ALL, Range, Ranges, merged, next_range, pages_of
 
+CHUNK_S: Final = 5.0
+"""A chunk takes about so long at most, however low the rate is."""
 _LOCKED_S: Final = 10.0
 _AGAIN_S: Final = 1.0
 """A table that was locked so long while others were read isn't waited for; how often it's tried."""
@@ -86,6 +88,11 @@ class BulkTable:
         self._locked_since = math.inf
         self._files[chunk.leaf] = file
         self._done[chunk.leaf] = merged([*self._done[chunk.leaf], chunk.tids])
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody reads, or has read, each of its chunks."""
+        return all(merged(taken) == (ALL,) for taken in self._taken.values())
 
     @property
     def is_done(self) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from compaction.verify.instant import SourceInstant, open_session
 from compaction.verify.report import SinkTable
 from compaction.verify.rules import ComparedTable
 from snapshots import reader
+from snapshots.bulk_tables import CHUNK_S, BulkTable
 from snapshots.pace import Pace, Probe
 
 CHUNK_BYTES: Final = 64 << 20
@@ -48,8 +49,8 @@ class SourceRead:
     hashes: RowHashes
     columns: Mapping[int, Sequence[tuple[object, ...]]]
     """By the OID of each leaf, its columns at the instant."""
-    chunks: list[tuple[Leaf, reader.Range]] = field(default_factory=list)
-    """What nobody reads yet."""
+    chunks: BulkTable
+    """What was taken of it, and what wasn't."""
     running: int = 0
     """How many chunks are being read."""
     error: MillraceError | None = None
@@ -103,13 +104,8 @@ def table_read(
     is_large = description.rows_estimated >= ROWS_OF_GROUPS or description.pages > pages
     columns = {leaf.oid: _columns(instant.connection, leaf.oid) for leaf in description.leaves}
     hashes = RowHashes(compared, folder, is_large=is_large)
-    read = SourceRead(place, description, compared, hashes, columns)
-    for leaf in description.leaves:
-        taken = list[reader.Range]()
-        while (tids := reader.next_range(taken, leaf.pages, pages)) is not None:
-            taken.append(tids)
-            read.chunks.append((leaf, tids))
-    return read
+    chunks = BulkTable(description, None, CHUNK_BYTES)
+    return SourceRead(place, description, compared, hashes, columns, chunks)
 
 
 class SourceReader:
@@ -130,6 +126,7 @@ class SourceReader:
         self._sessions = sessions
         self._age_max_s = age_max_s
         self._pace = Pace(rows_per_second)
+        self._probe = Probe(settings.source, self._pace)
         self._progress = progress
         self._taking = threading.Lock()
         self._stopped = threading.Event()
@@ -146,8 +143,7 @@ class SourceReader:
 
     def read(self, tables: Sequence[SourceRead]) -> None:
         """Read all chunks; what is wrong with a table is noted there."""
-        probe = Probe(self._settings.source, self._pace)
-        with probe.measuring(), ThreadPoolExecutor(self._sessions) as executor:
+        with self._probe.measuring(), ThreadPoolExecutor(self._sessions) as executor:
             running = [executor.submit(self._work, tables) for _ in range(self._sessions)]
             for each in running:
                 each.result()
@@ -176,7 +172,7 @@ class SourceReader:
     def _done(self, table: SourceRead) -> None:
         with self._taking:
             table.running -= 1
-            if not table.running and not table.chunks:
+            if not table.running and table.chunks.is_taken:
                 table.hashes.sum_up()
 
     def _next(self, tables: Sequence[SourceRead]) -> tuple[SourceRead, Leaf, reader.Range] | None:
@@ -184,9 +180,12 @@ class SourceReader:
             for table in tables:
                 if self._stopped.is_set():
                     break
-                if table.chunks and table.error is None and self._is_in_time(table):
-                    table.running += 1
-                    return table, *table.chunks.pop(0)
+                if table.error is None and not table.chunks.is_taken and self._is_in_time(table):
+                    chunk = table.chunks.next_chunk(self._pace.rate * CHUNK_S)
+                    if chunk is not None and chunk.leaf is not None:
+                        self._probe.chunks += 1
+                        table.running += 1
+                        return table, chunk.leaf, chunk.tids
         return None
 
     def _is_in_time(self, table: SourceRead) -> bool:
@@ -219,12 +218,18 @@ class SourceReader:
             self._progress(came)
             if digests.pending_bytes > PENDING_BYTES:
                 table.hashes.write(digests)
-            while (wait_s := self._pace.wait_s()) > 0 and not self._stopped.is_set():
-                time.sleep(min(wait_s, reader.PAUSE_S))
-            if self._stopped.is_set():
-                return  # in the middle of a COPY: the session is closed
+            if not self._may_go_on(table):
+                return  # in the middle of a COPY: the session reads nothing else, and is closed
         query(connection, "ROLLBACK")
         table.hashes.write(digests)
+
+    def _may_go_on(self, table: SourceRead) -> bool:
+        """Wait until more may be read; whether anybody wants it by then."""
+        while not self._stopped.is_set() and self._is_in_time(table):
+            if (wait_s := self._pace.wait_s()) <= 0:
+                return True
+            time.sleep(min(wait_s, reader.PAUSE_S))
+        return False
 
     def require_same_columns(self, table: SourceRead, leaf: Leaf) -> None:
         """Raise TableChangedError unless a locked leaf has the columns of the instant."""

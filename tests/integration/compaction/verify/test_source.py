@@ -10,11 +10,13 @@ from unittest.mock import patch
 import pytest
 
 from cdc.settings import Settings
+from compaction.verify import source
 from compaction.verify.instant import SourceInstant, source_at_instant
 from compaction.verify.report import SinkTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
 from compaction.verify.source import SourceRead, SourceReader, described_sources, table_read
 from snapshots import reader
+from snapshots.reader import lock
 from tests.fixtures.source import Conninfo, capture, run, session
 
 pytestmark = pytest.mark.postgres
@@ -89,3 +91,29 @@ def test_a_table_whose_rows_cannot_be_read_is_the_only_one_that_is_left(
         assert bad.error is not None
         assert "division by zero" in bad.error.what
         assert (good.error, good.hashes.table().rows) == (None, 100)
+
+
+def test_no_lock_and_no_snapshot_is_held_for_longer_than_it_may_be(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    for name in "ab":
+        run(
+            database,
+            f"CREATE TABLE {name} (id int PRIMARY KEY)",
+            f"INSERT INTO {name} SELECT generate_series(1, 4000)",
+            f"ANALYZE {name}",
+        )
+    with instant_of(database) as (settings, instant):
+        a, b = reads_of(settings, instant, tmp_path)
+        with patch.object(source, "CHUNK_S", 0.1), patch.object(reader, "lock", wraps=lock) as took:
+            read(settings, instant, a, b, rows_per_second=3000, age_max_s=instant.age_s + 2)
+        assert took.call_count > 10, "a chunk is as long as the pace lets it be"
+        assert (a.error, a.hashes.table().rows) == (None, 4000)
+        assert b.error is not None
+        assert "can't be read within" in b.error.what
+    with instant_of(database) as (settings, instant):
+        a, b = reads_of(settings, instant, tmp_path / "again")
+        read(settings, instant, a, b, rows_per_second=500, age_max_s=instant.age_s + 0.5)
+        assert a.error is not None, "it is left in the middle of a chunk"
+        assert b.error is not None
+        assert instant.age_s < 4
