@@ -41,7 +41,10 @@ class PointInTime(NamedTuple):
 
 
 def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
-    """The index as it is now; raises SinkError where the server has no such thing."""
+    """The index as searches see it now; raises SinkError where the server has no such thing.
+
+    It isn't refreshed: that would show searches half of a run that is writing.
+    """
     where = f"index {index}"
 
     def send() -> str | None:
@@ -52,7 +55,6 @@ def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
                 raise
             return None
 
-    insist(lambda: client.indices.refresh(index=index), where)
     settings = insist(lambda: client.indices.get_settings(index=index), where)
     stats = insist(lambda: client.indices.stats(index=index, metric="docs,store"), where)
     primaries = stats["indices"][index]["primaries"]

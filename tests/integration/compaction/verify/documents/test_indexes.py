@@ -227,6 +227,7 @@ def test_documents_that_were_changed_behind_its_back_are_found_by_key_and_field(
     made.wait_until_logged(made.wal_end(), daemon)
     plant_in_documents_of_a_table(planted, older)
     plant_in_joined_documents(planted, older_parts)
+    planted.show()
     run(database, "UPDATE item SET name = 'merged meanwhile' WHERE id = 2500")
     made.wait_until_logged(made.wal_end(), daemon)
     with merging_behind_the_points(made, spark):
@@ -301,6 +302,10 @@ class Planted:
 
     def delete(self, name: str, id_: int) -> None:
         self._client.delete(index=self._alias(name), id=str(id_))
+
+    def show(self) -> None:
+        """Let searches see it."""
+        self._client.indices.refresh(index=f"{self._prefix}*")
 
 
 ABOVE = {"version": 1 << 60, "version_type": "external"}
