@@ -28,10 +28,11 @@ from compaction.verify.documents.indexes import IndexSide, open_indexes
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import SourceInstant, source_at_instant
 from compaction.verify.options import VerifyOptions, WantedNames
-from compaction.verify.report import SinkTable, VerifiedTable
+from compaction.verify.report import BrokenKey, SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
-from compaction.verify.sides import DerivedRows, LakehouseSide, Side, table_of
+from compaction.verify.sides import DerivedRows, HistoryRows, LakehouseSide, Side, table_of
 from compaction.verify.source import SourceRead, SourceReader, described_sources, table_read
+from compaction.verify.versions import NONE, BrokenVersions
 from sinks.changes.shape import TableShape
 from sinks.run.options import RunContext
 from sinks.spark.errors import explained
@@ -75,6 +76,7 @@ class _HashedRows(NamedTuple):
     rows: DerivedRows
     hashes: HashedSide
     seconds: float
+    broken: BrokenVersions = NONE
 
 
 class Comparing:
@@ -245,11 +247,13 @@ class Comparing:
             started = time.monotonic()
             try:
                 with explained(name, self._settings.log.keep):
-                    hashes = rows.hashes()
+                    hashes, broken = rows.hashes(), NONE
+                    if isinstance(rows, HistoryRows):
+                        broken = rows.broken(self.options.keys_shown)
             except MillraceError as error:
                 missing[name] = error.what
                 continue
-            derived[name] = _HashedRows(rows, hashes, time.monotonic() - started)
+            derived[name] = _HashedRows(rows, hashes, time.monotonic() - started, broken)
         for name, why in missing.items():
             unverified = side.about(name).model_copy(update={"unverified": why})
             result.tables[table_of(side, name)] = unverified
@@ -280,6 +284,8 @@ class Comparing:
                 "derived_rows": found.derived_rows,
                 "left_out": read.compared.left_out,
                 "seconds": round(there.seconds, 3),
+                "broken": dict(there.broken.counts),
+                "broken_keys": tuple(BrokenKey(key=k, why=why) for why, k in there.broken.keys),
             }
         )
 

@@ -50,10 +50,14 @@ class TableAtInstant(NamedTuple):
     derived: Derived
     version: int
 
+    def all_rows(self, spark: SparkSession) -> DataFrame:
+        """Earlier versions and deleted rows, too."""
+        versioned = spark.read.format("delta").option("versionAsOf", self.version)
+        return versioned.load(self.derived.path)
+
     def rows(self, spark: SparkSession) -> DataFrame:
         """The rows that the source has now, by this table."""
-        versioned = spark.read.format("delta").option("versionAsOf", self.version)
-        rows = versioned.load(self.derived.path)
+        rows = self.all_rows(spark)
         if self.derived.kind == "history":
             return rows.where(F.col(IS_CURRENT))
         return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows

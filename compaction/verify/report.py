@@ -26,6 +26,15 @@ class DifferingKey(BaseModel):
     columns: tuple[str, ...] = ()
 
 
+class BrokenKey(BaseModel):
+    """A key of which a history has a version that can't be, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: dict[str, str | None]
+    why: str
+
+
 class VerifiedTable(BaseModel):
     """What was found of one derived table, or of one index.
 
@@ -35,7 +44,8 @@ class VerifiedTable(BaseModel):
     are the first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of
     it wasn't, and ``unconfirmed`` how many rows had differed by then, at one instant. ``repaired``
     rows differ no more once a sink has taken what the daemon has sent; ``unrepaired`` says why
-    others do.
+    others do. ``broken`` has how many versions of a history can't be, by the reason why;
+    ``broken_keys`` are the keys of the first of them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,11 +68,18 @@ class VerifiedTable(BaseModel):
     unconfirmed: int = 0
     repaired: int = 0
     unrepaired: str = ""
+    broken: dict[str, int] = {}
+    broken_keys: tuple[BrokenKey, ...] = ()
+
+    @property
+    def differing_rows(self) -> int:
+        """How many rows differ from the source's."""
+        return self.missing + self.extra + self.different + self.refused
 
     @property
     def differing(self) -> int:
-        """How many rows differ."""
-        return self.missing + self.extra + self.different + self.refused
+        """How many rows differ, or are versions that can't be."""
+        return self.differing_rows + sum(self.broken.values())
 
     @property
     def is_right(self) -> bool:

@@ -37,6 +37,7 @@ _KEPT: Final = (
     "the source has dropped partitions whose rows are kept (partition.drop.policy): rows that it"
     " doesn't have aren't deleted"
 )
+_BROKEN: Final = "versions stay as they are: make the history again (`millrace rebuild lakehouse`)"
 _NOT_HEALED: Final = (
     "sent again, they still differ: make the derived table again (`millrace rebuild`); if the"
     " daemon has sent nothing, its log says why"
@@ -74,9 +75,11 @@ def verify(
     if found:
         later = LaterInstant(comparing, tables, found)
         tables |= later.tables()
-        if options.repair and any(table.differing for table in tables.values()):
+        if options.repair and any(tables[place].differing_rows for place in found):
             repair = uuid.uuid4().hex
             tables |= _repaired(comparing, repair, tables, later, found)
+    if options.repair:
+        tables |= _with_broken(tables)
     return VerifyReport(
         lsn=str(taken[0].lsn),
         ts_us=taken[0].taken_us,
@@ -105,7 +108,7 @@ def _repaired(
     found: Mapping[SinkTable, TableComparison],
 ) -> VerifiedTables:
     """The tables of which rows differ, with how many were repaired, and why others weren't."""
-    differing = {place: tables[place] for place in found if tables[place].differing}
+    differing = {place: tables[place] for place in found if tables[place].differing_rows}
     asked, why_not = dict[SinkTable, DifferingRows](), dict[SinkTable, str]()
     for place, table in differing.items():
         rows, extra = later.differing.get(place), set[KeyTexts | None]()
@@ -122,7 +125,7 @@ def _repaired(
     comparing.wait_for(sum(len(each.rows) for each in left.values()))
     again = LaterInstant(comparing, tables, left).tables() if left else {}
     for place, table in again.items():
-        sent, still = len(left[place].rows), table.differing
+        sent, still = len(left[place].rows), table.differing_rows
         if table.unverified or still:
             why_not[place] = table.unverified or _NOT_HEALED
         repaired = 0 if table.unverified else max(0, sent - still)
@@ -130,6 +133,17 @@ def _repaired(
     return {
         place: table.model_copy(update={"unrepaired": why_not.get(place, "")})
         for place, table in differing.items()
+    }
+
+
+def _with_broken(tables: VerifiedTables) -> VerifiedTables:
+    """The histories with versions that can't be, and why they aren't repaired."""
+    broken = {place: table for place, table in tables.items() if table.broken}
+    return {
+        place: table.model_copy(
+            update={"unrepaired": "; ".join(filter(None, [table.unrepaired, _BROKEN]))}
+        )
+        for place, table in broken.items()
     }
 
 

@@ -1,6 +1,7 @@
 """A sink whose tables are brought to the instant: what comparing asks of each kind of sink."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from pyspark.sql import Column as SparkColumn
@@ -15,6 +16,7 @@ from compaction.verify.differences import DerivedHashes, HashedSide
 from compaction.verify.hashed import KeyTexts
 from compaction.verify.report import SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
+from compaction.verify.versions import BrokenVersions, broken
 from sinks.changes.names import POSITION
 from sinks.changes.shape import TableShape
 from sinks.run.summary import SinkName
@@ -96,6 +98,7 @@ class LakehouseSide:
         settings: Settings,
     ) -> None:
         self._lake = lake
+        self._instant = instant
         self._spark = spark
         self._keep = settings.log.keep
         self.names = lake.derived.keys()
@@ -118,8 +121,13 @@ class LakehouseSide:
         for name, table in there.tables.items():
             try:
                 with explained(name, self._keep):
-                    compared = self.expected[name].compared
-                    rows[name] = _LakehouseRows(table.rows(self._spark), compared)
+                    shape, compared = self.expected[name]
+                    current = table.rows(self._spark)
+                    rows[name] = _LakehouseRows(current, compared)
+                    if table.derived.kind == "history":
+                        versions = table.all_rows(self._spark)
+                        check = partial(broken, versions, shape, self._instant)
+                        rows[name] = HistoryRows(current, compared, check)
             except MillraceError as error:
                 missing[name] = error.what
         return Brought(rows, missing)
@@ -142,6 +150,19 @@ class _LakehouseRows:
 
     def by_key(self, keys: Sequence[int]) -> RowsByKey:
         return derived_rows(self._rows, self._compared, keys)
+
+
+class HistoryRows(_LakehouseRows):
+    """The current rows of a history; ``broken`` are versions that can't be, so many of them."""
+
+    def __init__(
+        self,
+        rows: "DataFrame",
+        compared: ComparedTable,
+        broken_versions: Callable[[int], BrokenVersions],
+    ) -> None:
+        super().__init__(rows, compared)
+        self.broken = broken_versions
 
 
 def with_position(compared: ComparedTable, instant: Position) -> ComparedTable:

@@ -1,6 +1,6 @@
 """``millrace verify``: every derived table against the source, at one instant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -141,8 +141,9 @@ def lines(report: "VerifyReport") -> Iterator[str]:
     for table in report.tables:
         yield f"{table.sink}: {table.name}: {_verdict(table)}"
         yield from (f"  {_named(key)}" for key in table.keys)
-        if table.differing > len(table.keys):
-            yield f"  and {table.differing - len(table.keys):,} more"
+        yield from (f"  {_values(broken.key)}: {broken.why}" for broken in table.broken_keys)
+        if (more := table.differing - len(table.keys) - len(table.broken_keys)) > 0:
+            yield f"  and {more:,} more"
         yield from (f"  {name} isn't compared: {why}" for name, why in table.left_out.items())
 
 
@@ -154,6 +155,7 @@ def _verdict(table: "VerifiedTable") -> str:
         for kind, text in _DIFFERENCES.items()
         if getattr(table, kind)
     ]
+    counts += [f"{count:,} where {why}" for why, count in table.broken.items()]
     details = f": {', '.join(counts)}" if counts else ""
     healed = f"; {table.healed:,} differed at the first instant only" if table.healed else ""
     repaired = f"; {table.repaired:,} repaired" if table.repaired else ""
@@ -162,6 +164,10 @@ def _verdict(table: "VerifiedTable") -> str:
 
 
 def _named(key: "DifferingKey") -> str:
-    values = ", ".join(f"{name}={'NULL' if v is None else v}" for name, v in key.key.items())
     columns = f" in {', '.join(key.columns)}" if key.columns else ""
-    return f"{values or 'a row'}: {_DIFFERENCES[key.difference]}{columns}"
+    return f"{_values(key.key)}: {_DIFFERENCES[key.difference]}{columns}"
+
+
+def _values(key: "Mapping[str, str | None]") -> str:
+    values = ", ".join(f"{name}={'NULL' if v is None else v}" for name, v in key.items())
+    return values or "a row"

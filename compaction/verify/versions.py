@@ -1,0 +1,77 @@
+"""A history's rows → the versions that contradict each other, whatever the source has.
+
+The versions of a row follow each other: none overlaps the next one, and one is current at most. The
+source doesn't have earlier versions, so this needs no second instant. ``valid_from`` isn't compared
+with ``valid_to``: a snapshot's row has the time at which it was read.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from cdc.records.position import Position
+from sinks.changes.generations import newest_generation
+from sinks.changes.names import END, IS_CURRENT, POSITION, VALID_TO, quoted
+from sinks.changes.shape import TableShape
+
+_NEXT: Final = "_millrace_next"
+_WHY: Final = "_millrace_why"
+
+
+class BrokenVersions(NamedTuple):
+    """How many versions can't be, by the reason why, and the keys of the first of them."""
+
+    counts: Mapping[str, int]
+    keys: tuple[tuple[str, Mapping[str, str | None]], ...]
+
+
+NONE: Final = BrokenVersions({}, ())
+
+
+def broken(versions: DataFrame, shape: TableShape, instant: Position, limit: int) -> BrokenVersions:
+    """Those of the newest generation; under another key, rows are other rows."""
+    keys = [field for field in shape.fields if field.name in shape.keys]
+    if not keys or any(key.nulled or key.unfit_is_null for key in keys):
+        return NONE  # what the table has of its keys doesn't tell rows apart
+    names = list(map(quoted, shape.keys))
+    found = (
+        versions.where(_is_newest(shape))
+        .select(*names, POSITION, END, VALID_TO, IS_CURRENT)
+        .withColumn(_NEXT, F.lead(POSITION).over(Window.partitionBy(*names).orderBy(POSITION)))
+        .withColumn(_WHY, _why(str(instant)))
+        .where(F.col(_WHY).isNotNull())
+    )
+    counts = {row[0]: row[1] for row in found.groupBy(_WHY).count().orderBy(_WHY).collect()}
+    if not counts:
+        return NONE
+    texts = [F.col(name).cast("string") for name in names]
+    first = found.select(_WHY, *texts).limit(limit).collect()
+    return BrokenVersions(
+        counts, tuple((row[0], dict(zip(shape.keys, row[1:], strict=True))) for row in first)
+    )
+
+
+def _is_newest(shape: TableShape) -> SparkColumn:
+    begins = newest_generation(shape.versions)
+    if begins == shape.versions[0].version:
+        return F.lit(True)
+    since = next(version.since for version in shape.versions if version.version == begins)
+    return F.col(POSITION) >= F.lit(since)
+
+
+def _why(instant: str) -> SparkColumn:
+    """Why a version can't be; null: it can. It may end where it begins."""
+    position, end, after = F.col(POSITION), F.col(END), F.col(_NEXT)
+    ended = end.isNotNull()
+    is_marked = (F.col(IS_CURRENT) == ended) | (F.col(VALID_TO).isNotNull() != ended)
+    return (
+        F.when((position > instant) | (end > instant), "a version is newer than the instant")
+        .when(position == after, "a version is there twice")
+        .when(end.isNull() & after.isNotNull(), "another version follows the current one")
+        .when(end > after, "versions overlap")
+        .when(end < position, "a version ends before it begins")
+        .when(is_marked, "a version's marks contradict each other")
+    )
