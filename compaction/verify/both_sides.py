@@ -171,7 +171,7 @@ class Comparing:
             _require_there(names, both.sides)
             result = ComparedInstant(both.source.lsn, both.taken_us)
             reads = self.reads(both, folder, result)
-            with closing(self._reader(both)) as reading, ThreadPoolExecutor(1) as executor:
+            with closing(self.reader(both)) as reading, ThreadPoolExecutor(1) as executor:
                 read = executor.submit(_read_source, reading, reads.values(), both, result)
                 try:
                     derived = {side.sink: self._derived(side, reads, result) for side in both.sides}
@@ -186,7 +186,8 @@ class Comparing:
                 _compare_joined(both.joined, result)
             return result
 
-    def _reader(self, both: BothSides) -> SourceReader:
+    def reader(self, both: BothSides) -> SourceReader:
+        """What reads the source at an instant."""
         return SourceReader(
             self._settings,
             both.source,

@@ -10,6 +10,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc.errors import SourceError
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from compaction.verify.differences import Difference, DifferingRow, as_refused
@@ -21,6 +22,7 @@ from sinks.changes.names import quoted
 from snapshots import reader
 
 _KEYS_AT_ONCE: Final = 500
+_BY_INDEX: Final = "SET LOCAL enable_seqscan = off"
 _LISTED_MAX: Final = 1_000
 """So many keys are written into a plan."""
 _KEY: Final = "_key"
@@ -84,14 +86,18 @@ def source_rows(
     """The source's rows of these keys, as the instant shows them."""
     digests = table.compared.digests(keeps_columns=True)
     reader.begin(connection, instant.snapshot)
+    query(connection, _BY_INDEX)
     try:
         for leaf in table.description.leaves:
             reader.lock(connection, leaf)
             reading.require_same_columns(table, leaf)
         for start in range(0, len(keys), _KEYS_AT_ONCE):
+            if not reading.may_go_on(table) and table.error is not None:
+                raise table.error
             some = keys[start : start + _KEYS_AT_ONCE]
             for _ in reader.read(connection, _select(table, some), digests.feed):
                 pass
+            reading.took(len(some))
     finally:
         query(connection, "ROLLBACK")
     digests.take()
@@ -143,6 +149,48 @@ def key_literals(
         return sql.SQL("({})").format(sql.SQL(", ").join(values))
 
     return sql.SQL(", ").join(map(literal, keys))
+
+
+def printed_keys(
+    connection: psycopg.Connection, read: SourceRead, keys: Sequence[KeyTexts]
+) -> Iterator[tuple[str, ...]]:
+    """Keys as PostgreSQL prints them; not those that it can't read, which a derived table may have.
+
+    The connection is in no transaction.
+    """
+    names = [read.compared.columns[place].source for place in read.compared.key]
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[start : start + _KEYS_AT_ONCE]
+        yield from _printed(connection, read.description, names, some)
+
+
+def _printed(
+    connection: psycopg.Connection,
+    description: TableDescription,
+    names: Sequence[str],
+    keys: Sequence[KeyTexts],
+) -> list[tuple[str, ...]]:
+    try:
+        return query(connection, _texts_of(description, names, keys))
+    except SourceError as error:
+        if error.retry or connection.broken:
+            raise
+    if len(keys) == 1:
+        return []
+    half = len(keys) // 2
+    parts = (keys[:half], keys[half:])
+    return [texts for some in parts for texts in _printed(connection, description, names, some)]
+
+
+def _texts_of(
+    description: TableDescription, names: Sequence[str], keys: Sequence[KeyTexts]
+) -> sql.Composed:
+    columns = [sql.Identifier(f"k{number}") for number in range(len(names))]
+    return sql.SQL("SELECT {} FROM (VALUES {}) AS k ({})").format(
+        sql.SQL(", ").join(sql.SQL("{}::text").format(column) for column in columns),
+        key_literals(description, names, keys),
+        sql.SQL(", ").join(columns),
+    )
 
 
 def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:

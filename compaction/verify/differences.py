@@ -21,7 +21,7 @@ from compaction.verify.rules import ComparedTable
 Difference = Literal["missing", "extra", "different", "refused"]
 """A row that the derived table lacks, that it has and the source hasn't, or that is another; or one
 of the first and the last whose document the search server has refused."""
-DIFFERENCES_MAX: Final = 100_000
+DIFFERENCES_MAX: Final = 10_000
 """So many are looked at one by one; all are counted."""
 _KEY: Final = "_key"
 _ROW: Final = "_row"

@@ -9,10 +9,10 @@ from typing import get_args
 
 from cdc.errors import MillraceError, SourceError, TableChangedError
 from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
-from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, source_rows
+from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, printed_keys, source_rows
 from compaction.verify.differences import Difference, TableComparison
 from compaction.verify.documents.joined import JoinedSide
-from compaction.verify.hashed import is_text
+from compaction.verify.hashed import KeyTexts, is_text
 from compaction.verify.instant import open_session
 from compaction.verify.repairs import DifferingRows
 from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
@@ -124,29 +124,37 @@ class LaterInstant:
     def _source_rows(
         self, both: BothSides, reads: Mapping[SinkTable, SourceRead]
     ) -> dict[SinkTable, RowsByKey]:
-        settings = self._comparing.context.settings
-        with closing(SourceReader(settings, both.source, sessions=1, age_max_s=0)) as reading:
-            rows = dict[SinkTable, RowsByKey]()
+        rows = dict[SinkTable, RowsByKey]()
+        with closing(self._comparing.reader(both)) as reading, reading.measuring():
             for place, read in reads.items():
-                found = self._found[place].rows
-                # What only the derived side has may be no value of the column's type at all.
-                certain = [row for row in found if row.difference != "extra"]
-                for some in (found, certain):
-                    texts = (row.texts for row in some if is_text(row.texts))
-                    keys = list(dict.fromkeys(texts))
-                    try:
-                        with closing(open_session(settings)) as connection:
-                            rows[place] = source_rows(connection, both.source, reading, read, keys)
-                        break
-                    except TableChangedError:
-                        break  # all of it is compared again
-                    except OF_ONE_TABLE as error:
-                        self._why_not[place] = error.what
-                        break
-                    except SourceError as error:
-                        if error.retry or some is certain:
-                            raise
-            return rows
+                texts = (row.texts for row in self._found[place].rows if is_text(row.texts))
+                keys = list(dict.fromkeys(texts))
+                try:
+                    rows[place] = self._looked_up(both, reading, read, keys)
+                except TableChangedError:
+                    pass  # all of it is compared again
+                except SourceError as error:
+                    if error.retry and not isinstance(error, OF_ONE_TABLE):
+                        raise
+                    self._why_not[place] = error.what
+        return rows
+
+    def _looked_up(
+        self, both: BothSides, reading: SourceReader, read: SourceRead, keys: Sequence[KeyTexts]
+    ) -> RowsByKey:
+        """The source's rows of some keys."""
+        settings = self._comparing.context.settings
+        try:
+            with closing(open_session(settings)) as connection:
+                return source_rows(connection, both.source, reading, read, keys)
+        except SourceError as error:
+            if error.retry or isinstance(error, OF_ONE_TABLE):
+                raise
+        # What only the derived side has may be no value of the column's type at all.
+        with closing(open_session(settings)) as connection:
+            keys = list(dict.fromkeys(printed_keys(connection, read, keys)))
+        with closing(open_session(settings)) as connection:
+            return source_rows(connection, both.source, reading, read, keys)
 
     def _counted(
         self, place: SinkTable, still: Sequence[ConfirmedRow], compared: ComparedTable | None = None

@@ -11,15 +11,13 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 import psycopg
-from psycopg import sql
 
-from cdc.errors import MillraceError, SourceError
+from cdc.errors import MillraceError
 from cdc.postgres.connection import connect, query
-from cdc.postgres.described import TableDescription
 from cdc.records.orders import KEYS_MAX, ORDER_BYTES_MAX, REPAIR_ORDERS, RepairOrder
 from cdc.records.record import to_json
 from cdc.settings import Settings
-from compaction.verify.confirm import key_literals
+from compaction.verify.confirm import printed_keys
 from compaction.verify.hashed import KeyTexts, is_text
 from compaction.verify.instant import PURPOSE
 from compaction.verify.report import SinkTable
@@ -27,7 +25,6 @@ from compaction.verify.source import SourceRead
 
 _HEAD_BYTES: Final = 1_024
 """What an order has beside its keys, and its message beside it, is less."""
-_KEYS_AT_ONCE: Final = 500
 REPAIRED_MAX: Final = 10_000
 """The daemon reads row by row, and its stream waits: more are read again as a table."""
 _UNKNOWN: Final = "the keys of some can't be ordered: {} reads the table again"
@@ -121,42 +118,9 @@ def _canonical(
     connection: psycopg.Connection, read: SourceRead, keys: list[KeyTexts]
 ) -> Iterator[_KeyByName]:
     """Keys as PostgreSQL prints them; those of derived rows may be printed otherwise."""
-    compared, description = read.compared, read.description
-    names = [compared.columns[place].source for place in compared.key]
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        some = keys[start : start + _KEYS_AT_ONCE]
-        for texts in _printed(connection, description, names, some):
-            yield dict(zip(names, texts, strict=True))
-
-
-def _printed(
-    connection: psycopg.Connection,
-    description: TableDescription,
-    names: list[str],
-    keys: list[KeyTexts],
-) -> list[tuple[str, ...]]:
-    """The keys that PostgreSQL can read; a derived table may have others."""
-    try:
-        return query(connection, _texts_of(description, names, keys))
-    except SourceError as error:
-        if error.retry or connection.broken:
-            raise
-    if len(keys) == 1:
-        return []
-    half = len(keys) // 2
-    parts = (keys[:half], keys[half:])
-    return [texts for some in parts for texts in _printed(connection, description, names, some)]
-
-
-def _texts_of(
-    description: TableDescription, names: list[str], keys: list[KeyTexts]
-) -> sql.Composed:
-    columns = [sql.Identifier(f"k{number}") for number in range(len(names))]
-    return sql.SQL("SELECT {} FROM (VALUES {}) AS k ({})").format(
-        sql.SQL(", ").join(sql.SQL("{}::text").format(column) for column in columns),
-        key_literals(description, names, keys),
-        sql.SQL(", ").join(columns),
-    )
+    names = [read.compared.columns[place].source for place in read.compared.key]
+    for texts in printed_keys(connection, read, keys):
+        yield dict(zip(names, texts, strict=True))
 
 
 def _fitting(keys: Iterable[_KeyByName]) -> Iterator[list[_KeyByName]]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -137,6 +137,14 @@ class SourceReader:
         """End the session of the reader's own."""
         self._now.close()
 
+    def took(self, rows: int) -> None:
+        """Take notice of rows that were read by their keys."""
+        self._pace.took(rows)
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """Feel how the source is while rows are read by their keys."""
+        return self._probe.measuring()
+
     def stop(self) -> None:
         """Read no more: nobody wants it."""
         self._stopped.set()
@@ -218,12 +226,12 @@ class SourceReader:
             self._progress(came)
             if digests.pending_bytes > PENDING_BYTES:
                 table.hashes.write(digests)
-            if not self._may_go_on(table):
+            if not self.may_go_on(table):
                 return  # in the middle of a COPY: the session reads nothing else, and is closed
         query(connection, "ROLLBACK")
         table.hashes.write(digests)
 
-    def _may_go_on(self, table: SourceRead) -> bool:
+    def may_go_on(self, table: SourceRead) -> bool:
         """Wait until more may be read; whether anybody wants it by then."""
         while not self._stopped.is_set() and self._is_in_time(table):
             if (wait_s := self._pace.wait_s()) <= 0:

@@ -9,8 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
+from cdc.errors import TableRefusedError
 from cdc.settings import Settings
 from compaction.verify import source
+from compaction.verify.confirm import printed_keys, source_rows
+from compaction.verify.hashed import KeyTexts
 from compaction.verify.instant import SourceInstant, source_at_instant
 from compaction.verify.report import SinkTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
@@ -117,3 +120,33 @@ def test_no_lock_and_no_snapshot_is_held_for_longer_than_it_may_be(
         assert a.error is not None, "it is left in the middle of a chunk"
         assert b.error is not None
         assert instant.age_s < 4
+
+
+def test_keys_that_are_no_values_keep_no_others_from_being_asked_for(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    run(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    with instant_of(database) as (settings, instant), session(database) as opened:
+        (a,) = reads_of(settings, instant, tmp_path)
+        keys: list[KeyTexts] = [("1",), ("x",), ("02",), ("",), ("3",)]
+        assert [*printed_keys(opened, a, keys)] == [("1",), ("2",), ("3",)]
+
+
+def test_rows_are_looked_up_no_faster_and_no_longer_than_they_may_be(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    run(
+        database,
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "INSERT INTO a SELECT generate_series(1, 2000)",
+    )
+    keys: list[KeyTexts] = [(str(number),) for number in range(1, 2001)]
+    with instant_of(database) as (settings, instant), session(database) as opened:
+        (a,) = reads_of(settings, instant, tmp_path)
+        reading = SourceReader(settings, instant, sessions=1, age_max_s=3600, rows_per_second=2000)
+        with closing(reading):
+            assert len(source_rows(opened, instant, reading, a, keys)) == 2000
+        assert instant.age_s > 0.6
+        reading = SourceReader(settings, instant, sessions=1, age_max_s=0)
+        with closing(reading), pytest.raises(TableRefusedError, match="can't be read within"):
+            source_rows(opened, instant, reading, a, keys)
