@@ -6,8 +6,9 @@ as any change.
 """
 
 import shlex
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from typing import Final, NamedTuple
 
 import psycopg
@@ -28,6 +29,7 @@ _HEAD_BYTES: Final = 1_024
 REPAIRED_MAX: Final = 10_000
 """The daemon reads row by row, and its stream waits: more are read again as a table."""
 _UNKNOWN: Final = "the keys of some can't be ordered: {} reads the table again"
+_UNANSWERED: Final = "the source hasn't confirmed the orders in time: verify again later"
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 _KeyByName = dict[str, str]
 
@@ -49,9 +51,12 @@ class Ordered(NamedTuple):
 class Repair:
     """Orders rows of one pipeline; ``id`` is in a header of what the daemon sends."""
 
-    def __init__(self, settings: Settings, log_name: str, id_: str) -> None:
+    def __init__(
+        self, settings: Settings, log_name: str, id_: str, timeout_s: float = 30.0
+    ) -> None:
         self._settings = settings
         self._log_name = log_name
+        self._timeout_s = timeout_s
         self.id = id_
 
     def order(self, tables: Mapping[SinkTable, DifferingRows]) -> Ordered:
@@ -62,7 +67,7 @@ class Repair:
             # Its commit is seen behind all that waits for a synchronous standby.
             query(connection, "SET synchronous_commit = remote_apply")
             for place, rows in tables.items():
-                if why := _why_not(rows):
+                if why := _UNANSWERED if connection.broken else _why_not(rows):
                     ordered.why_not[place] = why
                     continue
                 known = {texts for texts in rows.keys if _fits(rows.read, texts)}
@@ -72,8 +77,6 @@ class Repair:
                 try:
                     self._order(connection, rows.read, sorted(known - done))
                 except MillraceError as error:
-                    if error.retry or connection.broken:
-                        raise
                     ordered.why_not[place] = error.what
                 else:
                     done |= known
@@ -86,7 +89,29 @@ class Repair:
         table = str(read.description.name)
         for some in _fitting(_canonical(connection, read, keys)):
             order = RepairOrder(id=self.id, log=self._log_name, table=table, keys=tuple(some))
-            query(connection, _EMIT, [REPAIR_ORDERS, order.model_dump_json()])
+            with _no_longer_than(connection, self._timeout_s) as has_waited:
+                query(connection, _EMIT, [REPAIR_ORDERS, order.model_dump_json()])
+            if has_waited.is_set():
+                query(connection, "SET synchronous_commit = local")
+
+
+@contextmanager
+def _no_longer_than(connection: psycopg.Connection, timeout_s: float) -> Iterator[threading.Event]:
+    """Let a commit wait no longer for a standby that doesn't follow: it is done by then."""
+    has_waited = threading.Event()
+
+    def cancel() -> None:
+        has_waited.set()
+        with suppress(psycopg.Error):
+            connection.cancel_safe(timeout=timeout_s)
+
+    timer = threading.Timer(timeout_s, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield has_waited
+    finally:
+        timer.cancel()
 
 
 def _again(rows: DifferingRows) -> str:

@@ -15,11 +15,14 @@ from compaction.verify import source
 from compaction.verify.confirm import printed_keys, source_rows
 from compaction.verify.hashed import KeyTexts
 from compaction.verify.instant import SourceInstant, source_at_instant
+from compaction.verify.repairs import DifferingRows, Repair
 from compaction.verify.report import SinkTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
 from compaction.verify.source import SourceRead, SourceReader, described_sources, table_read
+from deploy.local.postgres import Postgres
 from snapshots import reader
 from snapshots.reader import lock
+from tests.fixtures.server_settings import set_to
 from tests.fixtures.source import Conninfo, capture, run, session
 
 pytestmark = pytest.mark.postgres
@@ -150,3 +153,15 @@ def test_rows_are_looked_up_no_faster_and_no_longer_than_they_may_be(
         reading = SourceReader(settings, instant, sessions=1, age_max_s=0)
         with closing(reading), pytest.raises(TableRefusedError, match="can't be read within"):
             source_rows(opened, instant, reading, a, keys)
+
+
+def test_an_order_does_not_wait_for_a_standby_without_end(
+    postgres: Postgres, database: Conninfo, tmp_path: Path
+) -> None:
+    run(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    with instant_of(database) as (settings, instant):
+        (a,) = reads_of(settings, instant, tmp_path)
+        rows = {SinkTable("lakehouse", "a"): DifferingRows(a, [("1",), ("2",)])}
+        with set_to(postgres, synchronous_standby_names="nobody"):
+            ordered = Repair(settings, "log", "id", 0.3).order(rows)
+    assert ordered == ({SinkTable("lakehouse", "a"): {("1",), ("2",)}}, {})
