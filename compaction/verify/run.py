@@ -24,6 +24,8 @@ from sinks.views.pinned import pinned
 
 INSTANTS_MAX: Final = 3
 """How often a table is looked at that changes while it is read."""
+LOOKS_MAX: Final = 3
+"""How often rows that were sent again are looked at."""
 _OF_VIEW: Final = (
     "run `millrace merge all`; if it still differs, make the view again (`millrace rebuild view`)"
 )
@@ -119,12 +121,12 @@ def _repaired(
             why_not[place] = _KEPT
             extra = {row.texts for row in found[place].rows if row.difference == "extra"}
         asked[place] = rows._replace(keys=[texts for texts in rows.keys if texts not in extra])
-    ordered = Repair(comparing.context.settings, comparing.log_name, id_).order(asked)
+    settings, timeout_s = comparing.context.settings, comparing.options.timeout_s
+    ordered = Repair(settings, comparing.log_name, id_, timeout_s).order(asked)
     why_not |= ordered.why_not
     left = {place: _only(found[place], keys) for place, keys in ordered.keys.items() if keys}
     comparing.wait_for(sum(len(each.rows) for each in left.values()))
-    again = LaterInstant(comparing, tables, left).tables() if left else {}
-    for place, table in again.items():
+    for place, table in _looked_at(comparing, tables, left).items():
         sent, still = len(left[place].rows), table.differing_rows
         if table.unverified or still:
             why_not[place] = table.unverified or _NOT_HEALED
@@ -134,6 +136,28 @@ def _repaired(
         place: table.model_copy(update={"unrepaired": why_not.get(place, "")})
         for place, table in differing.items()
     }
+
+
+def _looked_at(
+    comparing: Comparing, tables: VerifiedTables, sent: Mapping[SinkTable, TableComparison]
+) -> VerifiedTables:
+    """What still differs of rows that were sent again; asked more than once.
+
+    A row that changes meanwhile has a content that is newer than its position: at the next instant
+    the change itself is there, too.
+    """
+    done, left = VerifiedTables(), dict(sent)
+    for number in range(LOOKS_MAX):
+        if not left:
+            break
+        later, before = LaterInstant(comparing, tables, left), left
+        seen, left = later.tables(), {}
+        done |= seen
+        for place, table in seen.items():
+            shrinks = table.differing_rows < len(before[place].rows)
+            if place in later.differing and table.differing_rows and (shrinks or not number):
+                left[place] = _only(before[place], later.differing[place].keys)
+    return done
 
 
 def _with_broken(tables: VerifiedTables) -> VerifiedTables:
