@@ -7,7 +7,7 @@ free as soon as it has been read.
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,7 +174,9 @@ class Comparing:
             with closing(self.reader(both)) as reading, ThreadPoolExecutor(1) as executor:
                 read = executor.submit(_read_source, reading, reads.values(), both, result)
                 try:
-                    derived = {side.sink: self._derived(side, reads, result) for side in both.sides}
+                    derived = {
+                        side.sink: self._derived(side, reads, result, read) for side in both.sides
+                    }
                 except BaseException:
                     reading.stop()
                     raise
@@ -237,14 +239,23 @@ class Comparing:
         return "" if description.all_changes else "the publication leaves out operations"
 
     def _derived(
-        self, side: Side, reads: Mapping[SinkTable, SourceRead], result: ComparedInstant
+        self,
+        side: Side,
+        reads: Mapping[SinkTable, SourceRead],
+        result: ComparedInstant,
+        of_source: Future[None],
     ) -> dict[str, _HashedRows]:
-        """The derived rows of a sink at the instant; why others can't be compared is noted."""
+        """The derived rows of a sink at the instant; why others can't be compared is noted.
+
+        Raises what has ended the read ``of_source``: then nothing will be compared.
+        """
+        _require_unfailed(of_source)
         tables, missing = side.brought()
         missing, derived = dict(missing), dict[str, _HashedRows]()
         for name, rows in tables.items():
             if table_of(side, name) not in reads:
                 continue
+            _require_unfailed(of_source)
             started = time.monotonic()
             try:
                 with explained(name, self._settings.log.keep):
@@ -310,6 +321,11 @@ def _compare_joined(joined: JoinedSide, result: ComparedInstant) -> None:
             result.tables[place], result.comparisons[place] = joined.compare(name)
         except MillraceError as error:
             result.tables[place] = joined.about(name).model_copy(update={"unverified": error.what})
+
+
+def _require_unfailed(of_source: Future[None]) -> None:
+    if of_source.done():
+        of_source.result()
 
 
 def _require_there(names: WantedNames, sides: Sequence[Side]) -> None:
