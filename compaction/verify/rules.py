@@ -203,14 +203,20 @@ def _micros(kind: str) -> Compared:
 
 def _of_scalar(column: Column, natural: str, kind: str) -> Rule | str:
     """A rule for a type at the source and one here."""
-    build = _BY_TYPE.get(natural if natural != "bigint" else column.type)
+    build = _BY_TYPE.get(natural if natural != "bigint" else column.type, _of_text)
     if natural.startswith("decimal"):
         build = _of_numeric
     elif natural in _INTEGERS and column.type != "time":
         build = _of_integer
-    if build is None:
-        build = _of_text
-    return build(column, kind) or f"a {column.declared} as {kind} can't be compared"
+    rule = build(column, kind)
+    if rule is not None and kind == "string" and rule.compared is not _as_it_is:
+        rule = rule._replace(compared=partial(_or_its_hash, rule.compared))
+    return rule or f"a {column.declared} as {kind} can't be compared"
+
+
+def _or_its_hash(compared: Compared, value: SparkColumn) -> SparkColumn:
+    """A text that can't be read is no null: it equals nothing."""
+    return F.coalesce(compared(value), F.when(value.isNotNull(), F.xxhash64(value)))
 
 
 def _of_integer(column: Column, kind: str) -> Rule | None:
