@@ -23,7 +23,7 @@ from cdc.records.schema import Column
 from cdc.records.state import Progress
 from cdc.settings import Settings
 from compaction.verify.derived import lakehouse_at
-from compaction.verify.differences import HashedSide, TableComparison, compare
+from compaction.verify.differences import HashedSide, TableComparison, compare, hashed_by
 from compaction.verify.documents.indexes import IndexSide, open_indexes
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import SourceInstant, source_at_instant
@@ -305,6 +305,7 @@ class Comparing:
 def _compared(read: SourceRead, there: _HashedRows) -> TableComparison:
     """The rows that differ, with their keys' texts, which the source can't tell of all."""
     found = compare(read.hashes.table(), there.hashes, there.rows.refused)
+    found = found._replace(hashed_by=hashed_by(read.compared))
     extra = [row.key for row in found.rows if row.texts is None]
     if not (extra and read.compared.is_keyed):
         return found

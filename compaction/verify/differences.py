@@ -21,6 +21,8 @@ from compaction.verify.rules import ComparedTable
 Difference = Literal["missing", "extra", "different", "refused"]
 """A row that the derived table lacks, that it has and the source hasn't, or that is another; or one
 of the first and the last whose document the search server has refused."""
+HashedBy = tuple[tuple[str, int, int], ...]
+"""Of each column: its name at the source, and what its texts are read as."""
 DIFFERENCES_MAX: Final = 10_000
 """So many are looked at one by one; all are counted."""
 _KEY: Final = "_key"
@@ -38,12 +40,22 @@ class DifferingRow(NamedTuple):
 
 
 class TableComparison(NamedTuple):
-    """What was compared, how many rows differ by how, and the first of them."""
+    """What was compared, how many rows differ by how, and the first of them.
+
+    ``hashed_by`` is what the hashes of their keys were made of.
+    """
 
     source_rows: int
     derived_rows: int
     counts: Counter[Difference]
     rows: list[DifferingRow]
+    hashed_by: HashedBy = ()
+
+
+def hashed_by(table: ComparedTable) -> HashedBy:
+    """What tells rows of a table apart."""
+    columns = [table.columns[place] for place in table.key] if table.key else table.columns
+    return tuple((column.source, column.rule.kind, column.rule.scale) for column in columns)
 
 
 class HashedSide(Protocol):

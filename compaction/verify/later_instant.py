@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 from cdc.errors import MillraceError, SourceError, TableChangedError
 from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, printed_keys, source_rows
-from compaction.verify.differences import Difference, TableComparison
+from compaction.verify.differences import Difference, TableComparison, hashed_by
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.hashed import KeyTexts, is_text
 from compaction.verify.instant import open_session
@@ -22,6 +22,8 @@ from compaction.verify.source import SourceRead, SourceReader
 from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
 from snapshots.reader import OF_ONE_TABLE
+
+_OTHER_KEY: Final = "its columns have other types since then"
 
 
 class LaterInstant:
@@ -76,7 +78,16 @@ class LaterInstant:
         ):
             result = ComparedInstant(both.source.lsn, both.taken_us)
             reads = self._comparing.reads(both, Path(temporary), result)
-            keyed = {place: read for place, read in reads.items() if read.compared.is_keyed}
+            self._why_not |= {
+                place: _OTHER_KEY
+                for place, read in reads.items()
+                if hashed_by(read.compared) != self._found[place].hashed_by
+            }
+            keyed = {
+                place: read
+                for place, read in reads.items()
+                if read.compared.is_keyed and place not in self._why_not
+            }
             at_source = self._source_rows(both, keyed)
             both.reading.close()
             self._why_not |= {place: table.unverified for place, table in result.tables.items()}

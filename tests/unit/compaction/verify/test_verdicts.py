@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cdc.errors import ExitCode
 from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed
-from compaction.verify.differences import DifferingRow, TableComparison
+from compaction.verify.differences import DifferingRow, TableComparison, hashed_by
 from compaction.verify.hashed import HashedTable
 from compaction.verify.later_instant import still
 from compaction.verify.report import VerifiedTable, VerifyReport
@@ -71,3 +71,17 @@ def test_a_report_says_the_worst_that_was_found() -> None:
 
 def test_a_group_that_has_no_rows_has_no_file(tmp_path: Path) -> None:
     assert [*HashedTable(0, {}, 0, tmp_path).by_key({1})] == []
+
+
+def test_keys_are_the_same_if_their_hashes_are_made_of_the_same() -> None:
+    id_, value = TABLE.columns
+    scaled = id_._replace(rule=Rule(Kind.DECIMAL, lambda value: value, scale=4))
+    others = [
+        TABLE._replace(columns=(scaled, value)),
+        TABLE._replace(columns=(scaled._replace(rule=scaled.rule._replace(scale=2)), value)),
+        TABLE._replace(columns=(id_._replace(source="renamed"), value)),
+        TABLE._replace(key=()),
+        TABLE._replace(key=(), columns=(id_, scaled)),
+    ]
+    assert len({hashed_by(TABLE), *map(hashed_by, others)}) == 1 + len(others)
+    assert hashed_by(TABLE) == hashed_by(TABLE._replace(columns=(id_, scaled)))
