@@ -227,6 +227,12 @@ class ScratchLakehouse:
         of = self.derived.get(name) or self._standing.plan.all_tables[name]
         return of.source, of.kind
 
+    def stands(self, name: str) -> tuple[str, int]:
+        """The cut at which the table itself is, and when a run has left it so (ms since 1970)."""
+        plan = self._standing.plan
+        checked_ms = self._checked.ts_ms if name in self._checked.tables else 0
+        return str(plan.cut), max(plan.ts_ms, checked_ms)
+
     def _why_missing(self, name: str, before: Collection[str]) -> str | None:
         """Why a table can't be brought to the instant; None: it can."""
         outcome, plan = self._standing.outcome, self._standing.plan

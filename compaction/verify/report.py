@@ -45,7 +45,8 @@ class VerifiedTable(BaseModel):
     it wasn't, and ``unconfirmed`` how many rows had differed by then, at one instant. ``repaired``
     rows differ no more once a sink has taken what the daemon has sent; ``unrepaired`` says why
     others do. ``broken`` has how many versions of a history can't be, by the reason why;
-    ``broken_keys`` are the keys of the first of them.
+    ``broken_keys`` are the keys of the first of them. The table itself stands at the ``cut``, where
+    a run has left it, or found nothing to do, at ``cut_ms`` (ms since 1970; 0: not known).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,6 +69,8 @@ class VerifiedTable(BaseModel):
     unconfirmed: int = 0
     repaired: int = 0
     unrepaired: str = ""
+    cut: str = ""
+    cut_ms: int = 0
     broken: dict[str, int] = {}
     broken_keys: tuple[BrokenKey, ...] = ()
 

@@ -112,7 +112,10 @@ class LakehouseSide:
     def about(self, name: str) -> VerifiedTable:
         """The captured table, and the kind."""
         source, kind = self._lake.described(name)
-        return VerifiedTable(sink=self.sink, name=name, source=source, kind=kind)
+        cut, cut_ms = self._lake.stands(name)
+        return VerifiedTable(
+            sink=self.sink, name=name, source=source, kind=kind, cut=cut, cut_ms=cut_ms
+        )
 
     def brought(self) -> Brought:
         """As a merge leaves copies of them."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sinks.run.summary import SinkName
 
 VerifiedSink = Literal["lakehouse", "views", "search", "all"]
+_LATE_S: Final = 6 * 3600
 _DIFFERENCES: Final = {
     "missing": "missing here",
     "extra": "extra here",
@@ -139,12 +140,20 @@ def lines(report: "VerifyReport") -> Iterator[str]:
     taken = datetime.fromtimestamp(report.ts_us / 1e6, UTC).isoformat(" ", "seconds")
     yield f"as of {report.lsn}, {taken}, read in {report.snapshot_s:.1f} s"
     for table in report.tables:
-        yield f"{table.sink}: {table.name}: {_verdict(table)}"
+        yield f"{table.sink}: {table.name}: {_verdict(table)}{_late(table, report.ts_us)}"
         yield from (f"  {_named(key)}" for key in table.keys)
         yield from (f"  {_values(broken.key)}: {broken.why}" for broken in table.broken_keys)
         if (more := table.differing - len(table.keys) - len(table.broken_keys)) > 0:
             yield f"  and {more:,} more"
         yield from (f"  {name} isn't compared: {why}" for name, why in table.left_out.items())
+
+
+def _late(table: "VerifiedTable", ts_us: int) -> str:
+    """How long before the instant the last run was, where that is long."""
+    late_s = ts_us / 1e6 - table.cut_ms / 1e3
+    if not table.cut_ms or late_s < _LATE_S:
+        return ""
+    return f"; its last run was {late_s / 3600:,.0f} h before: what came since isn't there yet"
 
 
 def _verdict(table: "VerifiedTable") -> str:

@@ -190,7 +190,13 @@ class IndexSide:
         for document in self._search.documents:
             if document.name == name:
                 return about_documents(document)
-        return VerifiedTable(sink=self.sink, name=name, source=name, kind="index")
+        cut, cut_ms, run = "", 0, self._opened.run
+        if (index := self._opened.indexes.get(name)) is not None:
+            checked_ms = run.checked.ts_ms if name in run.checked.tables else 0
+            cut, cut_ms = index.record.cut, max(run.plan.ts_ms if run.plan else 0, checked_ms)
+        return VerifiedTable(
+            sink=self.sink, name=name, source=name, kind="index", cut=cut, cut_ms=cut_ms
+        )
 
     def brought(self) -> Brought:
         """What the log has between the indexes' cuts and the instant, beside the indexes."""

@@ -69,6 +69,18 @@ def test_a_report_says_the_worst_that_was_found() -> None:
     ]
 
 
+def test_a_table_says_how_long_ago_its_last_run_was() -> None:
+    table = VerifiedTable(sink="search", name="a", source="a", kind="index", cut_ms=1_000)
+    said = []
+    for hours in (1, 72):
+        ts_us = 1_000_000 + hours * 3_600_000_000
+        report = VerifyReport(lsn="0/1", ts_us=ts_us, seconds=1, snapshot_s=1, tables=(table,))
+        said.append([*lines(report)][1])
+    right = "search: a: 0 rows, 0 differ"
+    late = "; its last run was 72 h before: what came since isn't there yet"
+    assert said == [right, right + late]
+
+
 def test_a_group_that_has_no_rows_has_no_file(tmp_path: Path) -> None:
     assert [*HashedTable(0, {}, 0, tmp_path).by_key({1})] == []
 
