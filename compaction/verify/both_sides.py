@@ -130,7 +130,7 @@ class Comparing:
                 source_at_instant(self._settings, self.options.timeout_s)
             )
             taken_us = time.time_ns() // 1_000
-            state = self._reached(instant.lsn, instant.system_identifier)
+            state = self._reached(instant)
             position = Position(state.progress.cut.epoch, instant.lsn, 0)
             sides, joined = list[Side](), None
             if "lakehouse" in names:
@@ -143,19 +143,19 @@ class Comparing:
                 joined = indexes.joined
             yield BothSides(instant, sides, taken_us, reading, joined)
 
-    def _reached(self, lsn: Lsn, cluster: str) -> LogState:
+    def _reached(self, instant: SourceInstant) -> LogState:
         """The log's state, once it has all that was committed before the instant."""
         capture, deadline = self._settings.capture, time.monotonic() + self.options.timeout_s
         while True:
             state = self._log.state(capture.topic_prefix, capture.slot_name, self.context.report)
-            _require_same_cluster(state.progress, cluster)
+            _require_same_cluster(state.progress, instant.system_identifier)
             self._state = state
-            if state.progress.cut.commit_lsn >= lsn:
+            lacking = lacks(state.progress, instant.lsn, instant.timeline)
+            if not lacking:
                 return state
             if time.monotonic() > deadline:
                 raise NotDoneError(
-                    f"the source was at {lsn}, and the log has reached"
-                    f" {state.progress.cut.commit_lsn} within {self.options.timeout_s:.0f} s",
+                    f"{lacking} within {self.options.timeout_s:.0f} s",
                     where=f"topic.prefix {capture.topic_prefix}",
                     remedy="`millrace status` shows whether the daemon runs, and how far behind"
                     " it is",
@@ -348,6 +348,20 @@ def _read_source(
     finally:
         result.snapshot_s = both.source.age_s
         both.reading.close()
+
+
+def lacks(progress: Progress, lsn: Lsn, timeline: int) -> str:
+    """What the log lacks of the source at an instant; empty: it has all of it.
+
+    Behind a failover, LSNs of the log's timeline may be those of other changes.
+    """
+    if progress.timeline != timeline:
+        return (
+            f"the source is on timeline {timeline}, and the daemon, which was on"
+            f" {progress.timeline}, hasn't followed the failover"
+        )
+    reached = progress.cut.commit_lsn
+    return "" if reached >= lsn else f"the source was at {lsn}, and the log has reached {reached}"
 
 
 def _require_same_cluster(progress: Progress, cluster: str) -> None:

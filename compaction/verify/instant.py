@@ -27,6 +27,9 @@ PURPOSE: Final = "verify"
 _SESSION: Final = {"idle_in_transaction_session_timeout": "30s"}
 """The source is free of a verify that has died without a word."""
 _IDENTIFIER: Final = "SELECT system_identifier::text FROM pg_control_system()"
+_TIMELINE: Final = """
+SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8
+"""
 _PING_S: Final = 5.0
 _OLDEST: Final = """
 SELECT format('pid %s, open for %s s, user %s, application %s, %s', pid,
@@ -55,6 +58,8 @@ class SourceInstant:
         self.lsn = lsn
         ((identifier,),) = query(connection, _IDENTIFIER)
         self.system_identifier: str = identifier
+        ((timeline,),) = query(connection, _TIMELINE)
+        self.timeline: int = timeline
         self.snapshot = ExportedSnapshot(lsn, snapshot)
         self._taken = time.monotonic()
 
