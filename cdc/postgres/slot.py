@@ -226,14 +226,21 @@ def let_fail_over(pgconn: PGconn, state: SlotState) -> None:
 
 @contextmanager
 def exact_snapshot(
-    source: LibraryOptions, name: str, on_wait: Callable[[float], None] | None = None
+    source: LibraryOptions,
+    name: str,
+    on_wait: Callable[[float], None] | None = None,
+    wait_s_max: int = 0,
 ) -> Iterator[ExportedSnapshot]:
     """A new snapshot with an exact position, by a temporary slot that ends with the context.
 
-    For a snapshot that is taken up again: the slot's own snapshot went with its connection.
+    For a snapshot that is taken up again: the slot's own snapshot went with its connection. The
+    server waits ``wait_s_max`` for each open transaction (0: without end), also for a client that
+    has died meanwhile: it doesn't notice while it waits.
     """
     pgconn = connect_replication(source)
     try:
+        if wait_s_max:
+            command(pgconn, f"SET lock_timeout = '{wait_s_max}s'")
         own_name = f"{name[:40]}_snapshot_{secrets.token_hex(4)}"
         yield create(pgconn, own_name, temporary=True, on_wait=on_wait)
     finally:

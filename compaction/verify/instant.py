@@ -30,6 +30,8 @@ _IDENTIFIER: Final = "SELECT system_identifier::text FROM pg_control_system()"
 _TIMELINE: Final = """
 SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8
 """
+_DEAD_S: Final = 5
+"""The server stops waiting so long after us, if we have died meanwhile."""
 _PING_S: Final = 5.0
 _OLDEST: Final = """
 SELECT format('pid %s, open for %s s, user %s, application %s, %s', pid,
@@ -82,7 +84,8 @@ def source_at_instant(settings: Settings, timeout_s: float) -> Iterator[SourceIn
 
     source = settings.source
     with closing(connect(source, purpose=PURPOSE, pinned=_SESSION)) as connection:
-        with exact_snapshot(source, settings.capture.slot_name, on_wait) as exported:
+        name, wait_s_max = settings.capture.slot_name, int(timeout_s) + _DEAD_S
+        with exact_snapshot(source, name, on_wait, wait_s_max) as exported:
             reader.begin(connection, exported)
             ((name,),) = query(connection, "SELECT pg_export_snapshot()")
         ended = threading.Event()

@@ -1,5 +1,6 @@
 """The source's side of a verify: what it asks of the source, and what one table's trouble is."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -10,6 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from cdc.errors import TableRefusedError
+from cdc.postgres import slot
+from cdc.postgres.connection import connect_replication
 from cdc.settings import Settings
 from compaction.verify import source
 from compaction.verify.confirm import printed_keys, source_rows
@@ -165,3 +168,30 @@ def test_an_order_does_not_wait_for_a_standby_without_end(
         with set_to(postgres, synchronous_standby_names="nobody"):
             ordered = Repair(settings, "log", "id", 0.3).order(rows)
     assert ordered == ({SinkTable("lakehouse", "a"): {("1",), ("2",)}}, {})
+
+
+def test_a_slot_goes_though_its_maker_died_while_the_server_waited(database: Conninfo) -> None:
+    class Died(BaseException):
+        """Nobody sees to the connection any more."""
+
+    opened_by = connect_replication(dict(database))
+
+    def die(_waited_s: float) -> None:
+        opened_by.finish()
+        raise Died
+
+    run(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    with session(database) as other, session(database) as opened:
+        other.execute("BEGIN; INSERT INTO public.a VALUES (1)")
+        with (
+            patch.object(slot, "connect_replication", return_value=opened_by),
+            pytest.raises(Died),
+            slot.exact_snapshot(dict(database), "dies", die, 3),
+        ):
+            pass
+        assert opened.execute(slots).fetchall(), "the server waits, and doesn't notice"
+        deadline = time.monotonic() + 10
+        while opened.execute(slots).fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
