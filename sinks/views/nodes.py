@@ -14,6 +14,7 @@ from sinks.views.operators import (
     Operator,
     Rowwise,
     Table,
+    Whole,
     Window,
 )
 from sinks.views.query import HIDDEN
@@ -184,11 +185,14 @@ def window(reader: NodeReader, node: Any) -> Operator:
     """Functions over the rows of a partition."""
     spark = reader.catalyst
     partition = spark.each(node.partitionSpec())
-    if not partition:
-        return reader.whole(node, "a window without PARTITION BY")
-    if any(not is_kind(each, "AttributeReference") for each in partition):
-        return reader.whole(node, "a window over what isn't a column")
     child = reader.operator(node.child())
+    make = _ordered(reader, node, child)
+    windows = tuple(map(spark.number, spark.each(node.windowExpressions())))
+    if not all(is_kind(each, "AttributeReference") for each in partition) or not partition:
+        reason = "a window " + ("over what isn't a column" if partition else "without PARTITION BY")
+        reader.reasons.append(reason)
+        columns = (*child.columns, *windows)
+        return Whole(make, columns, child.row_key, (), below=(child,), reason=reason)
     aliases = [spark.alias(each, f"key_{place}") for place, each in enumerate(partition)]
     names = [str(each.name()) for each in partition]
     group = tuple(map(reader.named, aliases, names))
@@ -204,8 +208,6 @@ def window(reader: NodeReader, node: Any) -> Operator:
         child=child,
         passed=same | dict(zip(group, map(spark.number, partition), strict=True)),
     )
-    make = _ordered(reader, node, child)
-    windows = tuple(map(spark.number, spark.each(node.windowExpressions())))
     return Window(make, (*below.columns, *windows), child.row_key, group, child=below, by=by)
 
 

@@ -81,8 +81,9 @@ def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str)
             "SELECT a.id, q.i FROM a, LATERAL (SELECT id AS i FROM b WHERE x = a.x LIMIT 1) q",
             "a subquery has a LIMIT for each row",
         ),
+        ("SELECT first_value(id) OVER (ORDER BY x) AS f FROM a", "rows of its frame are equal"),
     ],
-    ids=["a sample", "a collation", "a limit for each row"],
+    ids=["a sample", "a collation", "a limit for each row", "the first of equals"],
 )
 def test_queries_that_cant_be_kept_are_refused(comparison: Comparison, sql: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
