@@ -266,6 +266,32 @@ public final class ViewPlans {
     return new ArrayList<>(tables);
   }
 
+  /** The plans of the subqueries that are expressions of a plan's own; theirs aren't among them. */
+  public static List<LogicalPlan> subqueries(LogicalPlan plan) {
+    List<LogicalPlan> plans = new ArrayList<>();
+    plan.foreach(
+        node -> {
+          plans.addAll(CollectionConverters.asJava(node.subqueries()));
+          return null;
+        });
+    return plans;
+  }
+
+  /** The plan with other plans in the place of those of its subqueries. */
+  public static LogicalPlan withSubqueries(
+      LogicalPlan plan, List<LogicalPlan> old, List<LogicalPlan> made) {
+    Map<LogicalPlan, LogicalPlan> by = new IdentityHashMap<>();
+    for (int place = 0; place < old.size(); place++) {
+      by.put(old.get(place), made.get(place));
+    }
+    return plan.transformAllExpressions(
+        partial(
+            each ->
+                each instanceof SubqueryExpression query && by.containsKey(query.plan())
+                    ? query.withNewPlan(by.get(query.plan()))
+                    : null));
+  }
+
   /** The columns of tables in subqueries that are expressions: table and column, by a tab. */
   public static List<String> innerColumns(LogicalPlan plan) {
     Set<String> columns = new LinkedHashSet<>();
@@ -312,7 +338,7 @@ public final class ViewPlans {
       columns.add(
           new Alias(
               there.get(each.name()),
-              each.name(),
+              "column_" + each.exprId().id(), // Spark removes one of a column's own name
               each.exprId(),
               sequence(List.of()),
               Option.empty(),

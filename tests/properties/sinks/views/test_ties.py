@@ -47,6 +47,18 @@ def comparison(spark: "SparkSession") -> Comparison:
             "SELECT id FROM a ORDER BY x DESC, id LIMIT 2",
             id="LIMIT",
         ),
+        pytest.param(
+            "SELECT (SELECT id FROM a ORDER BY x DESC LIMIT 1) AS n",
+            "SELECT (SELECT id FROM a ORDER BY x DESC, id LIMIT 1) AS n",
+            id="LIMIT in a scalar subquery",
+        ),
+        pytest.param(
+            "SELECT id FROM a WHERE id > (SELECT max(i) FROM (SELECT id AS i, row_number()"
+            " OVER (PARTITION BY x ORDER BY d) AS n FROM a UNION ALL SELECT 0, 1) WHERE n = 1)",
+            "SELECT id FROM a WHERE id > (SELECT max(i) FROM (SELECT id AS i, row_number()"
+            " OVER (PARTITION BY x ORDER BY d, id) AS n FROM a UNION ALL SELECT 0, 1) WHERE n = 1)",
+            id="a window in a scalar subquery",
+        ),
     ],
 )
 def test_equal_rows_are_ordered_by_their_key(
