@@ -74,7 +74,6 @@ def project(reader: NodeReader, node: Any) -> Operator:
     spark = reader.catalyst
     child = reader.operator(node.child())
     columns = [each for each in spark.each(node.projectList()) if reader.wants(each)]
-    reader.require_no_query(node)
     passed: dict[int, int] = {}
     for column in columns:
         if is_kind(column, "AttributeReference"):
@@ -119,7 +118,6 @@ def time_in(spark: Catalyst, expression: Any) -> int | None:
 def filtered(reader: NodeReader, node: Any) -> Operator:
     """WHERE and HAVING."""
     child = reader.operator(node.child())
-    reader.require_no_query(node)
     condition = node.condition()
     return Rowwise(
         lambda below: reader.catalyst.filter(condition, below),
@@ -135,7 +133,6 @@ def aggregate(reader: NodeReader, node: Any) -> Operator:
     """GROUP BY: one row for each group, or for all."""
     spark = reader.catalyst
     child = reader.operator(node.child())
-    reader.require_no_query(node)
     grouping = [each for each in spark.each(node.groupingExpressions()) if not each.foldable()]
     if any(not is_kind(each, "AttributeReference") for each in grouping):
         return reader.whole(node, "it groups by what isn't a column")
@@ -258,7 +255,6 @@ def _is_by_row(window: Any) -> bool:
 def join(reader: NodeReader, node: Any) -> Operator:
     """A join of two, of any kind that the rules know."""
     spark = reader.catalyst
-    reader.require_no_query(node)
     left, right = reader.operator(node.left()), reader.operator(node.right())
     type_ = node.joinType()
     name = str(type_.getClass().getSimpleName()).removesuffix("$")

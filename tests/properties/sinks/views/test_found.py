@@ -63,6 +63,10 @@ def comparison(spark: "SparkSession") -> Comparison:
             "SELECT id FROM a WHERE x >= (SELECT min(x) FROM b)",
             id="a subquery that isn't correlated read nothing",
         ),
+        pytest.param(
+            "SELECT id, e FROM a LATERAL VIEW explode(sequence(1, (SELECT max(x) FROM k))) t AS e",
+            id="a subquery in explode wasn't seen",
+        ),
     ],
 )
 def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str) -> None:
@@ -81,9 +85,19 @@ def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str)
             "SELECT a.id, q.i FROM a, LATERAL (SELECT id AS i FROM b WHERE x = a.x LIMIT 1) q",
             "a subquery has a LIMIT for each row",
         ),
+        (
+            "SELECT id FROM a WHERE id > (SELECT max(id) FROM a TABLESAMPLE (50 PERCENT))",
+            "TABLESAMPLE has several right answers",
+        ),
         ("SELECT first_value(id) OVER (ORDER BY x) AS f FROM a", "rows of its frame are equal"),
     ],
-    ids=["a sample", "a collation", "a limit for each row", "the first of equals"],
+    ids=[
+        "a sample",
+        "a collation",
+        "a limit for each row",
+        "a sample inside",
+        "the first of equals",
+    ],
 )
 def test_queries_that_cant_be_kept_are_refused(comparison: Comparison, sql: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
