@@ -19,6 +19,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.ArraySort$;
 import org.apache.spark.sql.catalyst.expressions.ArraySort;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
@@ -29,6 +30,7 @@ import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.If;
 import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -39,6 +41,7 @@ import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
+import org.apache.spark.sql.catalyst.expressions.aggregate.ListAgg;
 import org.apache.spark.sql.catalyst.expressions.aggregate.MaxBy;
 import org.apache.spark.sql.catalyst.expressions.aggregate.MinBy;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
@@ -405,9 +408,9 @@ public final class ViewPlans {
 
   /**
    * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
-   * whose class has one of the names, but for lists that are sorted at once, and functions of
-   * windows in an order: for each its class, its text, and its line and column in the query (0: not
-   * known), separated by tabs.
+   * whose kind has one of the names, but for lists in one order, and functions of windows in an
+   * order: for each its kind, its text, and its line and column in the query (0: not known),
+   * separated by tabs.
    */
   public static List<String> expressions(LogicalPlan plan, List<String> names) {
     Set<String> shown = new LinkedHashSet<>();
@@ -415,8 +418,7 @@ public final class ViewPlans {
     eachExpression(
         plan,
         node -> {
-          if ((node instanceof ArraySort || node instanceof SortArray)
-              && node.children().head() instanceof AggregateExpression list) {
+          if (isSort(node) && node.children().head() instanceof AggregateExpression list) {
             sorted.add(list.aggregateFunction());
           }
           if (node instanceof WindowExpression window
@@ -426,13 +428,46 @@ public final class ViewPlans {
                   || call.aggregateFunction() instanceof Last)) {
             sorted.add(call.aggregateFunction());
           }
-          String name = node.getClass().getSimpleName();
+          if (node instanceof ListAgg list && isInOrder(list)) {
+            sorted.add(list);
+          }
+          String kind = kind(node);
           boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
-          if ((open || names.contains(name)) && !sorted.contains(node)) {
-            shown.add(String.join("\t", name, node.sql(), place(node)));
+          if ((open || names.contains(kind)) && !sorted.contains(node)) {
+            shown.add(String.join("\t", kind, node.sql(), place(node)));
           }
         });
     return new ArrayList<>(shown);
+  }
+
+  /** Whether an expression sorts a list by its values, and not by a comparison of the user's. */
+  private static boolean isSort(Expression node) {
+    return node instanceof SortArray
+        || (node instanceof ArraySort sort
+            && sort.function() instanceof LambdaFunction compare
+            && compare
+                .function()
+                .semanticEquals(
+                    ArraySort$.MODULE$.comparator(
+                        (Expression) compare.arguments().apply(0), (Expression) compare.arguments().apply(1))));
+  }
+
+  /** Whether values that are equal in the order of a list are equal. */
+  private static boolean isInOrder(ListAgg list) {
+    Expression value = list.child();
+    Expression shown = value instanceof Cast cast ? cast.child() : value;
+    return list.orderExpressions()
+        .exists(
+            each -> each.child().semanticEquals(value) || each.child().semanticEquals(shown));
+  }
+
+  /** What kind an expression is of: its class, or a part of those. */
+  private static String kind(Expression node) {
+    String name = node.getClass().getSimpleName();
+    boolean isUnordered =
+        (node instanceof MaxBy max && !RowOrdering.isOrderable(max.valueExpr().dataType()))
+            || (node instanceof MinBy min && !RowOrdering.isOrderable(min.valueExpr().dataType()));
+    return isUnordered ? name + "Unordered" : name;
   }
 
   /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */
