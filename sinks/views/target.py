@@ -241,7 +241,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             new = self._kept(NewRows(rows, loading.into.keys, at))
             if self._history is not None and self._history.step() < self.record.step:
                 was = self.record.serves  # without a history, it had rows that this one lacks
-                goes_on = was is None or was.history
+                goes_on = was is None or (was.history and was.keys == loading.into.keys)
                 is_same = goes_on and self._history.has_columns(new.rows)
                 write = self._history.change if is_same else self._history.replace
                 write(self.record.step, new)
