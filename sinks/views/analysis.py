@@ -36,6 +36,8 @@ _OPEN: Final = {
     "MinByUnordered": "min_by(to_json(x), y)",
     "MaxMinByK": "slice(sort_array(collect_list(struct(y, x)), false), 1, k)",
     "ApproximatePercentile": "percentile(x, 0.5)",
+    "SpecialDatetime": "now() or current_date(), which are the time of the cut",
+    "CurrentUser": "the user's name: it depends on who merges",
     "HistogramNumeric": "GROUP BY width_bucket(x, …)",
     **dict.fromkeys(
         ("ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"),

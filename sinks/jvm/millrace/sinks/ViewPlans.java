@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.AliasIdentifier;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
@@ -26,6 +27,7 @@ import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.CreateStruct;
 import org.apache.spark.sql.catalyst.expressions.CurrentDate;
+import org.apache.spark.sql.catalyst.expressions.CurrentTime;
 import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.If;
@@ -61,14 +63,21 @@ import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith;
+import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimeType;
+import org.apache.spark.sql.types.TimestampNTZType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
 import scala.PartialFunction;
 import scala.Tuple3;
@@ -86,6 +95,12 @@ public final class ViewPlans {
   private static final String TABLE = "millrace.table";
   private static final int ROUNDS_MAX = 20;
   private static final long DAY_US = 86_400_000_000L;
+
+  private static final String SPECIAL = "SpecialDatetime";
+  private static final Pattern SPECIAL_TEXT =
+      Pattern.compile("(?is)\\s*(now|today|tomorrow|yesterday)\\b.*");
+  private static final Pattern SPECIAL_LITERAL =
+      Pattern.compile("(?is)(date|timestamp\\w*)\\s*['\"]" + SPECIAL_TEXT.pattern().substring(5));
 
   private ViewPlans() {}
 
@@ -360,6 +375,11 @@ public final class ViewPlans {
       int day = (int) Math.floorDiv(micros, DAY_US);
       return Literal.create(day, DataTypes.DateType);
     }
+    if (node instanceof CurrentTime time && time.dataType() instanceof TimeType type) {
+      long unit = (long) Math.pow(10, 9 - type.precision());
+      long nanos = Math.floorMod(micros, DAY_US) * 1_000;
+      return Literal.create(nanos - nanos % unit, type);
+    }
     if (node instanceof LocalTimestamp) {
       return Literal.create(micros, DataTypes.TimestampNTZType);
     }
@@ -434,7 +454,8 @@ public final class ViewPlans {
           String kind = kind(node);
           boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
           if ((open || names.contains(kind)) && !sorted.contains(node)) {
-            shown.add(String.join("\t", kind, node.sql(), place(node)));
+            String sql = kind.equals(SPECIAL) ? written(node) : node.sql();
+            shown.add(String.join("\t", kind, sql, place(node)));
           }
         });
     return new ArrayList<>(shown);
@@ -467,7 +488,39 @@ public final class ViewPlans {
     boolean isUnordered =
         (node instanceof MaxBy max && !RowOrdering.isOrderable(max.valueExpr().dataType()))
             || (node instanceof MinBy min && !RowOrdering.isOrderable(min.valueExpr().dataType()));
-    return isUnordered ? name + "Unordered" : name;
+    return isUnordered ? name + "Unordered" : isSpecial(node) ? SPECIAL : name;
+  }
+
+  /** Whether it is a date or a time that Spark takes from the clock: DATE 'today'. */
+  private static boolean isSpecial(Expression node) {
+    DataType type = node.resolved() ? node.dataType() : DataTypes.NullType;
+    if (!(type instanceof DateType
+        || type instanceof TimestampType
+        || type instanceof TimestampNTZType)) {
+      return false;
+    }
+    if (node instanceof Literal) {
+      return SPECIAL_LITERAL.matcher(written(node)).matches();
+    }
+    return node instanceof Cast cast
+        && cast.child().dataType() instanceof StringType
+        && cast.child().foldable()
+        && cast.child().eval(null) instanceof UTF8String text
+        && SPECIAL_TEXT.matcher(text.toString()).matches();
+  }
+
+  /** An expression as the query has it. */
+  private static String written(Expression node) {
+    Origin origin = node.origin();
+    boolean isThere =
+        origin.sqlText().isDefined()
+            && origin.startIndex().isDefined()
+            && origin.stopIndex().isDefined();
+    if (!isThere) {
+      return node.sql();
+    }
+    int start = (Integer) origin.startIndex().get();
+    return origin.sqlText().get().substring(start, (Integer) origin.stopIndex().get() + 1);
   }
 
   /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */

@@ -9,11 +9,14 @@ import pytest
 from cdc.errors import ConfigError
 from sinks.run.cuts import Instant
 from sinks.views.analysis import Analysis
+from sinks.views.catalyst import Catalyst
+from sinks.views.evaluate import Evaluation
+from sinks.views.operators import NEW
 from sinks.views.pinned import pinned
 from sinks.views.query import ViewQuery
 from tests.fixtures.spark import at
 from tests.properties.sinks.views.relations import TABLES
-from tests.properties.sinks.views.tables import KEYS, frame
+from tests.properties.sinks.views.tables import KEYS, Rows, TwoCuts, frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+AT_US: Final = 1_709_202_030_123_456
 CUT: Final = Instant(run=1, cut=at(1), versions={})
 
 
@@ -98,6 +102,37 @@ def test_what_has_several_right_answers_is_refused(reading: Reading, sql: str) -
 @pytest.mark.parametrize("sql", DEFINITE)
 def test_what_has_one_right_answer_is_followed(reading: Reading, sql: str) -> None:
     assert reading.read(f"SELECT x, {sql} AS v FROM a GROUP BY x").reasons == ()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DATE 'today'",
+        "TIMESTAMP_NTZ 'now'",
+        "CAST(' Tomorrow' AS date)",
+        "current_user()",
+    ],
+)
+def test_what_depends_on_the_clock_or_the_user_is_refused(reading: Reading, sql: str) -> None:
+    with pytest.raises(ConfigError, match="has several right answers") as refused:
+        reading.read(f"SELECT id,\n  {sql} AS v FROM a")
+    assert refused.value.where == "v, line 2, column 3"
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        ("current_time(2)", "10:20:30.12"),
+        ("current_date()", "2024-02-29"),
+        ("now()", "2024-02-29 10:20:30.123456"),
+        ("DATE '2024-01-01'", "2024-01-01"),
+    ],
+)
+def test_the_time_is_the_cuts(reading: Reading, sql: str, shown: str) -> None:
+    query = reading.read(f"SELECT CAST({sql} AS string) AS v FROM a")
+    a = {"a": TwoCuts(reading.spark, "a", Rows((), ((1, 1, 1.5, None),)))}
+    (row,) = Evaluation(Catalyst(reading.spark), query, a, AT_US).whole(NEW).collect()
+    assert row["v"] == shown
 
 
 def test_a_pivot_has_one_right_answer(reading: Reading) -> None:
