@@ -493,7 +493,10 @@ public final class ViewPlans {
 
   /** Whether it is a date or a time that Spark takes from the clock: DATE 'today'. */
   private static boolean isSpecial(Expression node) {
-    DataType type = node.resolved() ? node.dataType() : DataTypes.NullType;
+    if (!(node instanceof Literal || node instanceof Cast)) {
+      return false;
+    }
+    DataType type = node.dataType();
     if (!(type instanceof DateType
         || type instanceof TimestampType
         || type instanceof TimestampNTZType)) {
