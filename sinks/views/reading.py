@@ -37,10 +37,15 @@ _READS: Final[Mapping[str, ReadNode]] = {
     "Union": several.union,
     "Generate": several.generate,
     "Expand": several.expand,
-    "Sort": lambda reader, sort: reader.operator(sort.child()),
+    **dict.fromkeys(
+        ("Sort", "ResolvedHint", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+        lambda reader, node: reader.operator(node.child()),
+    ),
     "OneRowRelation": nodes.one_row,
     "LocalRelation": nodes.local,
     "Range": nodes.constant,
+    "UnionLoop": lambda reader, node: reader.whole(node, "a recursive CTE"),
+    "UnionLoopRef": nodes.constant,
     **dict.fromkeys(several.LIMITS, several.limit),
 }
 

@@ -67,6 +67,11 @@ def comparison(spark: "SparkSession") -> Comparison:
             "SELECT id, e FROM a LATERAL VIEW explode(sequence(1, (SELECT max(x) FROM k))) t AS e",
             id="a subquery in explode wasn't seen",
         ),
+        pytest.param(
+            "WITH RECURSIVE r(n) AS (SELECT id FROM a UNION ALL SELECT n + 1 FROM r WHERE n < 4)"
+            " SELECT n FROM r",
+            id="a recursive CTE wasn't read",
+        ),
     ],
 )
 def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str) -> None:
@@ -102,6 +107,20 @@ def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str)
 def test_queries_that_cant_be_kept_are_refused(comparison: Comparison, sql: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         comparison.read(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT /*+ BROADCAST(b) */ a.id FROM a JOIN b ON a.x = b.x",
+        "SELECT id, x FROM a DISTRIBUTE BY x",
+        "SELECT /*+ REPARTITION(2) */ id FROM a CLUSTER BY x",
+    ],
+)
+def test_how_rows_are_spread_is_no_reason_to_read_all(comparison: Comparison, sql: str) -> None:
+    query = comparison.read(sql)
+    assert query.reasons == ()
+    assert comparison.fault(sql, query, ROWS) is None
 
 
 def test_the_last_of_equals_is_the_greatest(comparison: Comparison) -> None:
