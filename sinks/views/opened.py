@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sinks.delta.version import Version
 
 
-class UnreadableError(SinkError):
+class UnopenedError(SinkError):
     """A version of a table that a view reads can't be opened."""
 
 
@@ -26,7 +26,7 @@ class OpenVersions:
         self._versions: dict[tuple[str, TableVersion], Version] = {}
 
     def version(self, name: str, at: Instant) -> "Version":
-        """A table at a cut; raises UnreadableError."""
+        """A table at a cut; raises UnopenedError."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -40,7 +40,7 @@ class OpenVersions:
             except (PySparkException, Py4JError) as error:
                 if spark_ended(error):
                     raise
-                raise UnreadableError(
+                raise UnopenedError(
                     f"{name} can't be read as of run {at.run}: {first_line(error)}",
                     where=self._where,
                     remedy="if its Delta table is gone, `millrace rebuild` makes it again",

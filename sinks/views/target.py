@@ -13,7 +13,7 @@ from sinks.run.options import RunContext
 from sinks.run.owner import log_folder, stranger_in_views
 from sinks.run.summary import Rows, Standing, TableResult
 from sinks.spark.session import RECORDS_FEW
-from sinks.views.opened import OpenVersions, UnreadableError
+from sinks.views.opened import OpenVersions, UnopenedError
 from sinks.views.operators import NEW
 from sinks.views.pinned import PinnedSession
 from sinks.views.query import OF_VERSIONS
@@ -262,14 +262,14 @@ class ViewTarget(CutTarget[ViewGeneration]):
         with self._analysis.explained():
             if not self._write_groups(generation, at, to):
                 self._fit_whole(to)
-                whole = self._evaluation(None, to).whole(NEW)
-                self._write_rows(NewRows(whole, generation.keys, to))
+                rows = self._evaluation(None, to).whole(NEW)
+                self._write_rows(NewRows(rows, generation.keys, to))
 
     def _write_groups(self, generation: ViewGeneration, at: Instant, to: Instant) -> bool:
         """Compute the groups again that may be others; whether that is the way, and was possible.
 
-        The search for them has values that the query itself never meets: rows of one side of an
-        outer join as if nothing matched them. And it reads the older cut, whose files may be gone.
+        The search meets values that the query never has: rows of an outer join as if none matched.
+        And it reads the older cut, whose files may be gone.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -281,17 +281,14 @@ class ViewTarget(CutTarget[ViewGeneration]):
             evaluation = self._evaluation(at, to)
             if self._is_whole(evaluation, to):
                 return False
-            groups = evaluation.groups()
-            if groups is None:
+            if (groups := evaluation.groups()) is None:
                 self._rows = Rows(version=self._table.delta.applied().at)
                 return True
             rows = evaluation.of_groups(groups)
             self._write_rows(NewRows(rows, generation.keys, to, *evaluation.names(groups)))
-        except (PySparkException, Py4JError, UnreadableError) as error:
-            is_of_view = isinstance(error, UnreadableError) or not (
-                spark_ended(error) or machine_error(error, self.where)
-            )
-            if not is_of_view:
+        except (PySparkException, Py4JError, UnopenedError) as error:
+            of_spark = not isinstance(error, UnopenedError)
+            if of_spark and (spark_ended(error) or machine_error(error, self.where)):
                 raise
             self.say("what has changed can't be found out: evaluating all of it")
             return False
