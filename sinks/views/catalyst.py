@@ -140,6 +140,17 @@ class Catalyst:
         hint = self._logical.JoinHint.NONE()
         return self._logical.Join(left, right, type_, self._some(condition), hint)
 
+    def leaf(self, node: Any, columns: Iterable[tuple[str, Any, int]]) -> Any:
+        """A table's leaf with other columns of it: their names, types and numbers."""
+        metadata, nothing = node.output().head().metadata(), self.sequence([])
+        attributes = [
+            self._expressions.AttributeReference(
+                name, type_, True, metadata, self.id_of(number), nothing
+            )
+            for name, type_, number in columns
+        ]
+        return self._logical.LocalRelation(self.sequence(attributes), nothing, False, self._none)
+
     def aggregate(self, grouping: Any, aggregates: Sequence[Any], plan: Any) -> Any:
         """GROUP BY."""
         return self._logical.Aggregate(grouping, self.sequence(aggregates), plan, self._none)

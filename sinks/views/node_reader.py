@@ -62,6 +62,8 @@ class NodeReader:
 
     def operator(self, node: Any) -> Operator:
         """A node of Spark's plan, and those below, as an operator."""
+        if self.catalyst.views.hasSubquery(node):  # the rules don't follow its tables
+            self.reasons.append("a scalar subquery that isn't correlated")
         return self.reads.get(_kind(node), self.unknown)(self, node)
 
     def kept(self, operator: Operator) -> list[int]:
@@ -92,11 +94,6 @@ class NodeReader:
             return node.withNewChildren(spark.sequence(own))
 
         return Whole(make, spark.numbers(node), None, (), below=below, reason=reason)
-
-    def require_no_query(self, node: Any) -> None:
-        """Note where an expression has a query of its own, whose tables the rules don't follow."""
-        if self.catalyst.views.hasSubquery(node):
-            self.reasons.append("a scalar subquery that isn't correlated")
 
 
 ReadNode = Callable[[NodeReader, Any], Operator]

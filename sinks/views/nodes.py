@@ -14,6 +14,7 @@ from sinks.views.operators import (
     Operator,
     Rowwise,
     Table,
+    Whole,
     Window,
 )
 from sinks.views.query import HIDDEN
@@ -73,7 +74,6 @@ def project(reader: NodeReader, node: Any) -> Operator:
     spark = reader.catalyst
     child = reader.operator(node.child())
     columns = [each for each in spark.each(node.projectList()) if reader.wants(each)]
-    reader.require_no_query(node)
     passed: dict[int, int] = {}
     for column in columns:
         if is_kind(column, "AttributeReference"):
@@ -118,7 +118,6 @@ def time_in(spark: Catalyst, expression: Any) -> int | None:
 def filtered(reader: NodeReader, node: Any) -> Operator:
     """WHERE and HAVING."""
     child = reader.operator(node.child())
-    reader.require_no_query(node)
     condition = node.condition()
     return Rowwise(
         lambda below: reader.catalyst.filter(condition, below),
@@ -134,7 +133,6 @@ def aggregate(reader: NodeReader, node: Any) -> Operator:
     """GROUP BY: one row for each group, or for all."""
     spark = reader.catalyst
     child = reader.operator(node.child())
-    reader.require_no_query(node)
     grouping = [each for each in spark.each(node.groupingExpressions()) if not each.foldable()]
     if any(not is_kind(each, "AttributeReference") for each in grouping):
         return reader.whole(node, "it groups by what isn't a column")
@@ -184,11 +182,14 @@ def window(reader: NodeReader, node: Any) -> Operator:
     """Functions over the rows of a partition."""
     spark = reader.catalyst
     partition = spark.each(node.partitionSpec())
-    if not partition:
-        return reader.whole(node, "a window without PARTITION BY")
-    if any(not is_kind(each, "AttributeReference") for each in partition):
-        return reader.whole(node, "a window over what isn't a column")
     child = reader.operator(node.child())
+    make = _ordered(reader, node, child)
+    windows = tuple(map(spark.number, spark.each(node.windowExpressions())))
+    if not all(is_kind(each, "AttributeReference") for each in partition) or not partition:
+        reason = "a window " + ("over what isn't a column" if partition else "without PARTITION BY")
+        reader.reasons.append(reason)
+        columns = (*child.columns, *windows)
+        return Whole(make, columns, child.row_key, (), below=(child,), reason=reason)
     aliases = [spark.alias(each, f"key_{place}") for place, each in enumerate(partition)]
     names = [str(each.name()) for each in partition]
     group = tuple(map(reader.named, aliases, names))
@@ -204,8 +205,6 @@ def window(reader: NodeReader, node: Any) -> Operator:
         child=child,
         passed=same | dict(zip(group, map(spark.number, partition), strict=True)),
     )
-    make = _ordered(reader, node, child)
-    windows = tuple(map(spark.number, spark.each(node.windowExpressions())))
     return Window(make, (*below.columns, *windows), child.row_key, group, child=below, by=by)
 
 
@@ -256,7 +255,6 @@ def _is_by_row(window: Any) -> bool:
 def join(reader: NodeReader, node: Any) -> Operator:
     """A join of two, of any kind that the rules know."""
     spark = reader.catalyst
-    reader.require_no_query(node)
     left, right = reader.operator(node.left()), reader.operator(node.right())
     type_ = node.joinType()
     name = str(type_.getClass().getSimpleName()).removesuffix("$")

@@ -1,5 +1,6 @@
 """A run's Spark session → the one in which its views are evaluated, with one right answer."""
 
+import re
 from functools import cached_property
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,6 +17,13 @@ SESSION: Final = {
     "spark.sql.caseSensitive": "false",
 }
 """What an answer depends on: pinned, whatever [spark] says."""
+_TUNING: Final = re.compile(
+    r"spark\.sql\.(adaptive|autoBroadcastJoinThreshold|broadcast\w*|cache|catalog|codegen|execution"
+    r"|extensions|files|inMemoryColumnarStorage|join|maven|objectHashAggregate|parquet|redaction"
+    r"|shuffle|sortMergeJoin\w*|sources|streaming|ui|variable|warehouse|window|windowExec"
+    r"|constraintPropagation)\b.*"
+)
+"""Settings by which a query has the same answer; any other one is Spark's default in a view."""
 _STARTING: Final = Lock()
 """Spark is started once, whoever asks for it first."""
 Tuning = Literal["little", "changes", "much"]
@@ -24,9 +32,17 @@ _CHANGES: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.par
 """Of few changes, each job of its own for a step takes longer than the step."""
 
 
+def changes_answers(setting: str) -> bool:
+    """Whether a query may have another answer by a setting of Spark's."""
+    return setting.startswith("spark.sql.") and not _TUNING.fullmatch(setting)
+
+
 def pinned(spark: "SparkSession") -> "SparkSession":
     """A session of its own in which a query has one answer."""
     own = spark.newSession()
+    for name, _ in spark.sparkContext.getConf().getAll():
+        if changes_answers(name) and own.conf.isModifiable(name):
+            own.conf.unset(name)
     for name, value in SESSION.items():
         own.conf.set(name, value)
     return own

@@ -25,7 +25,7 @@ from cdc.errors import ConfigError
 from sinks.views import nodes, several
 from sinks.views.catalyst import Catalyst, has_unordered
 from sinks.views.node_reader import NodeReader, ReadNode
-from sinks.views.operators import Operator, Window
+from sinks.views.operators import Operator, Table, Window
 from sinks.views.query import HIDDEN, TAKEN, ViewQuery
 
 _READS: Final[Mapping[str, ReadNode]] = {
@@ -37,10 +37,15 @@ _READS: Final[Mapping[str, ReadNode]] = {
     "Union": several.union,
     "Generate": several.generate,
     "Expand": several.expand,
-    "Sort": lambda reader, sort: reader.operator(sort.child()),
+    **dict.fromkeys(
+        ("Sort", "ResolvedHint", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+        lambda reader, node: reader.operator(node.child()),
+    ),
     "OneRowRelation": nodes.one_row,
     "LocalRelation": nodes.local,
     "Range": nodes.constant,
+    "UnionLoop": lambda reader, node: reader.whole(node, "a recursive CTE"),
+    "UnionLoopRef": nodes.constant,
     **dict.fromkeys(several.LIMITS, several.limit),
 }
 
@@ -60,6 +65,7 @@ class QueryReader:
 
     def __init__(self, catalyst: Catalyst, keys: Mapping[str, Mapping[str, Any]]) -> None:
         self.catalyst = catalyst
+        self._keys = keys
         self._nodes = NodeReader(catalyst, keys, _READS, nodes.unknown)
 
     def read(self, plan: Any) -> ViewQuery:
@@ -69,7 +75,7 @@ class QueryReader:
             kind, sql, *_ = str(text).split("\t")
             which = "greatest" if kind == "MaxBy" else "least"
             self._nodes.definite.append(f"{sql}: of equals in its order, the {which} value")
-        plan = spark.views.definite(plan)
+        plan = self._settled(spark.views.definite(plan))
         shown = [(str(each.name()), spark.number(each)) for each in spark.output(plan)]
         _require_different(name for name, _ in shown)
         for each in spark.output(plan):
@@ -98,6 +104,33 @@ class QueryReader:
             self._inner(plan),
             is_bag,
         )
+
+    def _settled(self, plan: Any) -> Any:
+        """A plan whose subqueries that stay expressions are as they are read: with one answer."""
+        inner = [*self.catalyst.views.subqueries(plan)]
+        if not inner:
+            return plan
+        made = [self._subquery(each) for each in inner]
+        return self.catalyst.views.withSubqueries(plan, inner, made)
+
+    def _subquery(self, plan: Any) -> Any:
+        spark = self.catalyst
+        plan = self._settled(plan)
+        reader = NodeReader(spark, self._keys, _READS, nodes.unknown, definite=self._nodes.definite)
+        shown = spark.numbers(plan)
+        reader.wanted.update(shown)
+        reader.want(plan)
+
+        def made(operator: Operator) -> Any:
+            if isinstance(operator, Table):
+                names = operator.names.items()
+                columns = [(name, reader.types[number], number) for number, name in names]
+                return spark.leaf(operator.make(), columns)
+            return operator.make(*map(made, operator.children))
+
+        rows = made(reader.operator(plan))
+        there = spark.by_number(rows)
+        return spark.project([there[number] for number in shown], rows)
 
     def _shown_types(self, plan: Any) -> dict[str, str]:
         return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_view
-from sinks.changes.names import DELETED, END, POSITION, quoted
+from sinks.changes.names import DELETED, END, POSITION, ROW, quoted
 from sinks.delta.cuts import LakehouseCuts
 from sinks.delta.query import sql_names
 from sinks.run.cuts import Instant, TableDifference
@@ -30,7 +30,7 @@ VIEWS: Final = "views."
 _SCHEMA: Final = "public."
 _PLANNED: Final = TableVersion(id="planned", version=0)
 """The version of a view that isn't there yet."""
-_NOT_SHOWN: Final = frozenset({POSITION, DELETED})
+_NOT_SHOWN: Final = frozenset({POSITION, DELETED, ROW})
 """Columns of current rows that aren't the source's."""
 
 

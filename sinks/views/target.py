@@ -11,8 +11,9 @@ from sinks.run.cut_run import CutLoad, CutTarget
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.run.owner import log_folder, stranger_in_views
-from sinks.run.summary import Rows, Standing, TableResult, TableVersion
+from sinks.run.summary import Rows, Standing, TableResult
 from sinks.spark.session import RECORDS_FEW
+from sinks.views.opened import OpenVersions, UnopenedError
 from sinks.views.operators import NEW
 from sinks.views.pinned import PinnedSession
 from sinks.views.query import OF_VERSIONS
@@ -22,7 +23,6 @@ from sinks.views.sources import SourceAtCuts, Sources
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sinks.delta.version import Version
     from sinks.views.analysis import Analysis
     from sinks.views.catalyst import Catalyst
     from sinks.views.evaluate import EmptyTable, Evaluation
@@ -59,7 +59,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._sources = sources
         self._records = records
         self._derived = derived_view(context.settings.require_lakehouse(), view.name)
-        self._versions: dict[tuple[str, TableVersion], Version] = {}
+        self._versions = OpenVersions(sources, session, view.where)
         self._queries: dict[tuple[tuple[str, str, int], ...], ViewQuery] = {}
         self._rows = Rows()
         self.record = records.view(view.name) or ViewRecord()
@@ -157,25 +157,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
         """Rows are followed by columns, which have to be the same ones at both cuts."""
         if at.versions == newest.versions:
             return None
-        now = self._columns(newest)
+        now = self._versions.columns(newest)
         others = [name for name, of in generation.columns.items() if now.get(name) != of]
         if others:
             return f"{', '.join(others)}: other columns now"
         adapted = self.adapted(generation, newest) if self._is_todays(generation) else None
         return adapted if isinstance(adapted, str) else None
-
-    def _columns(self, at: Instant) -> dict[str, str]:
-        """Who all columns are that there are to read, of which type, and where in the key."""
-        columns: dict[str, str] = {}
-        for name in sorted(at.versions):
-            version = self._version(name, at)
-            for column, of in self._sources.columns(version, name).items():
-                columns[f"{name}.{column}"] = f"{of.id} {of.type}".strip()
-            for place, column in enumerate(self._sources.key(name, at), 1):
-                kind = version.columns[column].dataType.simpleString()
-                there = columns.get(f"{name}.{column}", kind)
-                columns[f"{name}.{column}"] = f"{there} key {place}"
-        return columns
 
     def adapted(self, generation: ViewGeneration, newest: Instant) -> ViewGeneration | str:
         """The same one, unless the query, or what it shows of the tables, is another one."""
@@ -183,7 +170,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             return "its definition is another one"
         if self.record.at is not None and self.record.at.versions == newest.versions:
             return generation
-        seen = self._columns(newest)
+        seen = self._versions.columns(newest)
         if seen == generation.seen:
             return generation
         made = self._generation(newest)
@@ -198,7 +185,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         used = {
             f"{table.name}.{name}" for table in query.top.tables() for name in table.names.values()
         }
-        seen = self._columns(at)
+        seen = self._versions.columns(at)
         return ViewGeneration(
             query=self._sql,
             history=self._view.history,
@@ -241,7 +228,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             new = self._kept(NewRows(rows, loading.into.keys, at))
             if self._history is not None and self._history.step() < self.record.step:
                 was = self.record.serves  # without a history, it had rows that this one lacks
-                goes_on = was is None or was.history
+                goes_on = was is None or (was.history and was.keys == loading.into.keys)
                 is_same = goes_on and self._history.has_columns(new.rows)
                 write = self._history.change if is_same else self._history.replace
                 write(self.record.step, new)
@@ -273,21 +260,45 @@ class ViewTarget(CutTarget[ViewGeneration]):
             return
         self._require_own()
         with self._analysis.explained():
+            if not self._write_groups(generation, at, to):
+                self._fit_whole(to)
+                rows = self._evaluation(None, to).whole(NEW)
+                self._write_rows(NewRows(rows, generation.keys, to))
+
+    def _write_groups(self, generation: ViewGeneration, at: Instant, to: Instant) -> bool:
+        """Compute the groups again that may be others; whether that is the way, and was possible.
+
+        The search meets values that the query never has: rows of an outer join as if none matched.
+        And it reads the older cut, whose files may be gone.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from sinks.spark.errors import machine_error, spark_ended
+        from sinks.views.store import NewRows
+
+        try:
             evaluation = self._evaluation(at, to)
             if self._is_whole(evaluation, to):
-                self._fit_whole(to)
-                new = NewRows(evaluation.whole(NEW), generation.keys, to)
-            else:
-                groups = evaluation.groups()
-                if groups is None:
-                    self._rows = Rows(version=self._table.delta.applied().at)
-                    return
-                rows = evaluation.of_groups(groups)
-                new = NewRows(rows, generation.keys, to, *evaluation.names(groups))
-            new, step = self._kept(new), self.record.step
-            if self._history is not None and self._history.step() < step:
-                self._history.change(step, new)
-            self._rows = self._table.change(step, new)
+                return False
+            if (groups := evaluation.groups()) is None:
+                self._rows = Rows(version=self._table.delta.applied().at)
+                return True
+            rows = evaluation.of_groups(groups)
+            self._write_rows(NewRows(rows, generation.keys, to, *evaluation.names(groups)))
+        except (PySparkException, Py4JError, UnopenedError) as error:
+            of_spark = not isinstance(error, UnopenedError)
+            if of_spark and (spark_ended(error) or machine_error(error, self.where)):
+                raise
+            self.say("what has changed can't be found out: evaluating all of it")
+            return False
+        return True
+
+    def _write_rows(self, new: "NewRows") -> None:
+        new, step = self._kept(new), self.record.step
+        if self._history is not None and self._history.step() < step:
+            self._history.change(step, new)
+        self._rows = self._table.change(step, new)
 
     def _is_whole(self, evaluation: "Evaluation", to: Instant) -> bool:
         """Whether to evaluate all of it."""
@@ -308,8 +319,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def _size_bytes(self, at: Instant) -> int:
         """How large all of its tables are, and its own."""
-        sizes = (self._version(name, at).size_bytes for name in at.versions)
-        return sum(sizes) + self._table.delta.size_bytes()
+        return self._versions.size_bytes(at) + self._table.delta.size_bytes()
 
     def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
         from sinks.views.evaluate import Evaluation
@@ -319,8 +329,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
             name: SourceAtCuts(
                 self._sources,
                 name,
-                self._version(name, at) if at is not None else None,
-                self._version(name, to),
+                self._versions.version(name, at) if at is not None else None,
+                self._versions.version(name, to),
                 self._sources.key(name, to),
                 sorted({*names, *self._sources.key(name, to)}),
                 rebuilt=name in rebuilt,
@@ -334,7 +344,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         """The query over the tables as they are at a cut."""
         key = tuple(sorted((name, of.id, of.version) for name, of in at.versions.items()))
         if key not in self._queries:
-            versions = {name: self._version(name, at) for name in at.versions}
+            versions = self._versions.at(at)
             query = self._analysis.query(self._parsed, versions, at)
             taken = sorted(name for name, _ in query.columns if name.lower() in OF_VERSIONS)
             if taken and self._view.history:
@@ -353,7 +363,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     def casts(self, at: Instant) -> tuple[str, ...]:
         """Texts that the query takes for numbers, without saying so."""
-        versions = {name: self._version(name, at) for name in at.versions}
+        versions = self._versions.at(at)
         return self._analysis.casts(self._parsed, versions)
 
     def empty_tables(self, at: Instant) -> "dict[str, EmptyTable]":
@@ -361,15 +371,11 @@ class ViewTarget(CutTarget[ViewGeneration]):
         from sinks.views.evaluate import EmptyTable
 
         return {
-            name: EmptyTable(self._spark.createDataFrame([], self._version(name, at).columns))
+            name: EmptyTable(
+                self._spark.createDataFrame([], self._versions.version(name, at).columns)
+            )
             for name in self.query(at).used()
         }
-
-    def _version(self, name: str, at: Instant) -> "Version":
-        key = (name, at.versions[name])
-        if key not in self._versions:
-            self._versions[key] = self._sources.version(self._spark, name, at)
-        return self._versions[key]
 
     def publish(self, generation: ViewGeneration) -> None:
         """Its commit has done so."""

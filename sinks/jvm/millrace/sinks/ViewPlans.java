@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.AliasIdentifier;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
@@ -19,16 +20,19 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.ArraySort$;
 import org.apache.spark.sql.catalyst.expressions.ArraySort;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.CreateStruct;
 import org.apache.spark.sql.catalyst.expressions.CurrentDate;
+import org.apache.spark.sql.catalyst.expressions.CurrentTime;
 import org.apache.spark.sql.catalyst.expressions.CurrentTimestampLike;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.If;
 import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.LocalTimestamp;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -39,6 +43,7 @@ import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.First;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Last;
+import org.apache.spark.sql.catalyst.expressions.aggregate.ListAgg;
 import org.apache.spark.sql.catalyst.expressions.aggregate.MaxBy;
 import org.apache.spark.sql.catalyst.expressions.aggregate.MinBy;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
@@ -58,14 +63,21 @@ import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith;
+import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimeType;
+import org.apache.spark.sql.types.TimestampNTZType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
 import scala.PartialFunction;
 import scala.Tuple3;
@@ -83,6 +95,12 @@ public final class ViewPlans {
   private static final String TABLE = "millrace.table";
   private static final int ROUNDS_MAX = 20;
   private static final long DAY_US = 86_400_000_000L;
+
+  private static final String SPECIAL = "SpecialDatetime";
+  private static final Pattern SPECIAL_TEXT =
+      Pattern.compile("(?is)\\s*(now|today|tomorrow|yesterday)\\b.*");
+  private static final Pattern SPECIAL_LITERAL =
+      Pattern.compile("(?is)(date|timestamp\\w*)\\s*['\"]" + SPECIAL_TEXT.pattern().substring(5));
 
   private ViewPlans() {}
 
@@ -266,6 +284,32 @@ public final class ViewPlans {
     return new ArrayList<>(tables);
   }
 
+  /** The plans of the subqueries that are expressions of a plan's own; theirs aren't among them. */
+  public static List<LogicalPlan> subqueries(LogicalPlan plan) {
+    List<LogicalPlan> plans = new ArrayList<>();
+    plan.foreach(
+        node -> {
+          plans.addAll(CollectionConverters.asJava(node.subqueries()));
+          return null;
+        });
+    return plans;
+  }
+
+  /** The plan with other plans in the place of those of its subqueries. */
+  public static LogicalPlan withSubqueries(
+      LogicalPlan plan, List<LogicalPlan> old, List<LogicalPlan> made) {
+    Map<LogicalPlan, LogicalPlan> by = new IdentityHashMap<>();
+    for (int place = 0; place < old.size(); place++) {
+      by.put(old.get(place), made.get(place));
+    }
+    return plan.transformAllExpressions(
+        partial(
+            each ->
+                each instanceof SubqueryExpression query && by.containsKey(query.plan())
+                    ? query.withNewPlan(by.get(query.plan()))
+                    : null));
+  }
+
   /** The columns of tables in subqueries that are expressions: table and column, by a tab. */
   public static List<String> innerColumns(LogicalPlan plan) {
     Set<String> columns = new LinkedHashSet<>();
@@ -312,7 +356,7 @@ public final class ViewPlans {
       columns.add(
           new Alias(
               there.get(each.name()),
-              each.name(),
+              "column_" + each.exprId().id(), // Spark removes one of a column's own name
               each.exprId(),
               sequence(List.of()),
               Option.empty(),
@@ -330,6 +374,11 @@ public final class ViewPlans {
     if (node instanceof CurrentDate) {
       int day = (int) Math.floorDiv(micros, DAY_US);
       return Literal.create(day, DataTypes.DateType);
+    }
+    if (node instanceof CurrentTime time && time.dataType() instanceof TimeType type) {
+      long unit = (long) Math.pow(10, 9 - type.precision());
+      long nanos = Math.floorMod(micros, DAY_US) * 1_000;
+      return Literal.create(nanos - nanos % unit, type);
     }
     if (node instanceof LocalTimestamp) {
       return Literal.create(micros, DataTypes.TimestampNTZType);
@@ -379,9 +428,9 @@ public final class ViewPlans {
 
   /**
    * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
-   * whose class has one of the names, but for lists that are sorted at once, and functions of
-   * windows in an order: for each its class, its text, and its line and column in the query (0: not
-   * known), separated by tabs.
+   * whose kind has one of the names, but for lists in one order, and functions of windows in an
+   * order: for each its kind, its text, and its line and column in the query (0: not known),
+   * separated by tabs.
    */
   public static List<String> expressions(LogicalPlan plan, List<String> names) {
     Set<String> shown = new LinkedHashSet<>();
@@ -389,8 +438,7 @@ public final class ViewPlans {
     eachExpression(
         plan,
         node -> {
-          if ((node instanceof ArraySort || node instanceof SortArray)
-              && node.children().head() instanceof AggregateExpression list) {
+          if (isSort(node) && node.children().head() instanceof AggregateExpression list) {
             sorted.add(list.aggregateFunction());
           }
           if (node instanceof WindowExpression window
@@ -400,13 +448,82 @@ public final class ViewPlans {
                   || call.aggregateFunction() instanceof Last)) {
             sorted.add(call.aggregateFunction());
           }
-          String name = node.getClass().getSimpleName();
+          if (node instanceof ListAgg list && isInOrder(list)) {
+            sorted.add(list);
+          }
+          String kind = kind(node);
           boolean open = !node.deterministic() && node.children().forall(Expression::deterministic);
-          if ((open || names.contains(name)) && !sorted.contains(node)) {
-            shown.add(String.join("\t", name, node.sql(), place(node)));
+          if ((open || names.contains(kind)) && !sorted.contains(node)) {
+            String sql = kind.equals(SPECIAL) ? written(node) : node.sql();
+            shown.add(String.join("\t", kind, sql, place(node)));
           }
         });
     return new ArrayList<>(shown);
+  }
+
+  /** Whether an expression sorts a list by its values, and not by a comparison of the user's. */
+  private static boolean isSort(Expression node) {
+    return node instanceof SortArray
+        || (node instanceof ArraySort sort
+            && sort.function() instanceof LambdaFunction compare
+            && compare
+                .function()
+                .semanticEquals(
+                    ArraySort$.MODULE$.comparator(
+                        (Expression) compare.arguments().apply(0), (Expression) compare.arguments().apply(1))));
+  }
+
+  /** Whether values that are equal in the order of a list are equal. */
+  private static boolean isInOrder(ListAgg list) {
+    Expression value = list.child();
+    Expression shown = value instanceof Cast cast ? cast.child() : value;
+    return list.orderExpressions()
+        .exists(
+            each -> each.child().semanticEquals(value) || each.child().semanticEquals(shown));
+  }
+
+  /** What kind an expression is of: its class, or a part of those. */
+  private static String kind(Expression node) {
+    String name = node.getClass().getSimpleName();
+    boolean isUnordered =
+        (node instanceof MaxBy max && !RowOrdering.isOrderable(max.valueExpr().dataType()))
+            || (node instanceof MinBy min && !RowOrdering.isOrderable(min.valueExpr().dataType()));
+    return isUnordered ? name + "Unordered" : isSpecial(node) ? SPECIAL : name;
+  }
+
+  /** Whether it is a date or a time that Spark takes from the clock: DATE 'today'. */
+  private static boolean isSpecial(Expression node) {
+    if (!(node instanceof Literal || node instanceof Cast)) {
+      return false;
+    }
+    DataType type = node.dataType();
+    if (!(type instanceof DateType
+        || type instanceof TimestampType
+        || type instanceof TimestampNTZType)) {
+      return false;
+    }
+    if (node instanceof Literal) {
+      return SPECIAL_LITERAL.matcher(written(node)).matches();
+    }
+    return node instanceof Cast cast
+        && cast.child().dataType() instanceof StringType
+        && cast.child().foldable()
+        && cast.child().eval(null) instanceof UTF8String text
+        && SPECIAL_TEXT.matcher(text.toString()).matches();
+  }
+
+  /** An expression as the query has it. */
+  private static String written(Expression node) {
+    Origin origin = node.origin();
+    boolean isThere =
+        origin.sqlText().isDefined()
+            && origin.startIndex().isDefined()
+            && origin.stopIndex().isDefined();
+    if (!isThere) {
+      return node.sql();
+    }
+    int start = (Integer) origin.startIndex().get();
+    return origin.sqlText().get().substring(start, (Integer) origin.stopIndex().get() + 1);
   }
 
   /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */

@@ -39,7 +39,7 @@ KEPT: Final = {
         " WHERE place = 1"
     ),
     "dearest": "SELECT id FROM orders ORDER BY CAST(amount AS double) DESC LIMIT 3",
-    "pages": "SELECT page, ms FROM visits",
+    "pages": "SELECT * FROM visits",
     "totals": "SELECT name FROM by_name WHERE amount > 1",
     "differing": "SELECT c.id FROM customers c JOIN customers d ON c.id < d.id GROUP BY c.id",
 }

@@ -1,6 +1,7 @@
 """A log written by hand, and merges that die, meet strangers, or have other definitions → views."""
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
@@ -321,3 +322,60 @@ def test_a_history_has_each_row_from_cut_to_cut(views: Views) -> None:
     kept = views.lakehouse.spark.read.format("delta").load(views.path("sums_history"))
     rows = [tuple(row) for row in kept.select("kind", "n", "v", "is_current").collect()]
     assert sorted(rows, key=repr) == [("a", 1, 1, False), ("a", 1, 2, True), ("b", 1, 5, False)]
+
+
+def test_a_history_begins_again_where_others_tell_its_rows_apart(views: Views) -> None:
+    kept = {"name": "sums", "history": True}
+    bag = "SELECT kind, v FROM t EXCEPT ALL SELECT 'x', 0"  # its rows are numbered: by 1 and 1
+    views.define(View(query=bag, **kept))
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.define(View(query="SELECT kind, v FROM t", **kept))
+    views.merge()
+    rows = [row[:2] for row in views.read("sums_history") if row[-1]]
+    assert rows == views.read("sums") == [("a", 1), ("b", 5)]
+
+
+@pytest.mark.usefixtures("as_if_large")
+def test_what_only_the_search_for_changes_cant_evaluate_is_evaluated_whole(views: Views) -> None:
+    twins = "SELECT 10 div coalesce(r.v, 0) AS g, count(*) AS n FROM t LEFT JOIN t r USING (id)"
+    views.define(sums=f"{twins} GROUP BY 1")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.write((1, "a", 2))
+    views.merge_tables()
+    (done,) = views.merge().tables
+    assert (done.error, views.read("sums")) == (None, [(2, 1), (5, 1)])
+
+
+@pytest.mark.usefixtures("as_if_large")
+def test_a_cut_whose_files_are_gone_isnt_needed(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.write((1, "a", 2), (2, "b", 3))
+    views.merge_tables()
+    table = Path(views.lakehouse.folder, "public", "t")
+    rows = views.lakehouse.spark.read.format("delta").load(str(table))
+    there = {Path(name).name for name in rows.inputFiles()}
+    gone = [file for file in table.glob("*.parquet") if file.name not in there]
+    assert gone
+    for file in gone:
+        file.unlink()
+    assert [done.error for done in views.merge().tables] == [None, None]
+    views.assert_right()
+
+
+def test_a_table_that_is_gone_is_the_trouble_of_its_views(views: Views) -> None:
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.define(sums=SUMS, one="SELECT 1 AS one")
+    log = Path(views.lakehouse.folder, "public", "t", "_delta_log")
+    shutil.rmtree(log)
+    jvm: Any = views.lakehouse.spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    done = {each.name: str(each.error) for each in views.merge().tables if each.error}
+    assert [*done] == ["sums"]
+    assert "public.t can't be read" in done["sums"]

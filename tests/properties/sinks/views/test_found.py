@@ -63,6 +63,15 @@ def comparison(spark: "SparkSession") -> Comparison:
             "SELECT id FROM a WHERE x >= (SELECT min(x) FROM b)",
             id="a subquery that isn't correlated read nothing",
         ),
+        pytest.param(
+            "SELECT id, e FROM a LATERAL VIEW explode(sequence(1, (SELECT max(x) FROM k))) t AS e",
+            id="a subquery in explode wasn't seen",
+        ),
+        pytest.param(
+            "WITH RECURSIVE r(n) AS (SELECT id FROM a UNION ALL SELECT n + 1 FROM r WHERE n < 4)"
+            " SELECT n FROM r",
+            id="a recursive CTE wasn't read",
+        ),
     ],
 )
 def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str) -> None:
@@ -81,12 +90,37 @@ def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str)
             "SELECT a.id, q.i FROM a, LATERAL (SELECT id AS i FROM b WHERE x = a.x LIMIT 1) q",
             "a subquery has a LIMIT for each row",
         ),
+        (
+            "SELECT id FROM a WHERE id > (SELECT max(id) FROM a TABLESAMPLE (50 PERCENT))",
+            "TABLESAMPLE has several right answers",
+        ),
+        ("SELECT first_value(id) OVER (ORDER BY x) AS f FROM a", "rows of its frame are equal"),
     ],
-    ids=["a sample", "a collation", "a limit for each row"],
+    ids=[
+        "a sample",
+        "a collation",
+        "a limit for each row",
+        "a sample inside",
+        "the first of equals",
+    ],
 )
 def test_queries_that_cant_be_kept_are_refused(comparison: Comparison, sql: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         comparison.read(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT /*+ BROADCAST(b) */ a.id FROM a JOIN b ON a.x = b.x",
+        "SELECT id, x FROM a DISTRIBUTE BY x",
+        "SELECT /*+ REPARTITION(2) */ id FROM a CLUSTER BY x",
+    ],
+)
+def test_how_rows_are_spread_is_no_reason_to_read_all(comparison: Comparison, sql: str) -> None:
+    query = comparison.read(sql)
+    assert query.reasons == ()
+    assert comparison.fault(sql, query, ROWS) is None
 
 
 def test_the_last_of_equals_is_the_greatest(comparison: Comparison) -> None:
