@@ -26,7 +26,7 @@ OWN_JAR := sinks/jvm/millrace-sinks.jar
 # Maven resets a terminal's colours as it ends, colours or not.
 MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars archives registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean
+.PHONY: help setup prerequisites environment jars archives registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean uncompiled
 
 ## help                 list these commands
 help:
@@ -53,10 +53,14 @@ jars: $(foreach set,$(SETS),$($(set))/.complete) $(OWN_JAR) .cache/opensearch/Os
 	@$(INSTALL) .venv/spark.txt & $(INSTALL) .venv/others.txt && wait $$!  # PySpark is half of all
 	@touch $@
 
-.venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/compiled/*.p[yx][xi])
+# Where somebody has removed what was compiled, but not .venv, it is made again.
+.venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/compiled/*.p[yx][xi]) \
+		$(if $(wildcard cdc/compiled/*.so),,uncompiled)
 	@echo "setup: Millrace itself into .venv"
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
+
+uncompiled: ;
 
 # A folder is there once it is whole; where another clone was faster, it has the same.
 define fetch

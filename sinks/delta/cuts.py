@@ -238,7 +238,11 @@ class LakehouseCuts:
             if all(self._stands(name, plan, outcome) for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
                 yield Instant(
-                    run=number, cut=plan.cut, versions=versions, committed_us=plan.cut_ts_us
+                    run=number,
+                    cut=plan.cut,
+                    versions=versions,
+                    committed_us=plan.cut_ts_us,
+                    made_ms=plan.ts_ms,
                 )
 
     def _stands(self, name: str, plan: RunPlan, outcome: RunOutcome) -> bool:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Instant(BaseModel):
     """A cut (the ``run`` that made it), and its version of each of some tables.
 
-    ``committed_us`` is when its last transaction was committed (µs since 1970; 0: none was seen).
+    ``committed_us`` is when its last transaction was committed (µs since 1970; 0: none was seen),
+    ``made_ms`` when the run began (ms since 1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -30,6 +31,12 @@ class Instant(BaseModel):
     cut: PositionField
     versions: dict[str, TableVersion]
     committed_us: int = 0
+    made_ms: int = 0
+
+    @property
+    def time_us(self) -> int:
+        """What the time is at the cut: of rows of a first snapshot no transaction may be seen."""
+        return self.committed_us or self.made_ms * 1_000
 
 
 class TableAtCut(Protocol):

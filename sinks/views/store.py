@@ -207,7 +207,7 @@ def _begins(at: Instant) -> list[SparkColumn]:
     """The columns of versions that begin at a cut."""
     return [
         F.lit(str(at.cut)).alias(POSITION),
-        F.timestamp_micros(F.lit(at.committed_us)).alias(VALID_FROM),
+        F.timestamp_micros(F.lit(at.time_us)).alias(VALID_FROM),
         F.lit(None).cast("timestamp").alias(VALID_TO),
         F.lit(None).cast("string").alias(END),
         F.lit(True).alias(IS_CURRENT),
@@ -217,7 +217,7 @@ def _begins(at: Instant) -> list[SparkColumn]:
 def _ends(at: Instant) -> dict[str, SparkColumn]:
     """What of versions changes that end at a cut."""
     return {
-        VALID_TO: F.timestamp_micros(F.lit(at.committed_us)),
+        VALID_TO: F.timestamp_micros(F.lit(at.time_us)),
         END: F.lit(str(at.cut)),
         IS_CURRENT: F.lit(False),
     }

@@ -337,7 +337,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             )
             for name, names in query.used().items()
         }
-        time_us = to.committed_us if query.is_timed else None
+        time_us = to.time_us if query.is_timed else None
         return Evaluation(self._analysis.catalyst, query, tables, time_us)
 
     def query(self, at: Instant) -> "ViewQuery":
