@@ -136,7 +136,7 @@ quick: environment
 test: prerequisites
 	@$(MAKE) -s -j2 environment jars
 	@$(MAKE) -j3 archives types rules $(if $(TESTS)$(SERVERS),,registry)
-	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 5 --dist loadgroup))
+	$(RUN) -m pytest $(or $(TESTS),$(if $(filter containers,$(SERVERS)),$(CORE),-n 4 --dist loadgroup))
 
 CORE = -n 2 --dist loadgroup \
 	$$($(RUN) -c 'from tests.proof import CONTAINERS; print(*CONTAINERS)')

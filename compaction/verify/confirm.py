@@ -91,10 +91,11 @@ def source_rows(
         for leaf in table.description.leaves:
             reader.lock(connection, leaf)
             reading.require_same_columns(table, leaf)
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
+        at_once = reading.rows_at_once(_KEYS_AT_ONCE)
+        for start in range(0, len(keys), at_once):
             if not reading.may_go_on(table) and table.error is not None:
                 raise table.error
-            some = keys[start : start + _KEYS_AT_ONCE]
+            some = keys[start : start + at_once]
             for _ in reader.read(connection, _select(table, some), digests.feed):
                 pass
             reading.took(len(some))

@@ -47,13 +47,14 @@ class LaterInstant:
 
     def tables(self) -> dict[SinkTable, VerifiedTable]:
         """The tables, with the rows that differ at a later instant, too."""
+        done, again = dict[SinkTable, VerifiedTable](), None
         try:
             done = self._by_key()
             others = self._found.keys() - done.keys() - self._why_not.keys()
             again = self._comparing.compare(names_by_sink(others)) if others else None
         except MillraceError as error:  # what differed is said all the same
-            self._why_not = dict.fromkeys(self._found, error.what)
-            return {place: self._unconfirmed(place) for place in self._found}
+            others = self._found.keys() - done.keys()
+            self._why_not |= dict.fromkeys(others - self._why_not.keys(), error.what)
         if again is not None:
             for place in others:
                 if (found := again.comparisons.get(place)) is not None:

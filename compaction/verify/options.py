@@ -48,9 +48,12 @@ def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName,
     names: dict[SinkName, set[str] | None] = dict.fromkeys(
         compared_sinks(settings, options), chosen
     )
-    if chosen is not None:
+    if chosen is not None and "views" in names:
         views = chosen & {view.name for view in settings.views}
-        names = {sink: views if sink == "views" else chosen - views for sink in names}
+        named = {document.name for document in settings.search.documents} if settings.search else ()
+        names = {
+            sink: views if sink == "views" else chosen - views.difference(named) for sink in names
+        }
         names = {sink: some for sink, some in names.items() if some}
     documents = settings.search.documents if settings.search and "search" in names else ()
     made_of = {

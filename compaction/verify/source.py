@@ -137,6 +137,10 @@ class SourceReader:
         """End the session of the reader's own."""
         self._now.close()
 
+    def rows_at_once(self, most: int) -> int:
+        """A few seconds' worth of rows: while it waits for longer, the session would end."""
+        return max(1, int(min(most, self._pace.rate * CHUNK_S)))
+
     def took(self, rows: int) -> None:
         """Take notice of rows that were read by their keys."""
         self._pace.took(rows)

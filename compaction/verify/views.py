@@ -5,7 +5,7 @@ sides are of one moment whatever runs do meanwhile, and one look is enough.
 """
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import and_
@@ -26,15 +26,15 @@ from sinks.run.options import RunContext
 from sinks.spark.errors import explained
 from sinks.spark.jvm import counted
 from sinks.views.query import OF_VERSIONS
-from sinks.views.records import ViewGeneration
+from sinks.views.records import ViewGeneration, view_records
 from sinks.views.run import ViewsRun
 from sinks.views.sources import VIEWS
 from sinks.views.store import comparable
 from sinks.views.target import ViewTarget
 
-ROUNDING: Final = 1e-9
-"""Floating-point numbers that differ by no more of the larger one are the same: a sum depends on
-the order in which it is made, and a view's groups are made at different times."""
+ROUNDING: Final[Mapping[type[DataType], float]] = {DoubleType: 1e-9, FloatType: 1e-6}
+"""Floating-point numbers that differ by no more of the larger one, or of 1, are the same: a sum
+depends on the order in which it is made, and a view's groups are made at different times."""
 _NOT_BUILT: Final = "it isn't built yet: `millrace merge views` builds it"
 _FROZEN: Final = "its rows stay as they are until it is built again: `millrace merge views`"
 _OTHER: Final = "its definition was changed, and no run has built it yet: `millrace merge views`"
@@ -58,6 +58,8 @@ class ComparedViews:
         quiet = replace(context, report=lambda _: None)  # the report has the errors
         self._keep = context.settings.log.keep
         self._run = ViewsRun(quiet, MillraceTopics(quiet))
+        lakehouse = context.settings.require_lakehouse()
+        self._records = view_records(lakehouse.path, context.session)
         self._targets = {target.name: target for target in self._run.in_order()}
         views = [view.name for view in context.settings.views]
         self.names = [name for name in views if names is None or name in names]
@@ -66,15 +68,16 @@ class ComparedViews:
     def tables(self) -> set[str]:
         """The names of the lakehouse's tables that they are made of, also by way of other views."""
         tables, views = set[str](), [*self.names]
+        known = {*self._run.sources.names.values()}
         for view in views:
-            target = self._targets.get(view)
-            serves = target.record.serves if target is not None else None
+            record = self._records.view(view)
+            serves = record.serves if record is not None else None
             for name in serves.tables if serves is not None else ():
                 if not name.startswith(VIEWS):
                     tables.add(name)
                 elif (inner := name.removeprefix(VIEWS)) not in views:
                     views.append(inner)
-        return tables
+        return tables & known
 
     def compared(self) -> dict[SinkTable, VerifiedTable]:
         """What was found of each, and of its history."""
@@ -101,7 +104,8 @@ class ComparedViews:
 
     def _standing(self, target: ViewTarget) -> _ViewAtCut:
         """What is compared; raises SinkError where there is nothing, or it may be another thing."""
-        record, why = target.record, ""
+        record, why = self._records.view(target.name) or target.record, ""
+        target.record = record
         if record.serves is None or record.at is None or record.version is None:
             raise SinkError(_NOT_BUILT, where=target.where)
         if record.frozen:
@@ -110,9 +114,18 @@ class ComparedViews:
             why = _OTHER
         elif not self._run.sources.has(record.at):
             why = _NO_CUT
+        elif failed := self._failure(target.name):
+            why = f"its last run failed: {failed}"
         if why:
             raise SinkError(why, where=target.where)
         return _ViewAtCut(record.serves, record.at)
+
+    def _failure(self, name: str) -> str:
+        """Why the newest run of views couldn't bring it; empty: it could."""
+        for run in reversed(self._records.runs()):
+            if (at := self._records.at_cut(run)) is not None:
+                return at.failed.get(name, "")
+        return ""
 
     def _compare(
         self,
@@ -157,7 +170,8 @@ class ComparedViews:
         """The first of what differs."""
         keys = standing.generation.keys
         query = target.query(standing.at)
-        shown = query.described(query.top.row_key or ())
+        row_key = query.top.row_key or ()
+        shown = query.described(row_key) if query.stored(row_key) == [*keys] else keys
         key = [
             F.coalesce(F.col(_MADE)[name], F.col(_STORED)[name]).cast("string").alias(f"key_{n}")
             for n, name in enumerate(keys)
@@ -177,11 +191,12 @@ class ComparedViews:
 def _stored(target: ViewTarget, *, is_history: bool) -> DataFrame:
     """The rows at the view's cut; a run that is under way may have made newer ones."""
     view, *history = target.stored_in
-    recorded = target.record.version
+    record, recorded = target.record, target.record.version
     if recorded is None or view.delta.applied().at.id != recorded.id:
         raise SinkError("another table stands where its own was", where=view.delta.path)
     (table,) = history if is_history else [view]
-    return table.rows_of(view.delta.run_at(recorded.version))
+    is_under_way = record.to is not None or record.loading is not None
+    return table.rows_of(view.delta.run_at(recorded.version) if is_under_way else record.step)
 
 
 def _is(difference: Difference) -> SparkColumn:
@@ -216,7 +231,7 @@ def _pairs(stored: DataFrame, made: DataFrame, keys: Sequence[str]) -> DataFrame
 
 def _is_same(one: SparkColumn, other: SparkColumn, kind: DataType) -> SparkColumn:
     same = comparable(one, kind).eqNullSafe(comparable(other, kind))
-    if not isinstance(kind, DoubleType | FloatType):
+    if (rounding := ROUNDING.get(type(kind))) is None:
         return same
-    near = F.abs(one - other) <= ROUNDING * F.greatest(F.abs(one), F.abs(other))
-    return same | F.coalesce(near, F.lit(False))
+    larger = F.greatest(F.abs(one), F.abs(other), F.lit(1))
+    return same | F.coalesce(F.abs(one - other) <= rounding * larger, F.lit(False))

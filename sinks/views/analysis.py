@@ -83,13 +83,18 @@ class Analysis:
         sources = self._sources
         plan = self._analysed(parsed, versions)
         self._require_one_answer(plan)
-        keys = {
-            name: {
-                column: self.catalyst.type_of(version.columns[column].dataType.json())
-                for column in sources.key(name, at)
+        keys = dict[str, dict[str, Any]]()
+        for name, version in versions.items():
+            key, columns = sources.key(name, at), version.columns
+            if others := sorted({*key}.difference(columns.names)):
+                raise ConfigError(
+                    f"{name} is told apart by {', '.join(others)} now, and wasn't at this cut",
+                    where=self._where,
+                    remedy="run `millrace merge views`",
+                )
+            keys[name] = {
+                column: self.catalyst.type_of(columns[column].dataType.json()) for column in key
             }
-            for name, version in versions.items()
-        }
         with self.explained():
             return QueryReader(self.catalyst, keys).read(plan)
 

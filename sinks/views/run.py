@@ -149,6 +149,10 @@ class ViewsRun:
             except MillraceError as error:
                 self._fail(target.name, error)
         done: set[str] = {*self.failed}
+        for name in [*targets]:
+            if left := sorted(reads[name] - targets.keys() - done):
+                self._fail(name, _left(targets.pop(name), left))
+                done.add(name)
         while targets:
             ready = [name for name in targets if reads[name] <= done]
             if not ready:
@@ -244,6 +248,14 @@ class ViewsRun:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _left(target: ViewTarget, views: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"it reads {', '.join(f'{VIEWS}{name}' for name in views)}, which isn't a view any more",
+        where=target.where,
+        remedy="define that view again, or have the query read tables",
+    )
 
 
 def _circle(

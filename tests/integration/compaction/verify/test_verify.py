@@ -98,19 +98,16 @@ def test_what_is_right_is_said_to_be_and_what_was_changed_is_found_and_repaired(
         "DELETE FROM kinds WHERE id = 3",
     )
     run(database, "INSERT INTO bag VALUES (2, NULL)", "DELETE FROM bag WHERE ctid = '(0,1)'")
-    report, tables = verified(made, spark)
-    assert report.exit_code == ExitCode.OK
-    for name, count in {"public.kinds": 2, "public.bag": 2, "public.item": ITEMS}.items():
-        table = tables[name]
-        assert (table.unverified, table.left_out, table.keys) == ("", {}, ())
-        counts = (table.differing, table.healed, table.rows, table.derived_rows)
-        assert counts == (0, 0, count, count)
-
     path = table_path(str(made.folder / "lakehouse"), TableName("public", "item"))
     for statement in PLANTED:
         spark.sql(statement.format(*[f"delta.`{path}`"] * 2))
-    report, tables = verified(made, spark, "public.item", repair=True)
+    report, tables = verified(made, spark, repair=True)
+    for name in ("public.kinds", "public.bag"):
+        table = tables[name]
+        assert (table.unverified, table.left_out, table.keys) == ("", {}, ())
+        assert (table.differing, table.healed, table.rows, table.derived_rows) == (0, 0, 2, 2)
     item = tables["public.item"]
+    assert (item.rows, item.derived_rows) == (ITEMS, ITEMS)
     assert (item.missing, item.extra, item.different) == (1, 1, 3)
     assert {(key.key["id"], key.difference, key.columns) for key in item.keys} == {
         ("17", "missing", ()),

@@ -63,16 +63,10 @@ def test_rows_of_a_view_that_others_have_changed_are_found_by_key_and_column(
         with pytest.raises(DiedError):
             views.merge()
     right = compared(views)
+    assert right.keys() == {"sums", "sums_history", "rates", "bag"}
     assert not [table for table in right.values() if not table.is_right]
-    assert {table.rows for table in right.values()} == {2, 4}, (
-        "tables are further than their records"
-    )
+    assert max(table.rows for table in right.values()) == 4, "as of their records"
     views.merge()
-    right = compared(views)
-    assert not [table for table in right.values() if not table.is_right]
-    assert {name: table.rows for name, table in right.items()} == {
-        "sums": 5, "sums_history": 5, "rates": 5, "bag": 2,
-    }  # fmt: skip
 
     spark = views.lakehouse.spark
     planted = {
@@ -92,7 +86,8 @@ def test_rows_of_a_view_that_others_have_changed_are_found_by_key_and_column(
     for name, statements in planted.items():
         for statement in statements:
             spark.sql(statement.format(f"delta.`{views.path(name)}`"))
-    wrong = compared(views, "sums", "rates")
+    wrong = compared(views)
+    assert wrong["bag"].is_right
     assert found(wrong["sums"]) == {
         ("a", "missing", ()), ("b", "different", ("n", "v")),
         ("z", "extra", ()), ("d", "extra", ()),

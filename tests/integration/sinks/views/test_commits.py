@@ -325,6 +325,7 @@ def test_a_history_has_each_row_from_cut_to_cut(views: Views) -> None:
     assert sorted(rows, key=repr) == [("a", 1, 1, False), ("a", 1, 2, True), ("b", 1, 5, False)]
 
 
+@pytest.mark.proof
 def test_a_history_begins_again_where_others_tell_its_rows_apart(views: Views) -> None:
     kept = {"name": "sums", "history": True}
     bag = "SELECT kind, v FROM t EXCEPT ALL SELECT 'x', 0"  # its rows are numbered: by 1 and 1
@@ -351,6 +352,7 @@ def test_what_only_the_search_for_changes_cant_evaluate_is_evaluated_whole(views
     assert (done.error, views.read("sums")) == (None, [(2, 1), (5, 1)])
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("as_if_large")
 def test_a_cut_whose_files_are_gone_isnt_needed(views: Views) -> None:
     views.write((1, "a", 1), (2, "b", 5))
