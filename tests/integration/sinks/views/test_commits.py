@@ -400,3 +400,17 @@ def test_the_time_is_the_cuts_and_the_runs_where_no_commit_was_seen(views: Views
     views.merge_tables()
     views.merge()
     assert views.read("past") == [(1, 1), (4, 2)], "a row goes by time alone"
+
+
+@pytest.mark.proof
+def test_a_view_over_one_that_was_removed_fails_alone(views: Views) -> None:
+    views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind FROM sums")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.define(doubled=DOUBLED, kinds="SELECT kind FROM sums")
+    views.write((3, "c", 7))
+    views.merge_tables()
+    done = {each.name: each for each in views.merge().tables}
+    assert "views.sums, which isn't a view any more" in str(done["kinds"].error)
+    assert (done["doubled"].error, len(views.read("doubled"))) == (None, 2)
