@@ -74,8 +74,8 @@ OWN_DRIVER: Final = {
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
 _LOCAL_FILES: Final = {
-    "spark.hadoop.fs.file.impl": "millrace.sinks.LocalFiles$Checked",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "millrace.sinks.LocalFiles$CheckedContext",
+    "spark.hadoop.fs.file.impl": "millrace.sinks.LocalFiles$FileSystemWithChecksums",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "millrace.sinks.LocalFiles$FsWithChecksums",
 }
 """Without a child process for each file. Executors of a cluster get our jar too late for that."""
 _IN_DRIVER: Final = re.compile(r"local(\[|$)")

@@ -107,12 +107,12 @@ class Analysis:
     def casts(self, parsed: Any, versions: "Mapping[str, Version]") -> tuple[str, ...]:
         """Texts that the query takes for numbers, without saying so, with their places."""
         plan = self._analysed(parsed, versions)
-        found = (str(text).split("\t") for text in self.catalyst.views.casts(plan))
+        found = (_fields(str(text)) for text in self.catalyst.views.casts(plan))
         return tuple(f"{sql}{_place(line, column)}" for _, sql, line, column in found)
 
     def _require_one_answer(self, plan: Any) -> None:
         for text in self.catalyst.views.expressions(plan, list(_OPEN)):
-            kind, sql, line, column = str(text).split("\t")
+            kind, sql, line, column = _fields(str(text))
             place = _place(line, column)
             raise ConfigError(
                 f"{sql} has several right answers",
@@ -154,6 +154,13 @@ def _place_in(text: str) -> str:
     """The place that an error of Spark's tells."""
     told = _TOLD.search(text)
     return _place(told[1], told[2]) if told is not None else ""
+
+
+def _fields(text: str) -> tuple[str, str, str, str]:
+    """What Java says of an expression: its kind, its SQL, which may have tabs, line and column."""
+    kind, _, rest = text.partition("\t")
+    sql, line, column = rest.rsplit("\t", 2)
+    return kind, sql, line, column
 
 
 def _place(line: str, column: str) -> str:

@@ -6,7 +6,7 @@ from cdc.errors import SinkError
 from sinks.run.cuts import Instant
 from sinks.run.summary import TableVersion
 from sinks.views.pinned import PinnedSession
-from sinks.views.sources import Sources
+from sinks.views.sources import VIEWS, Sources
 
 if TYPE_CHECKING:
     from sinks.delta.version import Version
@@ -30,7 +30,7 @@ class OpenVersions:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        from sinks.spark.errors import spark_ended
+        from sinks.spark.errors import machine_error, spark_ended
         from sinks.spark.session import first_line
 
         key = (name, at.versions[name])
@@ -38,12 +38,17 @@ class OpenVersions:
             try:
                 self._versions[key] = self._sources.version(self._session.spark, name, at)
             except (PySparkException, Py4JError) as error:
-                if spark_ended(error):
+                if spark_ended(error) or machine_error(error, self._where):
                     raise
                 raise UnopenedError(
                     f"{name} can't be read as of run {at.run}: {first_line(error)}",
                     where=self._where,
-                    remedy="if its Delta table is gone, `millrace rebuild` makes it again",
+                    remedy="if its Delta table is gone, make it again: `millrace rebuild"
+                    + (
+                        f" view {name.removeprefix(VIEWS)}`"
+                        if name.startswith(VIEWS)
+                        else " lakehouse`"
+                    ),
                 ) from None
         return self._versions[key]
 

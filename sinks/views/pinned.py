@@ -15,11 +15,16 @@ SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.crossJoin.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    # Rows of files that are gone would be missing, and nobody would know.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.variable.substitute": "false",
 }
 """What an answer depends on: pinned, whatever [spark] says."""
 _TUNING: Final = re.compile(
-    r"spark\.sql\.(adaptive|autoBroadcastJoinThreshold|broadcast\w*|cache|catalog|codegen|execution"
-    r"|extensions|files|inMemoryColumnarStorage|join|maven|objectHashAggregate|parquet|redaction"
+    r"spark\.sql\.(adaptive|analyzer\.maxIterations|autoBroadcastJoinThreshold|broadcast\w*|cache"
+    r"|catalog|cbo|codegen|cteRecursion\w+|execution|extensions|files|inMemoryColumnarStorage|join"
+    r"|maven|objectHashAggregate|optimizer|parquet|redaction"
     r"|shuffle|sortMergeJoin\w*|sources|streaming|ui|variable|warehouse|window|windowExec"
     r"|constraintPropagation)\b.*"
 )

@@ -39,8 +39,9 @@ class ViewGeneration(BaseModel):
 
     ``tables`` are the names of what it reads, which may be views. ``columns`` are those of them
     that it uses, by table and name: each one's identity and type; ``seen`` are all that there were.
-    ``shown`` are its own, by name. By ``keys`` its rows are told apart, by ``groups`` they are
-    computed again. It ``is_timed`` where it asks for the time.
+    ``shown`` are its own, by name. By ``keys`` its rows are told apart, which come from
+    ``keys_from``; by ``groups`` they are computed again. It ``is_timed`` where it asks for the
+    time.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,7 +54,16 @@ class ViewGeneration(BaseModel):
     shown: dict[str, str] = {}
     keys: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    keys_from: tuple[str, ...] = ()
     is_timed: bool = False
+
+    def continues(self, before: "ViewGeneration | None") -> bool:
+        """Whether its history goes on with the rows of another one: without one, rows are lacking.
+
+        Rows that others tell apart aren't the same ones.
+        """
+        keys = (self.keys, self.keys_from)
+        return before is None or (before.history and (before.keys, before.keys_from) == keys)
 
     def __str__(self) -> str:
         return "table"

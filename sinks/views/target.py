@@ -71,10 +71,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
             record.loading is not None and before.loading is None
         )
         step = self._next_step() if begins else before.step
-        update = {"step": step, "ts_ms": int(time.time() * 1_000)}
-        self.record = record.model_copy(update=update | {"version": before.version})
-        if self._rows.version is not None:
-            self.record = self.record.model_copy(update={"version": self._rows.version})
+        update = {"step": step, "version": self._rows.version or before.version}
+        self.record = record.model_copy(update=update | {"ts_ms": int(time.time() * 1_000)})
         self._records.write(self._view.name, self.record)
 
     def _next_step(self) -> int:
@@ -195,6 +193,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             shown=query.types,
             keys=tuple(query.stored(query.top.row_key or ())),
             groups=tuple(query.stored(query.top.group)),
+            keys_from=tuple(query.described(query.top.row_key or ())),
             is_timed=query.is_timed,
         )
 
@@ -227,8 +226,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             rows = self._evaluation(None, at).whole(NEW)
             new = self._kept(NewRows(rows, loading.into.keys, at))
             if self._history is not None and self._history.step() < self.record.step:
-                was = self.record.serves  # without a history, it had rows that this one lacks
-                goes_on = was is None or (was.history and was.keys == loading.into.keys)
+                goes_on = loading.into.continues(self.record.serves)
                 is_same = goes_on and self._history.has_columns(new.rows)
                 write = self._history.change if is_same else self._history.replace
                 write(self.record.step, new)
@@ -275,6 +273,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         from pyspark.errors import PySparkException
 
         from sinks.spark.errors import machine_error, spark_ended
+        from sinks.spark.session import first_line
         from sinks.views.store import NewRows
 
         try:
@@ -290,7 +289,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
             of_spark = not isinstance(error, UnopenedError)
             if of_spark and (spark_ended(error) or machine_error(error, self.where)):
                 raise
-            self.say("what has changed can't be found out: evaluating all of it")
+            why = first_line(error) if of_spark else error
+            self.say(f"can't find out what has changed, evaluating all of it: {why}")
             return False
         return True
 

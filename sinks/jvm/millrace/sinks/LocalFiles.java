@@ -4,9 +4,6 @@ import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.file.Files;
-import java.nio.file.attribute.PosixFilePermission;
-import java.util.EnumSet;
-import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.ChecksumFs;
 import org.apache.hadoop.fs.DelegateToFileSystem;
@@ -20,27 +17,21 @@ import org.apache.hadoop.fs.local.LocalConfigKeys;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * Hadoop's local file system, without a child process for each file.
+ * Hadoop's local file system, which makes and renames files without a child process for each.
  *
  * <p>Where its native library isn't there, Hadoop starts {@code chmod} for each file that it makes,
  * and {@code readlink} for each that it renames: about eight for each commit to a Delta table.
  */
 public final class LocalFiles extends RawLocalFileSystem {
-  private static final PosixFilePermission[] BITS = PosixFilePermission.values();
+  private static final String MODE = "unix:mode";
+  private static final int SET_UID_AND_GID = 06000;
 
+  /** As {@code chmod} does it: a folder keeps what makes its group that of all that is in it. */
   @Override
   public void setPermission(Path path, FsPermission permission) throws IOException {
-    if (permission.getStickyBit()) { // which Java's permissions can't say
-      super.setPermission(path, permission);
-      return;
-    }
-    Set<PosixFilePermission> permissions = EnumSet.noneOf(PosixFilePermission.class);
-    for (PosixFilePermission each : BITS) {
-      if ((permission.toShort() & 0400 >> each.ordinal()) != 0) {
-        permissions.add(each);
-      }
-    }
-    Files.setPosixFilePermissions(pathToFile(path).toPath(), permissions);
+    java.nio.file.Path file = pathToFile(path).toPath();
+    int kept = Files.isDirectory(file) ? (int) Files.getAttribute(file, MODE) & SET_UID_AND_GID : 0;
+    Files.setAttribute(file, MODE, permission.toShort() | kept);
   }
 
   @Override
@@ -50,23 +41,23 @@ public final class LocalFiles extends RawLocalFileSystem {
   }
 
   /** With checksums, as {@code fs.file.impl}. */
-  public static final class Checked extends LocalFileSystem {
-    public Checked() {
+  public static final class FileSystemWithChecksums extends LocalFileSystem {
+    public FileSystemWithChecksums() {
       super(new LocalFiles());
     }
   }
 
   /** With checksums, as {@code fs.AbstractFileSystem.file.impl}. */
-  public static final class CheckedContext extends ChecksumFs {
+  public static final class FsWithChecksums extends ChecksumFs {
     /** Called by Hadoop, which looks for a constructor of these. */
-    public CheckedContext(URI uri, Configuration configuration)
+    public FsWithChecksums(URI uri, Configuration configuration)
         throws IOException, URISyntaxException {
-      super(new Context(uri, configuration));
+      super(new RawFs(uri, configuration));
     }
   }
 
-  private static final class Context extends DelegateToFileSystem {
-    Context(URI uri, Configuration configuration) throws IOException, URISyntaxException {
+  private static final class RawFs extends DelegateToFileSystem {
+    RawFs(URI uri, Configuration configuration) throws IOException, URISyntaxException {
       super(uri, new LocalFiles(), configuration, FsConstants.LOCAL_FS_URI.getScheme(), false);
     }
 

@@ -1,6 +1,5 @@
 """Delta's files on this machine: written as Hadoop writes them, but without child processes."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,15 +28,16 @@ def test_a_commit_starts_no_process(spark: "SparkSession", tmp_path: Path) -> No
     assert 0 in added
 
 
-def test_files_have_the_users_mode_also_behind_a_link(
+def test_files_and_folders_have_hadoops_modes_also_behind_a_link(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
+    """Below a folder that gives its group to all that is in it, they give it on."""
     folder, link = tmp_path / "folder", tmp_path / "link"
     folder.mkdir()
+    folder.chmod(0o2775)
     link.symlink_to(folder)
     spark.range(3).write.format("delta").save(str(link / "table"))
     assert spark.read.format("delta").load(str(link / "table")).count() == 3
-    os.umask(umask := os.umask(0))
-    made = [*folder.rglob("*.parquet"), *folder.rglob("*.json")]
-    assert made
-    assert {path.stat().st_mode & 0o777 for path in made} == {0o666 & ~umask}
+    made = {path.stat().st_mode & 0o7777 for path in folder.rglob("*") if path.is_file()}
+    folders = {path.stat().st_mode & 0o7777 for path in folder.rglob("*") if path.is_dir()}
+    assert (made, folders) == ({0o644}, {0o2755})

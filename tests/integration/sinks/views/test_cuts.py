@@ -1,0 +1,42 @@
+"""What a view is at a cut: by the cut's time, and by the views that there are."""
+
+import time
+
+import pytest
+
+from cdc.settings.views import View
+from tests.fixtures.hand_views import DOUBLED, SUMS, Views
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_the_time_is_the_cuts_and_the_runs_where_no_commit_was_seen(views: Views) -> None:
+    started = int(time.time())
+    query = "SELECT id, v FROM t WHERE v * 100000000L < unix_seconds(now())"
+    views.define(View(name="past", query=query, history=True))
+    views.write((1, "a", 1), (2, "b", 5), (3, "c", 999))
+    views.merge_tables()
+    views.merge()
+    assert views.read("past") == [(1, 1), (2, 5)]
+    kept = views.lakehouse.spark.read.format("delta").load(views.path("past_history"))
+    assert kept.selectExpr("min(unix_seconds(valid_from)) AS began").collect()[0].began >= started
+
+    views.log.committed_us = 300_000_000 * 1_000_000
+    views.write((4, "d", 2))
+    views.merge_tables()
+    views.merge()
+    assert views.read("past") == [(1, 1), (4, 2)], "a row goes by time alone"
+
+
+@pytest.mark.proof
+def test_a_view_over_one_that_was_removed_fails_alone(views: Views) -> None:
+    views.define(sums=SUMS, doubled=DOUBLED, kinds="SELECT kind FROM sums")
+    views.write((1, "a", 1), (2, "b", 5))
+    views.merge_tables()
+    views.merge()
+    views.define(doubled=DOUBLED, kinds="SELECT kind FROM sums")
+    views.write((3, "c", 7))
+    views.merge_tables()
+    done = {each.name: each for each in views.merge().tables}
+    assert "views.sums, which isn't a view any more" in str(done["kinds"].error)
+    assert (done["doubled"].error, len(views.read("doubled"))) == (None, 2)
