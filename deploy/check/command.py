@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Lock
 from typing import Final
 
 import typer
@@ -15,6 +16,8 @@ from deploy.check.scene import Scene
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.printing import print_json, print_line
 
+_IMPORTING: Final = Lock()
+"""Threads that import modules which need each other would wait for each other."""
 _WIDTH: Final = max(len(level) for level in Level)
 
 
@@ -45,7 +48,13 @@ def checked(scene: Scene) -> CheckReport:
     parts["kafka"] = partial(_kafka, scene)
     parts |= {name: partial(check, scene) for name, check in _SINKS.items()}
     parts["machine"] = partial(_machine, scene)
-    return CheckReport.of(run_parts(parts))
+    return CheckReport.of(run_parts({name: partial(_begun, part) for name, part in parts.items()}))
+
+
+def _begun(part: Callable[[], CheckResults]) -> CheckResults:
+    with _IMPORTING:
+        findings = part()
+    yield from findings
 
 
 # Each part imports what it needs, which may not be installed here.
