@@ -26,7 +26,7 @@ from sinks.run.options import RunContext
 from sinks.spark.errors import explained
 from sinks.spark.jvm import counted
 from sinks.views.query import OF_VERSIONS
-from sinks.views.records import ViewGeneration, view_records
+from sinks.views.records import ViewGeneration
 from sinks.views.run import ViewsRun
 from sinks.views.sources import VIEWS
 from sinks.views.store import comparable
@@ -58,8 +58,6 @@ class ComparedViews:
         quiet = replace(context, report=lambda _: None)  # the report has the errors
         self._keep = context.settings.log.keep
         self._run = ViewsRun(quiet, MillraceTopics(quiet))
-        lakehouse = context.settings.require_lakehouse()
-        self._records = view_records(lakehouse.path, context.session)
         self._targets = {target.name: target for target in self._run.in_order()}
         views = [view.name for view in context.settings.views]
         self.names = [name for name in views if names is None or name in names]
@@ -70,7 +68,7 @@ class ComparedViews:
         tables, views = set[str](), [*self.names]
         known = {*self._run.sources.names.values()}
         for view in views:
-            record = self._records.view(view)
+            record = self._run.records.view(view)
             serves = record.serves if record is not None else None
             for name in serves.tables if serves is not None else ():
                 if not name.startswith(VIEWS):
@@ -104,7 +102,7 @@ class ComparedViews:
 
     def _standing(self, target: ViewTarget) -> _ViewAtCut:
         """What is compared; raises SinkError where there is nothing, or it may be another thing."""
-        record, why = self._records.view(target.name) or target.record, ""
+        record, why = self._run.records.view(target.name) or target.record, ""
         target.record = record
         if record.serves is None or record.at is None or record.version is None:
             raise SinkError(_NOT_BUILT, where=target.where)
@@ -122,8 +120,8 @@ class ComparedViews:
 
     def _failure(self, name: str) -> str:
         """Why the newest run of views couldn't bring it; empty: it could."""
-        for run in reversed(self._records.runs()):
-            if (at := self._records.at_cut(run)) is not None:
+        for run in reversed(self._run.records.runs()):
+            if (at := self._run.records.at_cut(run)) is not None:
                 return at.failed.get(name, "")
         return ""
 

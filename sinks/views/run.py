@@ -54,14 +54,14 @@ class ViewsRun:
         lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
         self._context = context
         self._plans = lakehouse_plans(lakehouse.path, context.session)
-        self._records: ViewRecords = view_records(lakehouse.path, context.session)
+        self.records: ViewRecords = view_records(lakehouse.path, context.session)
         self._last = self._plans.last()
         self._state = log.state(self._last)
         cuts = LakehouseCuts(
             lakehouse, prefix, self._state, log.state, context.session, get_args(TableKind)
         )
         names = [view.name for view in settings.views]
-        self.sources = Sources(cuts, self._records, lakehouse, prefix, names)
+        self.sources = Sources(cuts, self.records, lakehouse, prefix, names)
         sessions = min(VIEWS_AT_ONCE, len(names))
         self._sessions = [PinnedSession(context.session) for _ in range(sessions)]
         self._reads: dict[str, set[str]] = {}
@@ -128,7 +128,7 @@ class ViewsRun:
     def _targets(self) -> Iterator[ViewTarget]:
         for view, session in zip(self._context.settings.views, cycle(self._sessions), strict=False):
             try:
-                yield ViewTarget(self._context, session, self.sources, self._records, view)
+                yield ViewTarget(self._context, session, self.sources, self.records, view)
             except MillraceError as error:
                 self._fail(view.name, error)
 
@@ -213,10 +213,10 @@ class ViewsRun:
         If this run dies before its end, the next one goes on from there.
         """
         with self._recording:
-            there = self._records.at_cut(run) or ViewsAtCut(run=run, ts_ms=_now_ms())
+            there = self.records.at_cut(run) or ViewsAtCut(run=run, ts_ms=_now_ms())
             if there.versions.get(name) != version:
                 versions = {**there.versions, name: version}
-                self._records.finish(there.model_copy(update={"versions": versions}))
+                self.records.finish(there.model_copy(update={"versions": versions}))
 
     def _record(self, seconds: float) -> None:
         """Record at which versions the views stand at the cuts that they were brought to."""
@@ -226,15 +226,15 @@ class ViewsRun:
             runs.add(self._last.run)
         for run in sorted(runs):
             versions = self.sources.brought.get(run, {})
-            before = self._records.at_cut(run)
+            before = self.records.at_cut(run)
             there = before.versions if before is not None else {}
             own = {name.removeprefix(VIEWS): version for name, version in versions.items()}
             is_same = before is not None and there | own == there
             if is_same and not results and not self.failed:
                 continue
-            if (damage := self._records.damage(run)) is not None:
+            if (damage := self.records.damage(run)) is not None:
                 self._context.report(Lines(f"recording views at run {run} again: {damage}"))
-            self._records.finish(
+            self.records.finish(
                 ViewsAtCut(
                     run=run,
                     ts_ms=_now_ms(),

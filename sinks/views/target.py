@@ -221,10 +221,8 @@ class ViewTarget(CutTarget[ViewGeneration]):
         if self._table.step() >= self.record.step:
             self._rows = Rows(version=self._table.delta.applied().at)
             return
-        self._fit_whole(at)
         with self._analysis.explained():
-            rows = self._evaluation(None, at).whole(NEW)
-            new = self._kept(NewRows(rows, loading.into.keys, at))
+            new = self._kept(NewRows(self.made(at), loading.into.keys, at))
             if self._history is not None and self._history.step() < self.record.step:
                 goes_on = loading.into.continues(self.record.serves)
                 is_same = goes_on and self._history.has_columns(new.rows)
@@ -259,9 +257,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._require_own()
         with self._analysis.explained():
             if not self._write_groups(generation, at, to):
-                self._fit_whole(to)
-                rows = self._evaluation(None, to).whole(NEW)
-                self._write_rows(NewRows(rows, generation.keys, to))
+                self._write_rows(NewRows(self.made(to), generation.keys, to))
 
     def _write_groups(self, generation: ViewGeneration, at: Instant, to: Instant) -> bool:
         """Compute the groups again that may be others; whether that is the way, and was possible.

@@ -1,7 +1,7 @@
 """Delta's files on this machine: written as Hadoop writes them, but without child processes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -14,7 +14,8 @@ _CHILDREN_FAULTS: Final = 8
 
 
 def test_a_commit_starts_no_process(spark: "SparkSession", tmp_path: Path) -> None:
-    pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    jvm: Any = spark._jvm
+    pid = jvm.java.lang.ProcessHandle.current().pid()
 
     def faults() -> int:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
