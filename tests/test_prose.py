@@ -22,6 +22,7 @@ CHECKED: Final = {
     "docs/errors.md",
     "docs/explanation/architecture.md",
     "docs/explanation/guarantees.md",
+    "docs/explanation/runs.md",
     "docs/install.md",
     "docs/is-it-working.md",
     "docs/monitoring.md",
@@ -38,7 +39,6 @@ CHECKED: Final = {
 UNCHECKED: Final = {
     "docs/chaos.md",
     "docs/debezium.md",
-    "docs/explanation/runs.md",
     "docs/explanation/security.md",
     "docs/explanation/unseen-changes.md",
     "docs/formats.md",
