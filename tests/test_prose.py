@@ -23,6 +23,7 @@ CHECKED: Final = {
     "docs/explanation/architecture.md",
     "docs/explanation/guarantees.md",
     "docs/explanation/runs.md",
+    "docs/explanation/security.md",
     "docs/install.md",
     "docs/is-it-working.md",
     "docs/monitoring.md",
@@ -39,7 +40,6 @@ CHECKED: Final = {
 UNCHECKED: Final = {
     "docs/chaos.md",
     "docs/debezium.md",
-    "docs/explanation/security.md",
     "docs/explanation/unseen-changes.md",
     "docs/formats.md",
     "docs/lakehouse.md",
