@@ -24,6 +24,7 @@ CHECKED: Final = {
     "docs/explanation/guarantees.md",
     "docs/explanation/runs.md",
     "docs/explanation/security.md",
+    "docs/explanation/unseen-changes.md",
     "docs/install.md",
     "docs/is-it-working.md",
     "docs/monitoring.md",
@@ -40,7 +41,6 @@ CHECKED: Final = {
 UNCHECKED: Final = {
     "docs/chaos.md",
     "docs/debezium.md",
-    "docs/explanation/unseen-changes.md",
     "docs/formats.md",
     "docs/lakehouse.md",
     "docs/performance.md",
