@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -162,9 +161,22 @@ class DerivedDeltaTable:
         return int(counted["rows"] or 0) if counted is not None else 0
 
     def added(self) -> int:
-        """How many rows the last commit added."""
-        last = DeltaTable.forPath(self.spark, self.path).history(1).first()
-        return int(last["operationMetrics"].get("numOutputRows", 0)) if last is not None else 0
+        """How many rows the last commit added, as it says itself: DeltaTable.history starts a job.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#commit-provenance-information
+        """
+        jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+        log, segment = self.log(), self.last_snapshot().logSegment()
+        commits = segment.deltas()
+        if commits.isEmpty():  # a checkpoint of the same version
+            file = _commit_file(jvm, log, int(segment.version()))
+        else:
+            file = commits.last().getPath()
+        read = jvm.org.apache.spark.sql.delta.DeltaHistoryManager.getCommitInfoOpt
+        said = read(log.store(), file, log.newDeltaHadoopConf())
+        metrics = said.get().operationMetrics() if said.isDefined() else said
+        counted = metrics.get().get("numOutputRows") if metrics.isDefined() else metrics
+        return int(counted.get()) if counted.isDefined() else 0
 
     @contextmanager
     def transaction(self, run: int) -> Iterator[None]:
@@ -231,12 +243,8 @@ class DerivedDeltaTable:
         if any(map(_COORDINATED.search, self.properties())):
             return False
         jvm: Any = self.spark._jvm  # noqa: SLF001
-        folder = log.logPath()
-        files = folder.getFileSystem(log.newDeltaHadoopConf())
-        this, following = (
-            jvm.org.apache.hadoop.fs.Path(folder, f"{number:020d}.json")
-            for number in (version, version + 1)
-        )
+        files = log.logPath().getFileSystem(log.newDeltaHadoopConf())
+        this, following = (_commit_file(jvm, log, number) for number in (version, version + 1))
         try:
             made_ms = files.getFileStatus(this).getModificationTime()
         except Py4JJavaError:  # there is none: whatever it is, a listing tells
@@ -260,6 +268,11 @@ class DerivedDeltaTable:
         """
         action: dict[str, Any] = json.loads(self.last_snapshot().metadata().json())
         return dict(action["metaData"])
+
+
+def _commit_file(jvm: Any, log: Any, version: int) -> Any:
+    """Where Delta's log has a version's commit."""
+    return jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
 
 
 def register(target: DerivedDeltaTable) -> None:

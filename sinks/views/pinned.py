@@ -21,6 +21,8 @@ SESSION: Final = {
     "spark.sql.variable.substitute": "false",
 }
 """What an answer depends on: pinned, whatever [spark] says."""
+_QUERIES: Final = "spark.sql."
+"""What settings of queries begin with."""
 _TUNING: Final = re.compile(
     r"spark\.sql\.(adaptive|analyzer\.maxIterations|autoBroadcastJoinThreshold|broadcast\w*|cache"
     r"|catalog|cbo|codegen|cteRecursion\w+|execution|extensions|files|inMemoryColumnarStorage|join"
@@ -39,13 +41,15 @@ _CHANGES: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.par
 
 def changes_answers(setting: str) -> bool:
     """Whether a query may have another answer by a setting of Spark's."""
-    return setting.startswith("spark.sql.") and not _TUNING.fullmatch(setting)
+    return setting.startswith(_QUERIES) and not _TUNING.fullmatch(setting)
 
 
 def pinned(spark: "SparkSession") -> "SparkSession":
     """A session of its own in which a query has one answer."""
     own = spark.newSession()
-    for name, _ in spark.sparkContext.getConf().getAll():
+    options: Any = spark.sparkContext._jsc.sc().getConf()  # noqa: SLF001 (a call for each, else)
+    for option in options.getAllWithPrefix(_QUERIES):
+        name = f"{_QUERIES}{option.productElement(0)}"
         if changes_answers(name) and own.conf.isModifiable(name):
             own.conf.unset(name)
     for name, value in SESSION.items():
