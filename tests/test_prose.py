@@ -20,6 +20,7 @@ CHECKED: Final = {
     "docs/check.md",
     "docs/configuration.md",
     "docs/dead-letters.md",
+    "docs/debezium-topics.md",
     "docs/errors.md",
     "docs/explanation/architecture.md",
     "docs/explanation/guarantees.md",
@@ -28,6 +29,7 @@ CHECKED: Final = {
     "docs/explanation/unseen-changes.md",
     "docs/install.md",
     "docs/is-it-working.md",
+    "docs/lakehouse.md",
     "docs/monitoring.md",
     "docs/operations.md",
     "docs/postgresql.md",
@@ -42,7 +44,6 @@ CHECKED: Final = {
 UNCHECKED: Final = {
     "docs/debezium.md",
     "docs/formats.md",
-    "docs/lakehouse.md",
     "docs/performance.md",
     "docs/search.md",
     "docs/types.md",
