@@ -35,6 +35,7 @@ CHECKED: Final = {
     "docs/postgresql.md",
     "docs/reader.md",
     "docs/search-guide.md",
+    "docs/search.md",
     "docs/snapshot.md",
     "docs/spark-cluster.md",
     "docs/troubleshooting.md",
@@ -45,7 +46,6 @@ UNCHECKED: Final = {
     "docs/debezium.md",
     "docs/formats.md",
     "docs/performance.md",
-    "docs/search.md",
     "docs/types.md",
 }
 COLUMNS_MAX: Final = 120
