@@ -21,6 +21,7 @@ CHECKED: Final = {
     "docs/configuration.md",
     "docs/dead-letters.md",
     "docs/debezium-topics.md",
+    "docs/debezium.md",
     "docs/errors.md",
     "docs/explanation/architecture.md",
     "docs/explanation/guarantees.md",
@@ -43,7 +44,6 @@ CHECKED: Final = {
     "docs/views.md",
 }
 UNCHECKED: Final = {
-    "docs/debezium.md",
     "docs/formats.md",
     "docs/performance.md",
     "docs/types.md",
