@@ -40,13 +40,13 @@ CHECKED: Final = {
     "docs/snapshot.md",
     "docs/spark-cluster.md",
     "docs/troubleshooting.md",
+    "docs/types.md",
     "docs/views-examples.md",
     "docs/views.md",
 }
 UNCHECKED: Final = {
     "docs/formats.md",
     "docs/performance.md",
-    "docs/types.md",
 }
 COLUMNS_MAX: Final = 120
 WORDS_MAX: Final = 35
