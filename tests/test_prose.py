@@ -28,6 +28,7 @@ CHECKED: Final = {
     "docs/explanation/runs.md",
     "docs/explanation/security.md",
     "docs/explanation/unseen-changes.md",
+    "docs/formats.md",
     "docs/install.md",
     "docs/is-it-working.md",
     "docs/lakehouse.md",
@@ -45,7 +46,6 @@ CHECKED: Final = {
     "docs/views.md",
 }
 UNCHECKED: Final = {
-    "docs/formats.md",
     "docs/performance.md",
 }
 COLUMNS_MAX: Final = 120
