@@ -34,6 +34,7 @@ CHECKED: Final = {
     "docs/lakehouse.md",
     "docs/monitoring.md",
     "docs/operations.md",
+    "docs/performance.md",
     "docs/postgresql.md",
     "docs/reader.md",
     "docs/search-guide.md",
@@ -46,7 +47,6 @@ CHECKED: Final = {
     "docs/views.md",
 }
 UNCHECKED: Final = {
-    "docs/performance.md",
 }
 COLUMNS_MAX: Final = 120
 WORDS_MAX: Final = 35
