@@ -292,8 +292,8 @@ class ScratchLakehouse:
                 f" delta.{quoted(original.path)} VERSION AS OF {version}"
             )
             target = DerivedDeltaTable(spark, self._standing.plan.prefix, copy)
-            with target.transaction(self._tables[name].base):
-                write_nothing(target)
+            with target.transaction(base := self._tables[name].base):
+                write_nothing(target, base)
 
     def _moved_version(self, name: str) -> int:
         """The version that a copy has once it was brought to the instant."""

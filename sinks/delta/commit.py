@@ -22,7 +22,7 @@ from sinks.delta.evolution import (
     settle,
 )
 from sinks.delta.table import DerivedDeltaTable
-from sinks.delta.transaction import CONFLICTS
+from sinks.delta.transaction import CONFLICTS, DeltaTransaction
 from sinks.run.options import Report
 from sinks.run.owner import foreign_table
 from sinks.run.plan import TablePlan
@@ -73,8 +73,10 @@ def execute(builder: DeltaMergeBuilder) -> Rows:
     )
 
 
-def write_nothing(target: DerivedDeltaTable) -> Rows:
+def write_nothing(target: DerivedDeltaTable, run: int) -> Rows:
     """Note the run at a table whose rows stay as they are; inside of ``commit``."""
+    if DeltaTransaction.is_supported(target):  # without a job of Spark's
+        return DeltaTransaction(target, run).commit(0, 0, 0)
     none = target.spark.read.format("delta").load(target.path).where(F.lit(False))
     none.write.format("delta").mode("append").save(target.path)
     return Rows()

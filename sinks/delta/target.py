@@ -266,7 +266,7 @@ class LakehouseTarget(Target):
                 writer = write_all if shape.keys else write_all_copies
             write = partial(writer, target, plan, changes, shape)
             if not table.writes:  # its columns alone are others
-                write = partial(write_nothing, target)
+                write = partial(write_nothing, target, plan.run)
             if not table.base:
                 self._report_features(target, plan, shape)
             replaces = is_rekeyed or table.instead_of is not None
