@@ -241,10 +241,15 @@ def exact_snapshot(
     try:
         if wait_s_max:
             command(pgconn, f"SET lock_timeout = '{wait_s_max}s'")
-        own_name = f"{name[:40]}_snapshot_{secrets.token_hex(4)}"
+        own_name = f"{snapshot_slots(name)}{secrets.token_hex(4)}"
         yield create(pgconn, own_name, temporary=True, on_wait=on_wait)
     finally:
         pgconn.finish()
+
+
+def snapshot_slots(name: str) -> str:
+    """How the names of the temporary slots begin that export snapshots."""
+    return f"{name[:40]}_snapshot_"
 
 
 def drop_statement(name: str) -> str:

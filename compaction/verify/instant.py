@@ -18,7 +18,7 @@ import psycopg
 
 from cdc.errors import MillraceError, NotDoneError
 from cdc.postgres.connection import connect, query
-from cdc.postgres.slot import ExportedSnapshot, exact_snapshot
+from cdc.postgres.slot import ExportedSnapshot, exact_snapshot, snapshot_slots
 from cdc.records.position import Lsn
 from cdc.settings import Settings
 from snapshots import reader
@@ -47,6 +47,16 @@ _OLDEST_FIRST: Final = (
     "SELECT text FROM ({}) AS open (text) ORDER BY"
     " substring(text FROM 'open for (\\d+) s')::int8 DESC LIMIT 3"
 )
+
+_OLDER: Final = """
+SELECT format('session of pid %%s, for %%s s', pid,
+              extract(epoch FROM clock_timestamp() - backend_start)::int8)
+FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = %s AND pid <> pg_backend_pid()
+UNION ALL
+SELECT format('slot %%s of pid %%s', slot_name, active_pid) FROM pg_replication_slots
+WHERE database = current_database() AND temporary AND starts_with(slot_name, %s)
+"""
 
 
 class SourceInstant:
@@ -96,6 +106,14 @@ def source_at_instant(settings: Settings, timeout_s: float) -> Iterator[SourceIn
         finally:
             ended.set()
             pinging.join()
+
+
+def older_readings(settings: Settings) -> list[str]:
+    """What holds the source's snapshots already: sessions of another verify, slots of a reading."""
+    with closing(open_session(settings)) as connection:
+        name = connection.info.parameter_status("application_name")
+        own = snapshot_slots(settings.capture.slot_name)
+        return [text for (text,) in query(connection, _OLDER, [name, own])]
 
 
 def open_session(settings: Settings) -> psycopg.Connection:

@@ -93,12 +93,22 @@ class ComparedViews:
         try:
             if target is None:
                 raise self._run.failed[name]
-            standing = self._standing(target)
-            yield self._compare(about, target, standing)
-            if standing.generation.history:
-                yield self._compare(about, target, standing, is_history=True)
+            standing, started = self._standing(target), time.monotonic()
+            with explained(name, self._keep):
+                made = target.made_once(standing.at)
         except MillraceError as error:
             yield about.model_copy(update={"unverified": error.what})
+            return
+        tables = [about]
+        if standing.generation.history:
+            of_history = {"name": f"{name}_history", "kind": "view's history"}
+            tables.append(about.model_copy(update=of_history))
+        for table in tables:
+            try:
+                yield self._compare(table, target, standing, made, started)
+            except MillraceError as error:
+                yield table.model_copy(update={"unverified": error.what})
+            started = time.monotonic()
 
     def _standing(self, target: ViewTarget) -> _ViewAtCut:
         """What is compared; raises SinkError where there is nothing, or it may be another thing."""
@@ -130,16 +140,13 @@ class ComparedViews:
         about: VerifiedTable,
         target: ViewTarget,
         standing: _ViewAtCut,
-        *,
-        is_history: bool = False,
+        made: DataFrame,
+        started: float,
     ) -> VerifiedTable:
-        started, (generation, at) = time.monotonic(), standing
+        is_history = about.name != target.name
         with explained(about.name, self._keep):
-            made, stored = target.made(at), _stored(target, is_history=is_history)
+            stored = _stored(target, is_history=is_history)
             if is_history:
-                about = about.model_copy(
-                    update={"name": f"{about.name}_history", "kind": "view's history"}
-                )
                 stored = stored.where(F.col(END).isNull()).drop(*OF_VERSIONS)
             if others := {*stored.columns} ^ {*made.columns}:
                 raise SinkError(
@@ -147,7 +154,7 @@ class ComparedViews:
                     where=about.name,
                 )
             pairs, counts = counted(
-                _pairs(stored, made, generation.keys),
+                _pairs(stored, made, standing.generation.keys),
                 {
                     "rows": F.count_if(F.col(_MADE).isNotNull()),
                     "derived_rows": F.count_if(F.col(_STORED).isNotNull()),

@@ -222,7 +222,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             self._rows = Rows(version=self._table.delta.applied().at)
             return
         with self._analysis.explained():
-            new = self._kept(NewRows(self.made(at), loading.into.keys, at))
+            new = NewRows(self.made_once(at), loading.into.keys, at)
             if self._history is not None and self._history.step() < self.record.step:
                 goes_on = loading.into.continues(self.record.serves)
                 is_same = goes_on and self._history.has_columns(new.rows)
@@ -236,11 +236,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
         with self._analysis.explained():
             return self._evaluation(None, at).whole(NEW)
 
-    def _kept(self, new: "NewRows") -> "NewRows":
-        """The rows, computed once where two tables get them."""
-        if self._history is None:
-            return new
-        return new._replace(rows=new.rows.localCheckpoint())
+    def made_once(self, at: Instant) -> "DataFrame":
+        """What ``made`` makes, computed once where there are two tables of it."""
+        return self._once(self.made(at))
+
+    def _once(self, rows: "DataFrame") -> "DataFrame":
+        return rows if self._history is None else rows.localCheckpoint()
 
     def write_changed(self, generation: ViewGeneration, at: Instant, to: Instant) -> None:
         """Compute the groups again that may be others, and write the rows that are."""
@@ -291,7 +292,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return True
 
     def _write_rows(self, new: "NewRows") -> None:
-        new, step = self._kept(new), self.record.step
+        new, step = new._replace(rows=self._once(new.rows)), self.record.step
         if self._history is not None and self._history.step() < step:
             self._history.change(step, new)
         self._rows = self._table.change(step, new)
