@@ -25,6 +25,9 @@ class Catalyst:
         self._expressions = self._catalyst.expressions
         self._logical = self._catalyst.plans.logical
         self._joins = self._catalyst.plans
+        self._hints = getattr(
+            getattr(self._catalyst.optimizer, "EliminateResolvedHint$"), "MODULE$"
+        )
         self._python = jvm.org.apache.spark.api.python.PythonUtils
         self._none = jvm.scala.Option.empty()
         self._some = jvm.scala.Option.apply
@@ -137,6 +140,8 @@ class Catalyst:
 
     def joined(self, left: Any, right: Any, type_: Any, condition: Any | None) -> Any:
         """A join of a kind that is Spark's object."""
+        if is_kind(type_, "ExistenceJoin"):  # Spark can't copy this side, and fails to say so
+            left = self._hints.extractHintsFromPlan(left).productElement(0)
         hint = self._logical.JoinHint.NONE()
         return self._logical.Join(left, right, type_, self._some(condition), hint)
 

@@ -25,6 +25,14 @@ ROWS: Final = {
 }
 
 
+LARGE: Final = {
+    "a": Rows(ROWS["a"].old, (*ROWS["a"].new, (5, 5, 0.0, None))),
+    "b": Rows(ROWS["b"].old, (*ROWS["b"].new, (4, 5, None))),
+    "k": ROWS["k"],
+}
+"""Tables that are looked up by values."""
+
+
 @pytest.fixture(scope="module")
 def comparison(spark: "SparkSession") -> Comparison:
     """Compare in a session of its own."""
@@ -76,6 +84,15 @@ def comparison(spark: "SparkSession") -> Comparison:
 )
 def test_the_rows_are_what_spark_makes_of_them(comparison: Comparison, sql: str) -> None:
     assert comparison.fault(sql, comparison.read(sql), ROWS) is None
+
+
+def test_rows_that_each_task_gets_a_copy_of_may_be_looked_for_on_either_side_of_an_exists(
+    comparison: Comparison,
+) -> None:
+    sql = "SELECT id, x FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x) OR d > 0"
+    query = comparison.read(sql)
+    assert query.reasons == ()
+    assert comparison.fault(sql, query, LARGE) is None
 
 
 @pytest.mark.parametrize(

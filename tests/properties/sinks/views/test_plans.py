@@ -59,9 +59,10 @@ class Counts:
         try:
             why = self._why(comparison, seed, made, changes)
         except Exception as error:  # noqa: BLE001 (whatever Spark says of it, the others go on)
-            why = repr(error)
+            why = f"{type(error).__name__}: {error}"
         if why is not None:
             self.wrong.append(f"VIEW_QUERIES={seed}-{seed + 1}: {made.sql}: {why}")
+            print(self.wrong[-1], flush=True)  # noqa: T201 (a run may be cut short)
 
     def _why(self, comparison: Comparison, seed: int, made: Query, changes: int) -> str | None:
         """What is wrong with a query, at the first change at which something is."""
