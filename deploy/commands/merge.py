@@ -74,7 +74,7 @@ def merge(  # noqa: PLR0913 (a command's options)
     """Apply the log to lakehouse tables, views and search indexes: one bounded run, fit for cron.
 
     Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
-    came too late was rebuilt; others: docs/errors.md.
+    came too late was rebuilt; others: docs/reference/errors.md.
     """
     from sinks.follow import follow as run_on
     from sinks.job import Jobs

@@ -61,7 +61,7 @@ def verify(  # noqa: PLR0913 (a command's options)
     Views are compared with what their queries make of the lakehouse at their own cuts.
 
     Exit codes: 0 nothing differs, or it was repaired; 40 something differs; 41 something can't be
-    compared; 42 something differs that can't be repaired. Others: docs/errors.md.
+    compared; 42 something differs that can't be repaired. Others: docs/reference/errors.md.
     """
     from compaction.verify.options import VerifyOptions
 
