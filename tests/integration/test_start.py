@@ -1,4 +1,4 @@
-"""README's first pipeline: its SQL as pasted into psql, and then its first commands."""
+"""docs/start.md: its SQL as pasted into psql, and then its first commands."""
 
 import os
 import re
@@ -53,10 +53,10 @@ def pasted(server: Postgres, text: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, ""), "not even a warning"
 
 
-def test_readmes_sql_works_as_pasted_and_its_first_commands_after_it(
+def test_the_pages_sql_works_as_pasted_and_its_first_commands_after_it(
     fresh: Postgres, kafka: Kafka, topic_prefix: str, tmp_path: Path
 ) -> None:
-    server_wide, in_database = _BLOCK.findall((REPOSITORY / "README.md").read_text())
+    server_wide, in_database = _BLOCK.findall((REPOSITORY / "docs/start.md").read_text())
     pasted(fresh, server_wide)
     fresh.restart()
     pasted(fresh, in_database)
