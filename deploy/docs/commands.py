@@ -1,4 +1,6 @@
-"""The command line's own help → docs/reference/commands.md; `make docs` writes it.
+"""The command line's own help → docs/reference/commands.md.
+
+Write it with `python -m deploy.docs.commands`.
 
 tests/unit/deploy/docs/test_commands_page.py holds the page against the help.
 """
