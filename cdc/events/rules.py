@@ -1,7 +1,7 @@
 """Everything that the settings say about events, as one value: native, or Debezium's.
 
 ``EventRules()`` is native; cdc/settings/model.py has what ``preset = "debezium"`` starts from.
-Each option can be set in both. docs/debezium.md has the options and how they act.
+Each option can be set in both. docs/reference/debezium.md has the options and how they act.
 """
 
 import json

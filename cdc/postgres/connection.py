@@ -108,7 +108,7 @@ class System(NamedTuple):
 def connect(
     source: LibraryOptions, *, purpose: str, pinned: Mapping[str, str] = MappingProxyType({})
 ) -> psycopg.Connection:
-    """Open an autocommit session named ``millrace <purpose>``; raises what docs/errors.md lists."""
+    """Open an autocommit session ``millrace <purpose>``; errors: docs/reference/errors.md."""
     conninfo = _conninfo(source, purpose, {**_PINNED, **_PINNED_QUERY, **pinned})
     try:
         connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)

@@ -115,8 +115,9 @@ _PREFIX = re.compile(
 
 _NOT_UTF8 = (
     "the database's encoding has bytes that are no character of UTF-8, and what the WAL has of them"
-    " by now stays: mend the rows (docs/postgresql.md, Encodings, finds them), or leave the table"
-    " out (table.exclude.list), then start over: millrace drop --yes --topics, then millrace run"
+    " by now stays: mend the rows (docs/guides/postgresql.md, Encodings, finds them), or leave the"
+    " table out (table.exclude.list), then start over: millrace drop --yes --topics, then"
+    " millrace run"
 )
 _CONFLICT = (
     "it is tried again; on a standby, which ends what stands in the way of its replay,"

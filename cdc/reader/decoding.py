@@ -1,7 +1,7 @@
 """A record's key or value → what it says: JSON with or without its schema, or Avro.
 
 With a schema bytes are bytes, and Connect's Decimals are Decimals. Without one they are what JSON
-has for them. Everything else is as the options of the capture have it (docs/types.md).
+has for them. Everything else is as the options of the capture have it (docs/reference/types.md).
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/#wire-format
 """
 

@@ -38,8 +38,9 @@ class ChangeSource(BaseModel):
 
 
 class ChangeEvent(BaseModel):
-    """One change; its values are as docs/types.md says, and bytes or Decimal where schemas say so.
+    """One change; its values are as docs/reference/types.md says.
 
+    They are bytes or Decimal where schemas say so.
     ``key`` is None where the table has no key, and of what isn't about one row. ``before`` of an
     update is there under REPLICA IDENTITY FULL only; without it a delete's has only the key.
     ``absent`` are the columns that an update left unchanged and the log has no value for. The

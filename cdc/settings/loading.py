@@ -89,7 +89,7 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         raise ConfigError(
             Lines("the configuration is not valid:" + "".join(map(_explain, error.errors()))),
             where=f"{path} and {ENV_PREFIX}… variables",
-            remedy="docs/configuration.md lists every key",
+            remedy="docs/reference/configuration.md lists every key",
         ) from None
 
 

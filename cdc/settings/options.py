@@ -90,5 +90,5 @@ class Options:
         return ConfigError(
             f"{name or 'this'} {why}",
             where=self._where,
-            remedy="docs/formats.md lists the options",
+            remedy="docs/reference/formats.md lists the options",
         )

@@ -60,5 +60,5 @@ class Resumed:
             f"everything up to {self._reached}, the server has something else there (at {lsn}), as "
             "after a restore from a copy. Its changes stand in places that the log has passed",
             remedy="`millrace new-epoch --yes`, with the daemon stopped, goes on from this server: "
-            "it reads all tables again (docs/operations.md)",
+            "it reads all tables again (docs/guides/operations.md)",
         )

@@ -303,7 +303,7 @@ class TableStates(dict[TableName, TableState]):
         Captured again, it lacks them: that is a gap. Of names that aren't UTF-8, two may be alike.
         """
         if not is_readable_name(table) and self._captures(str(table)):
-            reason = "its name isn't UTF-8: rename it (docs/postgresql.md, Encodings)"
+            reason = "its name isn't UTF-8: rename it (docs/guides/postgresql.md, Encodings)"
             log.warning("changes of a table are passed over", table=str(table), reason=reason)
         state = self.get(table)
         if state is None or state.entry == _LEFT_OUT:

@@ -8,8 +8,8 @@ nothing is lost: what JSON can't carry as a number (NaN, numeric) is text, and e
 line of its own is PostgreSQL's own text. With ``lossless=False`` it is what Debezium writes.
 
 types.py is the table; scalars, decimals, times, structures and lists hold the codecs that it
-names, built of blocks; placeholders has what takes the place of a missing value. docs/types.md is
-the same for people.
+names, built of blocks; placeholders has what takes the place of a missing value.
+docs/reference/types.md is the same for people.
 https://www.postgresql.org/docs/current/datatype.html
 """
 

@@ -97,8 +97,8 @@ def malformed(column: Column, table: TableName, error: Exception | None = None) 
         return BrokenRowError(
             f"a value of column {column.name}, a {column.declared}, can't be written: {error}",
             where=f"table {table}",
-            remedy="choose a mode that has a form for it (docs/types.md), or lossless = false,"
-            " which writes null",
+            remedy="choose a mode that has a form for it (docs/reference/types.md), or lossless ="
+            " false, which writes null",
         )
     if isinstance(error, UnicodeDecodeError):
         return BrokenRowError(

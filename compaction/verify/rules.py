@@ -1,8 +1,8 @@
-"""A derived column → what of its values is compared, on both sides: docs/verify.md has the table.
+"""A derived column → what of its values is compared, on both sides.
 
 The source's side is PostgreSQL's own text (UTC, ISO, shortest digits of floats), read by
 ``cdc.compiled.digests``; the derived side is what Spark's ``xxhash64`` makes of what the table
-holds. Where a type holds less than the text, both are brought to what it can hold.
+holds. Where a type holds less than the text, both hold what it can: docs/guides/verify.md.
 """
 
 import hashlib

@@ -22,10 +22,10 @@ _WIDTH: Final = max(len(level) for level in Level)
 
 
 def check(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
-    """Check servers, rights, tables and this machine: all that a start would refuse, and risks.
+    """Check servers, rights, tables and this machine for all that a start would refuse.
 
-    It changes nothing, and may run beside a daemon. Each problem comes with what mends it. Exit
-    code 36: something has to be mended before a start.
+    The command changes nothing, so you can run it next to a daemon. Each problem comes with its
+    remedy. Exit code 36: a start would refuse something.
     """
     report = checked(Scene(load(config), str(config)))
     if json:

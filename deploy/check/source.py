@@ -205,7 +205,7 @@ class _Source:
                 "encoding",
                 "the database is SQL_ASCII, which takes any bytes as text: a row with bytes that"
                 " aren't UTF-8 sets its table aside",
-                "see docs/postgresql.md, Encodings",
+                "see docs/guides/postgresql.md, Encodings",
                 self.where,
             )
         return self.part.ok("encoding", f"{encoding}, which the server sends as UTF-8")

@@ -20,33 +20,33 @@ from deploy.commands.ending import InterruptedCommandError
 
 COMMANDS: Final = {
     "init": ("run", "Write a commented configuration file."),
-    "check": ("deploy.check.command", "Check all that the start of anything would refuse."),
-    "run": ("run", "Capture: snapshot what wasn't read yet, then stream."),
+    "check": ("deploy.check.command", "Check everything that a start would refuse."),
+    "run": ("run", "Capture tables: read existing rows, then stream changes."),
     "snapshot": ("snapshot", "Read existing rows into the log, and end."),
-    "new-epoch": ("run", "After a gap: go on from the source as it is now."),
-    "jars": ("merge", "Fetch the jars that merges need, from a Maven repository."),
+    "new-epoch": ("run", "Let the log continue after a gap."),
+    "jars": ("merge", "Fetch the jars that merges need from a Maven repository."),
     "merge": ("merge", "Apply the log to lakehouse tables, views and search indexes."),
-    "status": ("status", "Show how all parts are, and what mends them."),
+    "status": ("status", "Show the state of all parts, and remedies for problems."),
     "runs": ("status", "List what the last merges and compactions did."),
-    "wait": ("wait", "Return once the sinks show an instant of the source."),
+    "wait": ("wait", "Wait until the sinks show an instant of the source."),
     "tail": ("deploy.reading.tail", "Show the log's changes as they come."),
-    "drop": ("drop", "Remove slot and publication, and more where asked."),
+    "drop": ("drop", "Remove the slot and the publication, and more if asked."),
     "compact": ("merge", "Keep topics, lakehouse and search indexes small."),
     "verify": ("verify", "Compare every derived table with the source at one instant."),
-    "cuts": ("query", "List the instants of the source that tables stood at."),
+    "cuts": ("query", "List the instants of the source that you can query."),
     "query": ("query", "Query the lakehouse as it was at one instant."),
     "search": ("query", "Search an index, and show the best documents."),
-    "views": ("deploy.views.command", "Check how views are kept, before anything runs."),
+    "views": ("deploy.views.command", "Check how views are kept, before they run."),
     "rebuild": ("merge", "Write lakehouse tables, search indexes or views again."),
-    "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
-    "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
+    "ddl-trigger": ("ddl_trigger", "Print SQL for triggers that report DDL at once."),
+    "dead-letters": ("dead_letters", "List, replay or discard what couldn't be written."),
 }
 """Command → its module, here or by its whole name, and its line in the help, in this order.
 
 The function has the command's name, with _ for -.
 """
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Read this configuration file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def _imported(name: str) -> Any:
 app = typer.Typer(
     name="millrace",
     cls=_Commands,
-    help="Turn a PostgreSQL database into derived tables that are always right.",
+    help="Keep Delta tables and search indexes in step with a PostgreSQL database.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

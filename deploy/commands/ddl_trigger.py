@@ -28,10 +28,10 @@ CREATE EVENT TRIGGER millrace_drop ON sql_drop EXECUTE FUNCTION {FUNCTION}();"""
 def ddl_trigger(
     *,
     to_stdout: Annotated[
-        bool, typer.Option("--print", help="Print the SQL; nothing is installed.")
+        bool, typer.Option("--print", help="Print the SQL, and install nothing.")
     ] = False,
 ) -> None:
-    """Print SQL that lets the source tell of DDL at once; Millrace never installs it itself."""
+    """Print SQL for event triggers that report DDL at once. Millrace never installs them itself."""
     if not to_stdout:
         raise ConfigError(
             "ddl-trigger only prints SQL",

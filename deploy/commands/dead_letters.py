@@ -33,29 +33,29 @@ _WAIT_S: Final = 30.0
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 
 dead_letters = typer.Typer(
-    help="Records that couldn't be written: look at them, send them again, or let them go.",
+    help="List, replay or discard records that couldn't be written.",
     no_args_is_help=True,
 )
-Numbers = Annotated[list[int] | None, typer.Argument(help="Their numbers.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All that nobody has dealt with.")]
-TableOption = Annotated[str | None, typer.Option("--table", help="Those of this table only.")]
+Numbers = Annotated[list[int] | None, typer.Argument(help="Choose these dead letters, by number.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Choose every open one.")]
+TableOption = Annotated[
+    str | None, typer.Option("--table", help="Choose only those of this table.")
+]
 
 
 @dead_letters.command()
 def search(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+        typer.Argument(help="Choose schema.table, or joined documents by name. Default: all."),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Make these documents again, from the rows as of now.")
+        bool, typer.Option("--replay", help="Write these documents again, from the current rows.")
     ] = False,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Forget that they are missing.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, a letter a line.")] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Forget these documents.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")] = False,
 ) -> None:
     """List documents that the search server refused, with its reasons."""
     from sinks.search.client import connect as connect_search
@@ -100,10 +100,10 @@ def list_dead_letters(
     config: ConfigOption = DEFAULT_PATH,
     *,
     table: TableOption = None,
-    handled: Annotated[bool, typer.Option("--handled", help="Those dealt with, too.")] = False,
+    handled: Annotated[bool, typer.Option("--handled", help="Also list handled ones.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List what nobody has dealt with."""
+    """List open dead letters."""
     listed = {
         number: dead_letter
         for number, dead_letter in _dead_letters(load_to_connect(config)).items()
@@ -129,9 +129,10 @@ def list_dead_letters(
 
 @dead_letters.command()
 def show(
-    number: Annotated[int, typer.Argument(help="Its number.")], config: ConfigOption = DEFAULT_PATH
+    number: Annotated[int, typer.Argument(help="Show the dead letter with this number.")],
+    config: ConfigOption = DEFAULT_PATH,
 ) -> None:
-    """Show one with all that it holds, as JSON."""
+    """Show everything that a dead letter holds, as JSON."""
     settings = load_to_connect(config)
     dead_letter = _chosen(_dead_letters(settings), [number], table=None, every=False)[number]
     shown: dict[str, Any] = {"number": number, **dead_letter.model_dump(mode="json")}
@@ -149,7 +150,7 @@ def replay(
     every: AllOption = False,
     table: TableOption = None,
 ) -> None:
-    """Send the rows again: as they are now if they have a key, otherwise as they were."""
+    """Send the rows again: as they are now if they have a key, or else as they were."""
     _order(load_to_connect(config), numbers or [], table, "replayed", every=every)
 
 
@@ -161,7 +162,7 @@ def discard(
     every: AllOption = False,
     table: TableOption = None,
 ) -> None:
-    """Let them go: what they hold is removed when log.keep is over."""
+    """Give dead letters up. The log removes what they hold after log.keep."""
     _order(load_to_connect(config), numbers or [], table, "discarded", every=every)
 
 

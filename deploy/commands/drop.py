@@ -77,15 +77,16 @@ def drop(
     config: ConfigOption = DEFAULT_PATH,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
-    topics: Annotated[bool, typer.Option("--topics", help="Remove the topics, too.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="Also remove the topics.")] = False,
     lakehouse: Annotated[
-        bool, typer.Option("--lakehouse", help="Remove the Delta tables and views, too.")
+        bool, typer.Option("--lakehouse", help="Also remove the Delta tables and views.")
     ] = False,
-    indexes: Annotated[bool, typer.Option("--indexes", help="Remove the indexes, too.")] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="Also remove the indexes.")] = False,
 ) -> None:
-    """Remove slot and publication, so that nothing holds WAL back any more.
+    """Remove the slot and the publication, so that nothing holds WAL back.
 
-    Shows what goes and what stays, and asks. What Millrace hasn't made stays. Can be run again.
+    The command shows what it removes and what it leaves, and asks. It leaves what Millrace didn't
+    create. You can run it again.
     """
     settings = load_to_connect(config)
     settings.require_own_capture("drop")

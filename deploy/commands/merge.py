@@ -35,46 +35,60 @@ from sinks.run.summary import SinkName
 from sinks.spark.jars import REPOSITORY
 from sinks.spark.jars import VARIABLE as JARS
 
+AcceptGapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-gap",
+        help="Accept a gap in this history or archive, which came later than log.keep.",
+    ),
+]
+AcceptDropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-drop", help="Treat this captured table as dropped, even if many are missing."
+    ),
+]
+AcceptDoubtOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-doubt",
+        help="End the doubt about this table from a real Debezium's topics.",
+    ),
+]
+
 
 def merge(  # noqa: PLR0913 (a command's options)
-    sink: Annotated[Literal[SinkName, "all"], typer.Argument(help="Which derived tables.")] = "all",
+    sink: Annotated[
+        Literal[SinkName, "all"], typer.Argument(help="Apply the log to these.")
+    ] = "all",
     config: ConfigOption = DEFAULT_PATH,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow/--once", help="Go on, run after run; default: one run.")
+        bool, typer.Option("--follow/--once", help="Merge continuously, or run once.")
     ] = False,
     interval: Annotated[
-        str, typer.Option(help="With --follow: runs begin at least so far apart.")
+        str, typer.Option(help="With --follow, start runs at least this far apart.")
     ] = "1s",
-    accept_gap: Annotated[
-        list[str] | None,
-        typer.Option("--accept-gap", help="A history or archive that came later than log.keep."),
-    ] = None,
-    accept_drop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--accept-drop", help="Take a captured table for dropped, however many are missing."
-        ),
-    ] = None,
-    accept_doubt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--accept-doubt",
-            help="Take a table of a real Debezium's for right, though not all rows are covered.",
-        ),
-    ] = None,
+    accept_gap: AcceptGapOption = None,
+    accept_drop: AcceptDropOption = None,
+    accept_doubt: AcceptDoubtOption = None,
     max_records: Annotated[
         int | None,
-        typer.Option(help="Read about so many at most; later runs catch up.", min=1),
+        typer.Option(help="Read about this many records at most; later runs catch up.", min=1),
     ] = None,
     types_from_source: Annotated[
-        bool, typer.Option("--types-from-source", help="Ask for types that Debezium left out.")
+        bool,
+        typer.Option(
+            "--types-from-source", help="Ask the source for types that Debezium left out."
+        ),
     ] = False,
 ) -> None:
-    """Apply the log to lakehouse tables, views and search indexes: one bounded run, fit for cron.
+    """Apply the log to lakehouse tables, views and search indexes.
 
-    Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
-    came too late was rebuilt; others: docs/errors.md.
+    A run goes to the log's end and ends: start it from cron, or use --follow.
+
+    Exit codes: 0 applied; 3 nothing to do; 4 another run is active; 34 applied, and a table that
+    came too late was rebuilt. Others: docs/reference/errors.md.
     """
     from sinks.follow import follow as run_on
     from sinks.job import Jobs
@@ -150,25 +164,26 @@ def run_options(
 
 def rebuild(
     what: Annotated[
-        Literal["search", "lakehouse", "view"], typer.Argument(help="What to make again.")
+        Literal["search", "lakehouse", "view"], typer.Argument(help="Rebuild this kind.")
     ],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of derived tables, joined documents or views. Default: all."),
+        typer.Argument(help="Rebuild only these derived tables, joined documents or views."),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
 ) -> None:
-    """Write lakehouse tables again, from the log or an archive; or load new search indexes.
+    """Write lakehouse tables, search indexes or views again.
 
-    search: the old index serves, and keeps up, until the new one is complete.
+    lakehouse: One commit replaces all rows of a table, from the log or an archive. If neither has
+    the whole table, the table stays as it is (exit code 33). Without names, the command rebuilds
+    every table that it can.
 
-    lakehouse: one commit replaces all rows of a table. A table that neither the log nor an archive
-    has whole is left as it is, with the reason (exit code 33). Without names, all are rebuilt that
-    can be.
+    search: The old index serves searches and stays current until the new one is complete.
 
-    view: a view is evaluated whole, and swapped at once.
+    view: The command evaluates the whole query, and replaces the rows of the view at once.
 
-    The next rebuild or merge finishes what is interrupted. Exit codes: those of merge.
+    After an interruption, the next rebuild or merge finishes the work. The exit codes are those of
+    merge.
     """
     from sinks.job import Jobs
 
@@ -189,17 +204,18 @@ def rebuild(
 def compact(
     what: Annotated[
         Literal["topics", "lakehouse", "search", "all"],
-        typer.Argument(help="What to keep small."),
+        typer.Argument(help="Keep these small."),
     ] = "all",
     config: ConfigOption = DEFAULT_PATH,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what pays, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what is worth compacting, and change nothing.")
     ] = False,
 ) -> None:
-    """Keep it small: check the topics' compaction, OPTIMIZE and VACUUM tables, merge segments.
+    """Keep topics, lakehouse tables and search indexes small.
 
-    What lakehouse.keep promises stays: every cut of that time can be queried.
+    The command checks the compaction of topics, runs OPTIMIZE and VACUUM on tables, and merges
+    segments of indexes. You can still query every cut within lakehouse.keep.
     """
     settings = load_to_connect(config)
     with ReportWriter(settings, print_line) as reports:
@@ -265,13 +281,14 @@ def jars(
         typer.Option("--repository", envvar=REPOSITORY, help="Fetch from this Maven repository."),
     ] = "",
     to: Annotated[
-        Path | None, typer.Option("--to", help="Keep them there, as MILLRACE_JARS does.")
+        Path | None,
+        typer.Option("--to", help="Write them to this folder instead of MILLRACE_JARS."),
     ] = None,
 ) -> None:
-    """Fetch the jars of Delta Lake and Spark's Kafka source, with which merges start.
+    """Fetch the jars that merges need: Delta Lake and Spark's Kafka source.
 
-    They lie where --to or MILLRACE_JARS says, else in the installation itself. With PySpark and
-    Java an archive of classes is made, too: merges start faster with it.
+    The jars go to the folder of --to or MILLRACE_JARS, or into the installation. If PySpark and
+    Java are there, the command also writes an archive of classes: merges start faster with it.
     """
     from sinks.spark.classes import archive_classes
     from sinks.spark.maven import fetch_jars

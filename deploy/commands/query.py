@@ -29,10 +29,12 @@ _SHOWN_MAX: Final = 400
 def cuts(
     config: ConfigOption = DEFAULT_PATH,
     *,
-    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="How many to list.")] = 20,
+    newest: Annotated[
+        int, typer.Option("--newest", "-n", min=1, help="List at most this many.")
+    ] = 20,
     json: JsonOption = False,
 ) -> None:
-    """List the instants of the source that the lakehouse's tables have stood at together."""
+    """List the newest instants of the source that you can query."""
     from deploy.status.views import with_views
     from sinks.delta.cuts import cuts as of_plans
 
@@ -52,15 +54,18 @@ def cuts(
 
 
 def query(
-    sql: Annotated[str, typer.Argument(help='"SELECT … FROM public.orders"')],
+    sql: Annotated[str, typer.Argument(help='Run this SQL: "SELECT … FROM public.orders".')],
     config: ConfigOption = DEFAULT_PATH,
     *,
     at: Annotated[
-        str, typer.Option("--at", help="latest, a run's number, an LSN, or a timestamp.")
+        str,
+        typer.Option("--at", help="Query as of latest, a run's number, an LSN, or a timestamp."),
     ] = "latest",
-    form: Annotated[RowFormat, typer.Option("--format", "-f", help="How to print rows.")] = "table",
+    form: Annotated[
+        RowFormat, typer.Option("--format", "-f", help="Print rows in this format.")
+    ] = "table",
 ) -> None:
-    """Query the lakehouse's tables and views, all as they were at one instant of the source."""
+    """Query the lakehouse's tables and views as they were at one instant of the source."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -93,12 +98,18 @@ def query(
 
 
 def search(
-    index: Annotated[str, typer.Argument(help="schema.table, or the name of joined documents.")],
-    query: Annotated[str, typer.Argument(help='Words, or Lucene\'s syntax: "name:blue AND n:>3".')],
+    index: Annotated[
+        str, typer.Argument(help="Search schema.table, or the joined documents of this name.")
+    ],
+    query: Annotated[
+        str, typer.Argument(help='Find words, or use Lucene\'s syntax: "name:blue AND n:>3".')
+    ],
     config: ConfigOption = DEFAULT_PATH,
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, max=10_000, help="Hits.")] = 10,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, a document a line.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, max=10_000, help="Show at most this many.")
+    ] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")] = False,
 ) -> None:
     """Search an index, and show the best documents."""
     from sinks.search.client import search as find

@@ -37,7 +37,7 @@ _GC_THRESHOLD: Final = 50_000
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = DEFAULT_PATH,
+    path: Annotated[Path, typer.Argument(help="Write this file.")] = DEFAULT_PATH,
     *,
     force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
 ) -> None:
@@ -80,19 +80,25 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
 
 
 def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:
-    """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
+    """Capture tables: read existing rows, then stream changes.
+
+    SIGTERM and SIGINT end it cleanly: it writes the changes that it has read, and commits.
+    """
     use_daemon(prepare_to_capture("run", config, json=json_log), Daemon.run, answers=True)
 
 
 def new_epoch(
     config: ConfigOption = DEFAULT_PATH,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only look.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Begin the new epoch; without it, show what is wrong.")
+    ] = False,
     json_log: JsonOption = False,
 ) -> None:
-    """After a gap: go on from the source as it is now; `millrace run` then reads all tables anew.
+    """Let the log continue after a gap, from the source as it is now.
 
-    Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
+    `millrace run` then reads every table again. Rows that no longer exist disappear from derived
+    tables. The log keeps everything that it has.
     """
     settings = prepare_to_capture("new-epoch", config, json=json_log)
     if not yes:

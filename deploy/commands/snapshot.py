@@ -43,22 +43,34 @@ from snapshots.signals.parsed import NAMES_MAX
 def snapshot(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(help="Tables as schema.table, to be read again. Default: those never read."),
+        typer.Argument(
+            help="Read these tables again (schema.table). Default: tables that were never read."
+        ),
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
-    where: Annotated[str | None, typer.Option(help="SQL: only rows that meet it.")] = None,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, max=64, help="In place of snapshot.max.threads.")
+    where: Annotated[
+        str | None, typer.Option(help="Read only rows that meet this SQL condition.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was paused.")] = False,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=64, help="Read with this many threads. Default: snapshot.max.threads."
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue paused snapshots.")] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Rows that the source hasn't any more disappear.")
+        bool, typer.Option("--reset", help="Delete rows that no longer exist in the source.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is read.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be read, and change nothing.")
+    ] = False,
     json_log: JsonOption = False,
 ) -> None:
-    """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
+    """Read existing rows into the log, and end.
+
+    If a daemon runs, the command has it read them, and shows its progress.
+    """
     names, settings = tables or [], prepare_to_capture("snapshot", config, json=json_log)
     require_fitting(names, where, resume=resume, reset=reset)
     beside = is_captured(settings)

@@ -29,14 +29,16 @@ def status(
     config: ConfigOption = DEFAULT_PATH,
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="End with exit code 36 where there is a problem.")
+        bool, typer.Option("--check", help="End with exit code 36 if there is a problem.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every two seconds.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the slot, the log, tables and sinks: problems first, each with what mends it.
+    """Show the slot, the log, tables and sinks: problems first, each with its remedy.
 
-    A part that doesn't answer within two seconds is unknown. Nothing is changed.
+    A part that doesn't answer within two seconds is unknown. The command changes nothing.
     """
     settings = load_to_connect(config)
     if watch:
@@ -78,10 +80,10 @@ def _rates(settings: Settings) -> Iterator[tuple[Status, str]]:
 def runs(
     config: ConfigOption = DEFAULT_PATH,
     *,
-    last: Annotated[int, typer.Option(help="How many runs to list.", min=1)] = 20,
+    last: Annotated[int, typer.Option(help="List at most this many runs.", min=1)] = 20,
     json: JsonOption = False,
 ) -> None:
-    """List the last runs of merges and compaction, the newest first, as the log keeps them.
+    """List the last runs of merges and compaction, the newest first.
 
     Runs that found nothing to do aren't listed.
     """

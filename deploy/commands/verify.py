@@ -27,41 +27,47 @@ _DIFFERENCES: Final = {
     "refused": "refused by the search server",
 }
 
+PaceOption = Annotated[
+    int,
+    typer.Option(help="Read at most this many rows a second from the source; 0: no limit.", min=0),
+]
+
 
 def verify(  # noqa: PLR0913 (a command's options)
     tables: Annotated[
-        list[str] | None, typer.Argument(help="Names of derived tables. Default: all.")
+        list[str] | None, typer.Argument(help="Compare only these derived tables.")
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
     sink: Annotated[
-        VerifiedSink, typer.Option(help="Compare the tables of this sink only.")
+        VerifiedSink, typer.Option(help="Compare only the tables of this sink.")
     ] = "all",
-    sessions: Annotated[int, typer.Option(help="Read the source by so many.", min=1)] = 2,
-    max_rows_per_second: Annotated[
-        int, typer.Option(help="Read at most so many rows a second of the source.", min=0)
-    ] = 0,
+    sessions: Annotated[
+        int, typer.Option(help="Read the source with this many sessions.", min=1)
+    ] = 2,
+    max_rows_per_second: PaceOption = 0,
     timeout: Annotated[
-        str, typer.Option(help="Wait so long for open transactions, and for the log.")
+        str, typer.Option(help="Wait this long for open transactions and for the log.")
     ] = "30s",
     max_age: Annotated[
-        str, typer.Option("--max-age", help="Keep the source's snapshot for so long at most.")
+        str, typer.Option("--max-age", help="Keep the source's snapshot at most this long.")
     ] = "1h",
-    keys: Annotated[int, typer.Option(help="Name so many keys of each table.", min=0)] = 10,
+    keys: Annotated[
+        int, typer.Option(help="Name at most this many keys of each table.", min=0)
+    ] = 10,
     repair: Annotated[
-        bool, typer.Option(help="Have the daemon send rows that differ once more.")
+        bool, typer.Option(help="Have the daemon send differing rows again.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Compare every derived table and index with the source, row by row, at one instant.
 
-    No table of the source is written to or locked. Merges go on meanwhile. What is repaired is
-    right after the next merge.
-
-    Views are compared with what their queries make of the lakehouse at their own cuts.
+    The command writes to no table of the source and locks none. Merges continue meanwhile. Repaired
+    rows are right after the next merge. A view is compared with the result of its query over the
+    lakehouse, at its own cut.
 
     Exit codes: 0 nothing differs, or it was repaired; 40 something differs; 41 something can't be
-    compared; 42 something differs that can't be repaired. Others: docs/errors.md.
+    compared; 42 something differs that can't be repaired. Others: docs/reference/errors.md.
     """
     from compaction.verify.options import VerifyOptions
 

@@ -68,16 +68,16 @@ def wait(
     *,
     lsn: Annotated[
         str | None,
-        typer.Option(help="The instant: pg_current_wal_insert_lsn() after your commit."),
+        typer.Option(help="Wait for this LSN: pg_current_wal_insert_lsn() after your commit."),
     ] = None,
-    now: Annotated[bool, typer.Option("--now", help="The instant is now, at the source.")] = False,
-    sink: Annotated[Literal[SinkName, "all"], typer.Option(help="Which sinks.")] = "all",
-    timeout: Annotated[str, typer.Option(help="Give up after so long.")] = "30s",
+    now: Annotated[bool, typer.Option("--now", help="Wait for this moment at the source.")] = False,
+    sink: Annotated[Literal[SinkName, "all"], typer.Option(help="Wait for these sinks.")] = "all",
+    timeout: Annotated[str, typer.Option(help="Give up after this time.")] = "30s",
 ) -> None:
-    """Wait until the sinks show what was committed up to an instant: read your own writes.
+    """Wait until the sinks show everything that was committed up to an instant.
 
-    It starts no run. Exit codes: 0 shown; 37 not in time, or not without a mend: the message says
-    what is missing.
+    The command starts no run. Exit codes: 0 shown; 37 not in time, or not before something is
+    repaired: the message names what is missing.
     """
     settings = load_to_connect(config)
     settings.require_own_capture("wait")

@@ -167,7 +167,7 @@ class Demo:
 
     def _next_steps(self, pipeline: Pipeline, *, holds: bool) -> None:
         verdict = "[bold green]0 differences.[/]" if holds else "[bold red]The proof fails.[/]"
-        self._console.print(f"\n{verdict} Your own database: `millrace init`, then README.md.")
+        self._console.print(f"\n{verdict} Your own database: docs/start.md.")
         if self._keep:
             self._console.print(
                 "Everything is still running; connections and passwords: "

@@ -30,7 +30,7 @@ def tail(
         str | None,
         typer.Option(
             "--start",
-            help="Start at: beginning, now, an LSN, or a time. Default: now; with --once, the"
+            help="Start at beginning, now, an LSN, or a time. Default: now; with --once, the"
             " beginning.",
         ),
     ] = None,
@@ -42,7 +42,7 @@ def tail(
     ] = ",".join(_OPERATIONS),
     once: Annotated[bool, typer.Option("--once", help="End where the log ends now.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an event or a dead letter a line.")
+        bool, typer.Option("--json", help="Print JSON, one event or dead letter a line.")
     ] = False,
 ) -> None:
     """Show the log's changes as they come."""

@@ -79,7 +79,8 @@ def _of_capture(
             yield Problem(
                 part="the source",
                 what=f"slot {name} is gone, and the log has a gap",
-                remedy="see docs/errors.md, 17: millrace new-epoch reads every table again",
+                remedy="see docs/reference/errors.md, 17: "
+                "millrace new-epoch reads every table again",
             )
     daemon = status.daemon
     if daemon is not None and daemon.fault:
@@ -148,7 +149,7 @@ def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iter
         yield Problem.of_text(f"{sink.sink}, {table}", reason, f"{merge} tries it again")
     for table, found in (sink.verified.failed if sink.verified else {}).items():
         what = f"the last verify: {found}"
-        remedy = "docs/verify.md; millrace verify looks again"
+        remedy = "docs/guides/verify.md; millrace verify looks again"
         yield Problem(part=f"{sink.sink}, {table}", what=what, remedy=remedy)
     last, running = sink.last_run, sink.running
     now_ms = time.time_ns() // 1_000_000

@@ -58,7 +58,7 @@ class SourceStatus(BaseModel):
 
 
 def source_status(settings: Settings) -> SourceStatus:
-    """Ask the source; raises what docs/errors.md lists where it doesn't answer."""
+    """Ask the source; raises what docs/reference/errors.md lists where it doesn't answer."""
     name = settings.capture.slot_name
     with closing(connect_soon(settings.source, purpose="status")) as connection:
         state = slot.inspect(connection, name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sinks.views.check import ViewReport
 
 views = typer.Typer(
-    help="Views: SELECTs over the lakehouse's tables that are kept right at every cut.",
+    help="Check views: SELECTs over the lakehouse's tables, kept current at every cut.",
     no_args_is_help=True,
 )
 
@@ -32,14 +32,15 @@ def _options() -> None: ...
 
 @views.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Names of views. Default: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Check only these views.")] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
     json: JsonOption = False,
 ) -> None:
-    """Say how each view is kept, and why not better. It starts Spark, and changes nothing.
+    """Show how each view is kept, and the reason if it is evaluated whole.
 
-    Exit code: that of the first view that can't be kept, with its reason; else 0.
+    The command starts Spark, and changes nothing. Its exit code is 0, or that of the first view
+    that can't be kept.
     """
     settings = load_to_connect(config)
     wanted = {view.name for view in settings.require_views(names or ())}

@@ -95,7 +95,7 @@ class Derived:
 
     @property
     def for_readers(self) -> bool:
-        """Whether it uses no feature of Delta's that readers in docs/lakehouse.md don't know."""
+        """Whether it uses only what all readers in docs/reference/lakehouse.md know."""
         return self.options.compatibility == "readers"
 
     @property

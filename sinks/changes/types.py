@@ -68,7 +68,7 @@ _IN_JSON: Final = {
     **dict.fromkeys(("int2", "int4", "int8", "oid", "date", "time", "timestamp"), "bigint"),
     **dict.fromkeys(("float4", "float8"), "double"),
 }
-"""Types whose values aren't strings in JSON (docs/types.md)."""
+"""Types whose values aren't strings in JSON (docs/reference/types.md)."""
 
 
 class _Digits(NamedTuple):

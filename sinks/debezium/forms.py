@@ -1,7 +1,7 @@
 """A column and the connector's modes → how Debezium writes its values; and the other way round.
 
-The first way is for JSON without schemas, and for members whose schema has no name. docs/types.md
-has the table.
+The first way is for JSON without schemas, and for members whose schema has no name.
+docs/reference/types.md has the table.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What a merge uses of Delta → which readers can't read the table then, for the user.
 
-docs/lakehouse.md has the table of them, and tests/integration/sinks/delta/test_open_tables.py reads
-with each.
+docs/reference/lakehouse.md has the table of them, and
+tests/integration/sinks/delta/test_open_tables.py reads with each.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ def warning(feature: str, tables: Sequence[str]) -> str:
     return (
         f"{', '.join(tables[:_NAMES_MAX])}{more}: made with Delta's {what}, which {readers} can't "
         f"read; {_COMPATIBILITY} in [lakehouse] rewrites files instead "
-        "(docs/lakehouse.md#other-readers)"
+        "(docs/reference/lakehouse.md#other-readers)"
     )
 
 

@@ -143,7 +143,8 @@ def spark_options(options: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(
                 f"Spark's Kafka reader has nothing like {name}",
                 where="[kafka]",
-                remedy="remove it; docs/configuration.md lists what the merge jobs understand",
+                remedy="remove it; "
+                "docs/reference/configuration.md lists what the merge jobs understand",
             )
     _refuse_unverified(options)
     if "security.protocol" in java:

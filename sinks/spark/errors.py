@@ -96,7 +96,9 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
             ) from None
         if REFUSED in text:
             reason = text.partition(REFUSED)[2].partition("\n")[0].partition(" SQLSTATE")[0]
-            raise SinkError(reason, where=where, remedy="docs/types.md says what to do") from None
+            raise SinkError(
+                reason, where=where, remedy="docs/reference/types.md says what to do"
+            ) from None
         if any(_is_forgotten(each) for each in errors):
             raise LogForgottenError(
                 f"the log no longer has all records that {name} needs (log.keep is {keep})",

@@ -52,7 +52,7 @@ def _literal(text: str) -> str:
 def header_fields(headers: Column) -> Column:
     """A record's headers → a struct: position, commit_lsn, schema_version, filled and claim.
 
-    Null where the record lacks the header, or has something else there; docs/formats.md.
+    Null where the record lacks the header, or has something else there; docs/reference/formats.md.
     """
     return _call("headers", headers)
 

@@ -1,6 +1,6 @@
 """A value as PostgreSQL prints it, and one in an event → whether they are the same.
 
-Written from the log's documented form (docs/types.md), apart from the code that makes it.
+Written from the log's documented form (docs/reference/types.md), apart from the code that makes it.
 """
 
 from collections.abc import Callable, Mapping

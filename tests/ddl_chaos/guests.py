@@ -1,7 +1,7 @@
 """Kinds of DDL that one table's trouble comes of: the daemon sets it aside, and all others go on.
 
-Tables come that can't be captured, and are mended as docs/errors.md says; so they stay for a while,
-as guests that are compared like the others. Each kind leaves its tables whole.
+Tables come that can't be captured, and are mended as docs/reference/errors.md says; so they stay
+for a while, as guests that are compared like the others. Each kind leaves its tables whole.
 """
 
 from collections.abc import Callable, Mapping

@@ -55,7 +55,7 @@ class Versions:
         """Names of columns that the source has dropped, and ``column.drop.policy`` doesn't remove.
 
         Those that may only have been renamed, as far as the versions tell, and in a history those
-        that rows were told apart by (docs/lakehouse.md#dropped-columns).
+        that rows were told apart by (docs/reference/lakehouse.md#dropped-columns).
         """
         newest = max(self._schemas)
         return {

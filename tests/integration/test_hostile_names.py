@@ -103,7 +103,8 @@ def test_tables_columns_and_types_may_have_any_name(
 def identifiers() -> st.SearchStrategy[str]:
     """What PostgreSQL takes as an identifier: any text of 1 to 63 bytes but for NUL.
 
-    U+FFFD stands for what isn't UTF-8: such names are refused (docs/postgresql.md, Encodings).
+    U+FFFD stands for what isn't UTF-8: such names are refused
+    (docs/guides/postgresql.md, Encodings).
     """
     letters = st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufffd")
     odd = "\n\r\t\x1b\x7f\u202e\ufeff$`'\"\\{}[]()<>.,;:*?/%&|#@!-_ aA0\U0010ffff"

@@ -141,7 +141,7 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
             table,
             where,
             f"has a partition whose name isn't UTF-8: {', '.join(leaves)}",
-            "rename the partition by its OID (docs/postgresql.md, Encodings, has the line)",
+            "rename the partition by its OID (docs/guides/postgresql.md, Encodings, has the line)",
         )
     if UNREADABLE in (table.row_filter or ""):
         yield _refused(
@@ -156,7 +156,7 @@ def unreadable_column(table: TableName, columns: Iterable[Column]) -> TableRefus
     """Why no record can tell of all of a table's columns; None: it can."""
     texts = [(each.name, f"{each.declared} {each.default}") for each in columns]
     what = "name"
-    remedy = "rename the column by its number (docs/postgresql.md, Encodings, has the line)"
+    remedy = "rename the column by its number (docs/guides/postgresql.md, Encodings, has the line)"
     if not (names := [name for name, _ in texts if UNREADABLE in name]):
         names = [name for name, text in texts if UNREADABLE in text]
         what, remedy = "type or default", "rename the type, or ALTER COLUMN … SET DEFAULT …"

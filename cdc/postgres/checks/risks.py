@@ -209,7 +209,7 @@ def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Itera
         yield Risk(
             "names of tables",
             f"tables whose names aren't UTF-8 aren't captured: {', '.join(unnamed)}",
-            "rename them by their OIDs (docs/postgresql.md, Encodings, has the line)",
+            "rename them by their OIDs (docs/guides/postgresql.md, Encodings, has the line)",
         )
 
 

@@ -20,5 +20,5 @@ def quickly(server: LibraryOptions, seconds: int = CONNECT_S) -> LibraryOptions:
 
 
 def connect_soon(server: LibraryOptions, *, purpose: str) -> psycopg.Connection:
-    """A session whose statements end soon, too; raises what docs/errors.md lists."""
+    """A session whose statements end soon, too; raises what docs/reference/errors.md lists."""
     return connect(quickly(server), purpose=purpose, pinned=_BOUNDED)

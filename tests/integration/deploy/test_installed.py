@@ -1,6 +1,6 @@
-"""docs/install.md, followed to the letter below a folder → a daemon and jobs, run as another user.
+"""docs/guides/install.md, followed to the letter below a folder → a daemon and jobs.
 
-The user is made, and taken away again.
+They run as another user. The user is made, and taken away again.
 """
 
 import os

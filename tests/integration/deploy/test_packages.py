@@ -27,7 +27,7 @@ from deploy.local.processes import reserve_port
 
 pytestmark = [pytest.mark.built, pytest.mark.xdist_group("packages")]
 SOURCES = ("cdc", "compaction", "deploy", "millrace-stubs", "sinks", "snapshots")
-OF_A_CLONE = ("deploy/local/", "deploy/demo/")
+OF_A_CLONE = ("deploy/local/", "deploy/demo/", "deploy/docs/")
 """What starts servers, and has no use without them."""
 VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 CONFIG = """

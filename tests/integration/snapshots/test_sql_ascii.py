@@ -35,7 +35,7 @@ MEND = """
 UPDATE odd SET "größe" = convert_from(
     convert(convert_to("größe", 'SQL_ASCII'), 'LATIN1', 'UTF8'), 'SQL_ASCII') WHERE id = 3
 """
-"""As docs/postgresql.md has it."""
+"""As docs/guides/postgresql.md has it."""
 RENAME = (
     """
     DO $$ BEGIN EXECUTE (SELECT format('ALTER TABLE %s RENAME TO cafe', oid::regclass)

@@ -1,4 +1,4 @@
-"""The exit codes of docs/errors.md → what the systemd unit doesn't start again."""
+"""The exit codes of docs/reference/errors.md → what the systemd unit doesn't start again."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,8 @@ import pytest
 from cdc.errors import ExitCode
 
 ROOT: Final = Path(__file__).parents[3]
-SECTION: Final = (
-    (ROOT / "docs/errors.md").read_text().partition("## What a supervisor should start again\n")[2]
-)
+PAGE: Final = (ROOT / "docs/reference/errors.md").read_text()
+SECTION: Final = PAGE.partition("## What a supervisor should start again\n")[2]
 OTHER_COMMANDS: Final = {
     ExitCode.OK,
     ExitCode.NOTHING_TO_DO,

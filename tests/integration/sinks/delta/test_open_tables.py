@@ -1,6 +1,7 @@
-"""Tables that merges have made → what others than Spark read there, as docs/lakehouse.md promises.
+"""Tables that merges have made → what others than Spark read there.
 
-What is known to be read wrong, or refused, stands there, and isn't tested.
+docs/reference/lakehouse.md has what they promise. What is known to be read wrong, or refused,
+stands there, and isn't tested.
 """
 
 import math
@@ -151,7 +152,7 @@ def quoted(name: str) -> str:
 
 
 def rows_of(connection: psycopg.Connection[Any], table: str) -> Rows:
-    """What the source has, in Delta's types (docs/types.md)."""
+    """What the source has, in Delta's types (docs/reference/types.md)."""
     columns = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
     names = [one.name for one in columns]
     chosen = [f"{IN_DELTA.get(one, quoted(one))} AS {quoted(one)}" for one in names]

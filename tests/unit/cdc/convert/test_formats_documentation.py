@@ -1,4 +1,4 @@
-"""The examples of docs/formats.md are valid."""
+"""The examples of docs/reference/formats.md are valid."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ topic.prefix = "shop"
 [kafka]
 bootstrap.servers = "nowhere"
 """
-PAGE = Path(__file__).parents[4] / "docs" / "formats.md"
+PAGE = Path(__file__).parents[4] / "docs/reference/formats.md"
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 

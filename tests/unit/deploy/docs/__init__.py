@@ -1,0 +1,1 @@
+"""Tests of deploy/docs that need neither a server nor Spark."""
