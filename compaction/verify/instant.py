@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from typing import Final
 
 import psycopg
@@ -48,15 +49,18 @@ _OLDEST_FIRST: Final = (
     " substring(text FROM 'open for (\\d+) s')::int8 DESC LIMIT 3"
 )
 
-_OLDER: Final = """
-SELECT format('session of pid %%s, for %%s s', pid,
-              extract(epoch FROM clock_timestamp() - backend_start)::int8)
+_OLDER_SESSIONS: Final = """
+SELECT format('a session of another verify (pid %%s, for %%s s)', pid,
+              coalesce(extract(epoch FROM clock_timestamp() - backend_start)::int8::text, '?'))
 FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = %s AND pid <> pg_backend_pid()
-UNION ALL
-SELECT format('slot %%s of pid %%s', slot_name, active_pid) FROM pg_replication_slots
+"""
+_OLDER_SLOTS: Final = """
+SELECT format('the temporary slot %%s (pid %%s)', slot_name, active_pid) FROM pg_replication_slots
 WHERE database = current_database() AND temporary AND starts_with(slot_name, %s)
 """
+_LEAVING_S: Final = 0.3
+"""What has just ended may still be listed."""
 
 
 class SourceInstant:
@@ -109,11 +113,27 @@ def source_at_instant(settings: Settings, timeout_s: float) -> Iterator[SourceIn
 
 
 def older_readings(settings: Settings) -> list[str]:
-    """What holds the source's snapshots already: sessions of another verify, slots of a reading."""
+    """What reads the source already, by snapshots: other verifies, and slots that export one.
+
+    Where [source] names all sessions alike, a verify's can't be told from others.
+    """
+    own = snapshot_slots(settings.capture.slot_name)
     with closing(open_session(settings)) as connection:
         name = connection.info.parameter_status("application_name")
-        own = snapshot_slots(settings.capture.slot_name)
-        return [text for (text,) in query(connection, _OLDER, [name, own])]
+        asked = [(_OLDER_SLOTS, own)]
+        if "application_name" not in settings.source:
+            asked.insert(0, (_OLDER_SESSIONS, name or ""))
+
+        def look() -> list[str]:
+            with suppress(MillraceError):  # these may be hidden from the role
+                rows = (query(connection, statement, [value]) for statement, value in asked)
+                return [text for (text,) in chain.from_iterable(rows)]
+            return []
+
+        if not look():
+            return []
+        time.sleep(_LEAVING_S)
+        return look()
 
 
 def open_session(settings: Settings) -> psycopg.Connection:

@@ -14,7 +14,6 @@ from typing import Final
 from compaction.verify.both_sides import Comparing
 from compaction.verify.differences import TableComparison
 from compaction.verify.hashed import KeyTexts
-from compaction.verify.instant import older_readings
 from compaction.verify.later_instant import LaterInstant, names_by_sink
 from compaction.verify.options import VerifyOptions, compared_names
 from compaction.verify.repairs import DifferingRows, Repair
@@ -27,10 +26,6 @@ INSTANTS_MAX: Final = 3
 """How often a table is looked at that changes while it is read."""
 LOOKS_MAX: Final = 3
 """How often rows that were sent again are looked at."""
-_OLDER: Final = (
-    "the source is being read for another verify or snapshot (what has died ends by itself within"
-    " 30 s)"
-)
 _OF_VIEW: Final = (
     "run `millrace merge all`; if it still differs, make the view again (`millrace rebuild view`)"
 )
@@ -62,8 +57,6 @@ def verify(
     log doesn't reach it in time.
     """
     started = time.monotonic()
-    if older := older_readings(context.settings):
-        context.report(f"{_OLDER}: {'; '.join(older)}")
     comparing = Comparing(context, options, pinned(context.session()), progress)
     names = compared_names(context.settings, options)
     views = None

@@ -24,7 +24,7 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
 from sinks.run.options import RunContext
 from sinks.spark.errors import explained
-from sinks.spark.jvm import counted
+from sinks.spark.jvm import counted, release
 from sinks.views.query import OF_VERSIONS
 from sinks.views.records import ViewGeneration
 from sinks.views.run import ViewsRun
@@ -109,6 +109,8 @@ class ComparedViews:
             except MillraceError as error:
                 yield table.model_copy(update={"unverified": error.what})
             started = time.monotonic()
+        if standing.generation.history:
+            release(made)
 
     def _standing(self, target: ViewTarget) -> _ViewAtCut:
         """What is compared; raises SinkError where there is nothing, or it may be another thing."""

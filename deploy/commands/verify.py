@@ -1,5 +1,6 @@
 """``millrace verify``: every derived table against the source, at one instant."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from cdc.log.reports import ReportWriter
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect, seconds
-from deploy.commands.printing import print_json, print_line
+from deploy.commands.printing import print_json, print_line, printable_line
 
 if TYPE_CHECKING:
     from compaction.verify.options import VerifyOptions
@@ -105,12 +106,16 @@ def _sinks(settings: Settings, sink: VerifiedSink) -> "frozenset[SinkName]":
 
 def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
     """Compare, and report to the log what was found of each sink."""
+    from compaction.verify.instant import older_readings
     from compaction.verify.options import compared_sinks
     from compaction.verify.run import verify as compare
     from sinks.run.options import RunContext, RunOptions
     from sinks.run.reported import ReportedRun
     from sinks.spark.session import open_session
 
+    for reading in older_readings(settings):
+        warning = f"the source is being read already: {printable_line(reading)}"
+        print(f"millrace: warning: {warning}", file=sys.stderr)
     spark = open_session(settings.spark, "millrace verify")
     try:
         with ReportWriter(settings, _say_nothing) as reports, ExitStack() as stack:

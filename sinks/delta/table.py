@@ -24,7 +24,7 @@ from sinks.delta.columns import TableColumns
 from sinks.delta.readers import MAPPING
 from sinks.run.owner import application
 from sinks.run.summary import TableVersion
-from sinks.spark.errors import spark_error
+from sinks.spark.errors import spark_ended, spark_error
 
 CHECKPOINT_EVERY: Final = 100
 """Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
@@ -173,7 +173,12 @@ class DerivedDeltaTable:
         else:
             file = commits.last().getPath()
         read = jvm.org.apache.spark.sql.delta.DeltaHistoryManager.getCommitInfoOpt
-        said = read(log.store(), file, log.newDeltaHadoopConf())
+        try:
+            said = read(log.store(), file, log.newDeltaHadoopConf())
+        except Py4JJavaError as error:  # a count is no reason to fail behind a commit
+            if spark_ended(error):
+                raise
+            return 0
         metrics = said.get().operationMetrics() if said.isDefined() else said
         counted = metrics.get().get("numOutputRows") if metrics.isDefined() else metrics
         return int(counted.get()) if counted.isDefined() else 0

@@ -92,7 +92,7 @@ _BYTES_FEW: Final = 1 << 20
 RECORDS_FEW: Final = 100_000
 """A run of fewer records is over before the JVM's best compiler has paid off."""
 # Its own room for code is a fifth without the best compiler: it would compile again and again.
-# Compiled a quarter as late, code costs less than what it would cost uncompiled meanwhile.
+# Compiled sooner, code costs less than what it would cost uncompiled meanwhile.
 QUICK: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -XX:Tier3InvocationThreshold=50 -XX:Tier3MinInvocationThreshold=25"

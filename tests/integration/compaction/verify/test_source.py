@@ -76,10 +76,13 @@ def test_older_sessions_and_slots_of_a_verify_are_named(database: Conninfo) -> N
         closing(open_session(settings)) as older,
         slot.exact_snapshot(settings.source, settings.capture.slot_name),
     ):
-        reading, held = sorted(older_readings(settings))
-        assert reading.startswith(f"session of pid {older.info.backend_pid}, for ")
-        assert held.startswith(f"slot {settings.capture.slot_name}_snapshot_")
-    assert older_readings(settings) == []
+        reading, held = older_readings(settings)
+        assert reading.startswith(
+            f"a session of another verify (pid {older.info.backend_pid}, for "
+        )
+        assert held.startswith(f"the temporary slot {settings.capture.slot_name}_snapshot_")
+        named = settings.model_copy(update={"source": {**database, "application_name": "ours"}})
+        assert older_readings(named) == [held]
 
 
 def test_a_table_that_is_locked_is_the_only_one_that_cannot_be_described(
