@@ -170,10 +170,10 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         made.wait_until_logged(made.wal_end(), daemon)
     assert "lakehouse: run 2" in typed(made, spark, monkeypatch, "merge", "all")
     with session(database, application_name="millrace verify"):
-        lines = typed(made, spark, monkeypatch, "verify").splitlines()
-    (warning,) = (line for line in lines if "warning" in line)
+        said = typed(made, spark, monkeypatch, "verify").splitlines()
+    (warning,) = (line for line in said if "warning" in line)
     assert "the source is being read already: a session of another verify (pid " in warning
-    _, *verified = (line for line in lines if line != warning)
+    _, *verified = (line for line in said if line != warning)
     assert [line.partition(", ")[2] for line in verified] == ["0 differ"] * len(DERIVED)
     assert [line.rpartition(": ")[0] for line in verified] == DERIVED
     assert_log_is_whole(made.log(), snapshot_lsn(made))
