@@ -47,7 +47,7 @@ def changes_answers(setting: str) -> bool:
 def pinned(spark: "SparkSession") -> "SparkSession":
     """A session of its own in which a query has one answer."""
     own = spark.newSession()
-    options: Any = spark.sparkContext._jsc.sc().getConf()  # noqa: SLF001 (a call for each, else)
+    options: Any = spark.sparkContext._jsc.sc().getConf()  # noqa: SLF001 (getAll asks for each)
     for option in options.getAllWithPrefix(_QUERIES):
         name = f"{_QUERIES}{option.productElement(0)}"
         if changes_answers(name) and own.conf.isModifiable(name):
