@@ -169,7 +169,7 @@ class DerivedDeltaTable:
         log, segment = self.log(), self.last_snapshot().logSegment()
         commits = segment.deltas()
         if commits.isEmpty():  # a checkpoint of the same version
-            file = _commit_file(jvm, log, int(segment.version()))
+            file = _commit_file(jvm, log.logPath(), int(segment.version()))
         else:
             file = commits.last().getPath()
         read = jvm.org.apache.spark.sql.delta.DeltaHistoryManager.getCommitInfoOpt
@@ -248,8 +248,9 @@ class DerivedDeltaTable:
         if any(map(_COORDINATED.search, self.properties())):
             return False
         jvm: Any = self.spark._jvm  # noqa: SLF001
-        files = log.logPath().getFileSystem(log.newDeltaHadoopConf())
-        this, following = (_commit_file(jvm, log, number) for number in (version, version + 1))
+        folder = log.logPath()
+        files = folder.getFileSystem(log.newDeltaHadoopConf())
+        this, following = (_commit_file(jvm, folder, number) for number in (version, version + 1))
         try:
             made_ms = files.getFileStatus(this).getModificationTime()
         except Py4JJavaError:  # there is none: whatever it is, a listing tells
@@ -275,9 +276,9 @@ class DerivedDeltaTable:
         return dict(action["metaData"])
 
 
-def _commit_file(jvm: Any, log: Any, version: int) -> Any:
-    """Where Delta's log has a version's commit."""
-    return jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+def _commit_file(jvm: Any, folder: Any, version: int) -> Any:
+    """Where the folder of Delta's log has a version's commit."""
+    return jvm.org.apache.hadoop.fs.Path(folder, f"{version:020d}.json")
 
 
 def register(target: DerivedDeltaTable) -> None:
