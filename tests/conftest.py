@@ -54,6 +54,7 @@ SECOND: Final = tuple(
     REPOSITORY / "tests" / folder
     for folder in (
         "ddl_chaos",
+        "integration/compaction",
         "integration/sinks/debezium",
         "integration/sinks/log",
         "integration/sinks/run",
@@ -68,9 +69,9 @@ SECOND: Final = tuple(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server, and let one worker have those that share a dear one.
 
-    All tests of a search server are one worker's. Those of Spark alone are two workers', each with
-    a JVM; but for those that name a group of their own (``jvms``: each starts its own Spark). These
-    three groups take longest, so they begin first.
+    Tests of Spark are two workers', each with a JVM, which takes the time of many tests until its
+    code is compiled; but for those that name a group of their own (``jvms``: each starts its own
+    Spark). One of the two has the search server, too. Both take longest, so they begin first.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
@@ -78,17 +79,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.server)
             if UNIT in item.path.parents:
                 raise pytest.UsageError(f"{item.nodeid} needs a server: tests/unit is for others")
-        if isinstance(item, pytest.Function) and "opensearch" in fixtures:
-            item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
-        elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
-            second = any(folder in item.path.parents for folder in SECOND)
-            item.add_marker(pytest.mark.xdist_group("spark-second" if second else "spark"))
+        needs_search = "opensearch" in fixtures
+        is_of_spark = needs_search or item.get_closest_marker("spark")
+        if is_of_spark and not item.get_closest_marker("xdist_group"):
+            is_second = not needs_search and any(folder in item.path.parents for folder in SECOND)
+            item.add_marker(pytest.mark.xdist_group("spark-second" if is_second else "spark"))
     items.sort(key=lambda item: not _is_of_a_large_group(item))
 
 
 def _is_of_a_large_group(item: pytest.Item) -> bool:
     group = item.get_closest_marker("xdist_group")
-    return group is not None and group.args[0].startswith(("spark", "search"))
+    return group is not None and group.args[0].startswith("spark")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -84,6 +84,10 @@ class Version:
         """All rows."""
         return self._of(self._all_files())
 
+    def stored(self) -> DataFrame:
+        """All rows, those that are marked as deleted, too."""
+        return self._target.rows_in(self._snapshot, self._all_files())
+
     def rows_with(
         self, values: DataFrame, columns: Mapping[str, str], *, nulls: bool = False
     ) -> DataFrame:

@@ -25,6 +25,7 @@ from sinks.delta.evolution import NAME_MAPPING, needs_mapping, retention_propert
 from sinks.delta.readers import MAPPING
 from sinks.delta.table import CHECKPOINT_EVERY, DerivedDeltaTable
 from sinks.delta.transaction import CONFLICTS, FILE_AND_INDEX, DeltaTransaction
+from sinks.delta.version import Version
 from sinks.run.cuts import Instant
 from sinks.run.summary import Rows, TableVersion
 from sinks.spark.jvm import EXACT, counted
@@ -92,9 +93,7 @@ class ViewTable:
 
     def rows_of(self, step: int) -> DataFrame:
         """Its rows as of a step, whatever others have made of them; later steps don't count."""
-        version = self.delta.version_of_run(step, 0)
-        reader = self.delta.spark.read.format("delta").option("versionAsOf", version)
-        return reader.load(self.delta.path)
+        return Version(self.delta, self.delta.version_of_run(step, 0)).rows()
 
     def has_columns(self, rows: DataFrame) -> bool:
         """Whether the table has the columns of these rows, and no others of the user's."""

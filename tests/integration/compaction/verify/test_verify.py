@@ -15,7 +15,7 @@ from sinks.job import run_lakehouse
 from sinks.run.options import RunContext, RunOptions
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import Conninfo, run
-from tests.fixtures.spark import run_once
+from tests.fixtures.spark import replace_rows, run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,19 +54,16 @@ CREATE TABLE item (id int PRIMARY KEY, name text, price numeric(10,2));
 INSERT INTO item SELECT g, 'item ' || g, g / 4.0 FROM generate_series(1, 5000) g
 """
 ITEMS = 5000
-ABOVE = """
-UPDATE {} SET name = 'above', _millrace_position = 'f' || substr(_millrace_position, 2)
-WHERE id = 5
+PLANTED = """
+SELECT id,
+    CASE id WHEN 4000 THEN 'another' WHEN 5 THEN 'above' ELSE name END AS name,
+    CASE id WHEN 4000 THEN 9.99BD ELSE price END AS price,
+    CASE WHEN id IN (5, 6) THEN 'f' || substr(_millrace_position, 2)
+        ELSE _millrace_position END AS _millrace_position
+FROM {0} WHERE id <> 17
+UNION ALL SELECT 9000, name, price, _millrace_position FROM {0} WHERE id = 1
 """
-"""A row that is newer than all that will ever come."""
-RIGHT_ABOVE = ABOVE.replace("name = 'above', ", "").replace("id = 5", "id = 6")
-PLANTED = (
-    "DELETE FROM {} WHERE id = 17",
-    "UPDATE {} SET price = 9.99, name = 'another' WHERE id = 4000",
-    "INSERT INTO {} SELECT 9000, name, price, _millrace_position FROM {} WHERE id = 1",
-    ABOVE,
-    RIGHT_ABOVE,
-)
+"""Two rows are newer than all that will ever come, of which one is right."""
 
 
 def verified(
@@ -103,8 +100,7 @@ def test_what_is_right_is_said_to_be_and_what_was_changed_is_found_and_repaired(
     )
     run(database, "INSERT INTO bag VALUES (2, NULL)", "DELETE FROM bag WHERE ctid = '(0,1)'")
     path = table_path(str(made.folder / "lakehouse"), TableName("public", "item"))
-    for statement in PLANTED:
-        spark.sql(statement.format(*[f"delta.`{path}`"] * 2))
+    replace_rows(spark, path, PLANTED)
     report, tables = verified(made, spark, repair=True)
     for name in ("public.kinds", "public.bag"):
         table = tables[name]

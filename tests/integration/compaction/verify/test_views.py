@@ -11,10 +11,29 @@ from compaction.verify.views import ComparedViews
 from sinks.run.options import RunContext, RunOptions
 from sinks.views.records import ViewRecords
 from tests.fixtures.hand_views import SUMS, Views
+from tests.fixtures.spark import replace_rows
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 RATES = "SELECT kind, avg(v / 3D) AS rate, map('v', max(v)) AS most FROM t GROUP BY kind"
 BAG = "SELECT kind, v % 2 AS odd FROM sums WHERE kind < 'c'"
+
+PLANTED = {
+    "sums": """
+        SELECT kind, if(kind = 'b', 3, n) AS n, if(kind = 'b', 12, v) AS v, * EXCEPT (kind, n, v)
+        FROM {0} WHERE kind <> 'a'
+        UNION ALL SELECT 'z', n, v, 'z' FROM {0} WHERE kind = 'c'
+        UNION ALL SELECT * FROM {0} WHERE kind = 'd'
+    """,
+    "sums_history": """
+        SELECT if(kind = 'b' AND is_current, 9, n) AS n, * EXCEPT (n) FROM {0}
+    """,
+    "rates": """
+        SELECT CASE kind WHEN 'a' THEN rate * (1 + 1e-15) WHEN 'b' THEN rate * (1 + 1e-6)
+            ELSE rate END AS rate,
+            if(kind = 'c', map('v', 0), most) AS most, * EXCEPT (rate, most)
+        FROM {0}
+    """,
+}
 
 
 class DiedError(Exception):
@@ -68,24 +87,8 @@ def test_rows_of_a_view_that_others_have_changed_are_found_by_key_and_column(
     assert max(table.rows for table in right.values()) == 4, "as of their records"
     views.merge()
 
-    spark = views.lakehouse.spark
-    planted = {
-        "sums": (
-            "DELETE FROM {0} WHERE kind = 'a'",
-            "UPDATE {0} SET v = 12, n = 3 WHERE kind = 'b'",
-            "INSERT INTO {0} SELECT 'z', n, v, 'z' FROM {0} WHERE kind = 'c'",
-            "INSERT INTO {0} SELECT * FROM {0} WHERE kind = 'd'",
-        ),
-        "sums_history": ("UPDATE {0} SET n = 9 WHERE kind = 'b' AND is_current",),
-        "rates": (
-            "UPDATE {0} SET rate = rate * (1 + 1e-15) WHERE kind = 'a'",
-            "UPDATE {0} SET rate = rate * (1 + 1e-6) WHERE kind = 'b'",
-            "UPDATE {0} SET most = map('v', 0) WHERE kind = 'c'",
-        ),
-    }
-    for name, statements in planted.items():
-        for statement in statements:
-            spark.sql(statement.format(f"delta.`{views.path(name)}`"))
+    for name, rows in PLANTED.items():
+        replace_rows(views.lakehouse.spark, views.path(name), rows)
     wrong = compared(views)
     assert wrong["bag"].is_right
     assert found(wrong["sums"]) == {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.settings import Settings
 from sinks.views.pinned import pinned
+from tests.fixtures.spark import stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,10 +16,9 @@ def assert_equal(settings: Settings, spark: "SparkSession") -> None:
     lake = Path(settings.require_lakehouse().path)
     own = pinned(spark)
     for folder in (lake / "public").iterdir():
-        rows = own.read.format("delta").load(str(folder))
-        rows.createOrReplaceTempView(folder.name)
+        stored_rows(own, folder).createOrReplaceTempView(folder.name)
     for view in settings.views:
-        stored = own.read.format("delta").load(f"{lake}/views/{view.name}")
+        stored = stored_rows(own, lake / "views" / view.name)
         shown = stored.select(*(f"`{c}`" for c in stored.columns if not c.startswith("_millrace")))
         shown.createOrReplaceTempView(view.name)
         assert bag(shown) == bag(own.sql(view.sql())), view.name
