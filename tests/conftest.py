@@ -84,6 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if is_of_spark and not item.get_closest_marker("xdist_group"):
             is_second = not needs_search and any(folder in item.path.parents for folder in SECOND)
             item.add_marker(pytest.mark.xdist_group("spark-second" if is_second else "spark"))
+        elif item.get_closest_marker("stops_kafka"):
+            item.add_marker(pytest.mark.xdist_group("stops-kafka"))
     items.sort(key=lambda item: not _is_of_a_large_group(item))
 
 

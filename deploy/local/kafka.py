@@ -58,7 +58,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "log.initial.task.delay.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "broker.session.timeout.ms": "4500",
-    "broker.heartbeat.interval.ms": "300",
+    "broker.heartbeat.interval.ms": "1000",
     # How often an idle controller writes a record: twice a second otherwise.
     "metadata.max.idle.interval.ms": "5000",
 }

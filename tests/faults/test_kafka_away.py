@@ -10,7 +10,7 @@ from tests.fixtures.source import Conninfo, run
 from tests.integration.snapshots.test_publication import END_STREAM, ITEM, is_logged, reasons
 from tests.integration.snapshots.test_while_streaming import wait_for
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.proof]
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.stops_kafka, pytest.mark.proof]
 
 
 def test_a_table_that_is_set_aside_ends_no_wait_for_kafka(

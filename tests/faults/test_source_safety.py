@@ -130,6 +130,7 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_is_dropped_where_th
     assert reader(made, database) is None
 
 
+@pytest.mark.stops_kafka
 def test_readiness_tells_the_truth_when_either_side_goes_silent(
     configured: Configured,
     database: dict[str, str],

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
-from tests.fixtures.kafka import delete_topics
+from tests.fixtures.kafka import admin_of, delete_topics
 from tests.golden.case import CASES, Case, find
 from tests.golden.pending import REASONS
 from tests.golden.runner import PARALLEL, Outcome, Runner
@@ -64,13 +63,12 @@ def _param(name: str) -> object:
 def outcomes(
     request: pytest.FixtureRequest,
     postgres: Postgres,
-    kafka: Kafka,
-    kafka_admin: AdminClient,
+    kafka_of_the_run: Kafka,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Future[Outcome]]]:
     """Run the cases of the tests that were selected, several at a time."""
     folder: Path = tmp_path_factory.mktemp("golden")
-    runner = Runner(postgres, kafka, folder)
+    runner = Runner(postgres, kafka_of_the_run, folder)
     selected = [
         ALL[str(item.callspec.params["name"])]
         for item in request.session.items
@@ -80,7 +78,7 @@ def outcomes(
     with ThreadPoolExecutor(PARALLEL) as executor:
         yield {case.name: executor.submit(runner.run, case) for case in selected}
         executor.shutdown(cancel_futures=True)
-    delete_topics(kafka_admin, *{Case.read(folder).prefix for folder in selected})
+    delete_topics(admin_of(kafka_of_the_run), *{Case.read(folder).prefix for folder in selected})
 
 
 @pytest.mark.parametrize("name", [_param(name) for name in ALL])

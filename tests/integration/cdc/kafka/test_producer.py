@@ -183,6 +183,7 @@ def test_transaction_open_for_too_long_starts_over(
     assert visible(kafka, topic) == []
 
 
+@pytest.mark.stops_kafka
 def test_commit_survives_a_hanging_broker_and_postgresql_hears_from_us(
     kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
 ) -> None:
@@ -203,6 +204,7 @@ def test_commit_survives_a_hanging_broker_and_postgresql_hears_from_us(
 
 
 @pytest.mark.proof
+@pytest.mark.stops_kafka
 def test_full_queue_waits_for_a_hanging_broker(
     kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
 ) -> None:
@@ -244,6 +246,7 @@ def test_what_two_writers_commit_in_turns_has_one_order(kafka: Kafka, topic_pref
     assert committed == [b"%d" % number for number in range(len(committed))]
 
 
+@pytest.mark.stops_kafka
 def test_writer_that_is_closed_while_the_broker_hangs_doesnt_hang(
     kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
 ) -> None:

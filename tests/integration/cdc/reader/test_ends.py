@@ -19,6 +19,7 @@ Made = Callable[..., RunningPipeline]
 
 
 @pytest.mark.proof
+@pytest.mark.stops_kafka
 def test_a_signal_ends_readers_soon_where_no_broker_is_there(
     pipeline: Made, database: dict[str, str], kafka: Kafka, tmp_path: Path
 ) -> None:

@@ -117,10 +117,10 @@ def test_a_group_goes_on_where_the_topic_of_dead_letters_was_made_again(
 
 @pytest.mark.native("it reaches into the broker's files")
 def test_a_damaged_batch_is_an_error(
-    debezium: Settings, topic: str, servers_folder: Path, stop: threading.Event
+    debezium: Settings, topic: str, kafka: Kafka, stop: threading.Event
 ) -> None:
     put(debezium, topic, 3)
-    (path,) = servers_folder.rglob(f"{topic}-0/00000000000000000000.log")
+    path = kafka.data / f"{topic}-0" / "00000000000000000000.log"
     batches = path.read_bytes()
     second = 12 + int.from_bytes(batches[_LENGTH])
     with path.open("r+b") as file:

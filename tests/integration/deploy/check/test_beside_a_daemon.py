@@ -44,13 +44,15 @@ def senders(report: CheckReport) -> str:
 
 def left_behind(made: RunningPipeline, database: Conninfo, admin: AdminClient) -> dict[str, Any]:
     """What there is on both servers, and on the disk, that a check could have made."""
+    prefix = made.settings.capture.topic_prefix
+    topics = admin.list_topics(timeout=30).topics
     with session(database) as opened:
         slots = opened.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
         published = opened.execute("SELECT pubname, tablename FROM pg_publication_tables")
         return {
             "slots": sorted(slots),
             "published": sorted(published.fetchall()),
-            "topics": sorted(admin.list_topics(timeout=30).topics),
+            "topics": sorted(name for name in topics if prefix in name),
             "files": sorted(str(path) for path in made.folder.rglob("*")),
         }
 
