@@ -18,7 +18,7 @@ from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogState
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.run.plan import TablePlan
-from sinks.run.rekeyed import snapshot_position
+from sinks.run.retained import is_read_again, read_again
 from sinks.run.topics import Topics
 
 
@@ -26,12 +26,13 @@ class Kept(NamedTuple):
     """What there is of a captured table: what its topic still has, and an archive's name.
 
     The topic ``has_all`` events that it ever had, or ``has_keys``: the newest state of every row.
+    ``read_again`` says how the user lets it have these.
     """
 
     has_all: bool
     has_keys: bool
     archive: str | None
-    is_keyed: bool = True
+    read_again: str = ""
     written_by: TopicWriter = "millrace"
 
 
@@ -41,21 +42,11 @@ def kept(topics: Topics, name: str, table: TablePlan, state: LogState, archive: 
     is_compacted = state.tables[table.source].cleanup == "compact"
     return Kept(
         has_all=has_first and not (is_compacted and _has_forgotten(topics, name, table, state)),
-        has_keys=has_first or (not is_compacted and _is_read_again(table, state)),
+        has_keys=has_first or is_read_again(table, state.tables[table.source]),
         archive=archive,
-        is_keyed=all(each.key for each in state.schemas.get(table.source, ())[-1:]),
+        read_again=read_again(table.source, state),
         written_by=topics.written_by,
     )
-
-
-def _is_read_again(table: TablePlan, state: LogState) -> bool:
-    """Whether all rows were read since the table was applied last, and the log has all of that.
-
-    A read of some partitions isn't told from that here: the records tell (``Topics.unread``).
-    """
-    if table.after is None or table.after >= snapshot_position(state.tables[table.source]):
-        return False
-    return all(state.starts[table.topic][n] <= offset for n, offset in table.start.items())
 
 
 def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState) -> bool:
@@ -68,7 +59,7 @@ def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState)
     return False
 
 
-def rebuilt_from(name: str, source: str, kind: TableKind, has: Kept) -> str | None:
+def rebuilt_from(name: str, kind: TableKind, has: Kept) -> str | None:
     """The archive that a table is rebuilt from; None: it is the log.
 
     Raises LogForgottenError where neither has all that the table needs.
@@ -78,9 +69,7 @@ def rebuilt_from(name: str, source: str, kind: TableKind, has: Kept) -> str | No
         return None
     if has.archive and kind != "changes":
         return has.archive
-    raise LogForgottenError(
-        _WHY[kind], where=f"table {name}", remedy=_remedy(name, source, kind, has)
-    )
+    raise LogForgottenError(_WHY[kind], where=f"table {name}", remedy=_remedy(name, kind, has))
 
 
 _WHY = {
@@ -90,7 +79,7 @@ _WHY = {
 }
 
 
-def _remedy(name: str, source: str, kind: TableKind, has: Kept) -> str:
+def _remedy(name: str, kind: TableKind, has: Kept) -> str:
     if kind == "changes":
         return "nothing is lost as long as it stays; put damaged files back from a backup"
     if kind == "history":
@@ -103,11 +92,4 @@ def _remedy(name: str, source: str, kind: TableKind, has: Kept) -> str:
             "have Debezium write the table to a new topic, with a snapshot, and remove the Delta"
             " table: the next run begins with that topic"
         )
-    table = shlex.quote(source)
-    read = f"have all rows read again: `millrace snapshot --reset {table}`"
-    if not has.is_keyed:
-        read = (
-            "have all rows read again: stop the daemon, since the table has no key, and run"
-            f" `millrace snapshot {table}`"
-        )
-    return f"{read}; then `millrace rebuild lakehouse {shlex.quote(name)}`"
+    return f"{has.read_again}; then `millrace rebuild lakehouse {shlex.quote(name)}`"

@@ -50,13 +50,7 @@ GAPS_PROPERTY: Final = "millrace.gaps"
 """What a history or an archive lacks for ever: the newest gaps, in JSON."""
 _ACCEPTED: Final[Mapping[bool, tuple[Lack, str]]] = {
     False: ("before", "begins with what the log has, which may lack rows"),
-    True: (
-        "now",
-        (
-            "goes on, and marks the gap; the log has the newest state of each row, but not all "
-            "that came before"
-        ),
-    ),
+    True: ("now", "goes on, and marks the gap"),
 }
 """Whether a table is there → what it lacks once a gap is accepted, and what the user reads."""
 
@@ -193,7 +187,7 @@ class LakehouseTarget(Target):
             archive = None if archive in again else archive  # the log has all that it has
             has = kept(topics, name, table, state, archive)
             try:
-                self._replayed[name] = rebuilt_from(name, table.source, table.kind, has)
+                self._replayed[name] = rebuilt_from(name, table.kind, has)
             except LogForgottenError as error:
                 refused[name] = error
             else:
@@ -204,20 +198,24 @@ class LakehouseTarget(Target):
         """Current rows are rebuilt in place, where the log has the newest state of each.
 
         A history or an archive, which would lack something for ever, waits until the user accepts
-        the gap; so does a table that isn't there yet, whose first records are gone.
+        the gap; so does a table that isn't there yet, whose first records are gone. Behind a gap,
+        a history takes rows that the log doesn't have for deleted: it waits for them, too.
         """
-        again = forgotten.again
+        again, replaced = forgotten.again, forgotten.replaced
         if table.base and table.kind == "current":
-            rebuilt = again.model_copy(update={"after": None, "lacks": "now"})
-            return rebuilt if forgotten.is_compacted else None
+            whole = again.model_copy(update={"after": None}) if forgotten.is_compacted else replaced
+            return whole and whole.model_copy(update={"lacks": "now"})
         if table.replay is not None or (table.base and not forgotten.can_mark):
             return None
-        lacks, remedy = _ACCEPTED[bool(table.base)]
-        if name in self._options.accepted_gaps:
+        is_accepted = name in self._options.accepted_gaps
+        if replaced is not None and table.kind == "current" and not is_accepted:
+            return replaced
+        needs_rows = bool(table.base) and table.kind == "history" and not forgotten.has_rows
+        if is_accepted and not needs_rows:
+            lacks, _ = _ACCEPTED[bool(table.base)]
             return (again if table.base else table).model_copy(update={"lacks": lacks})
         if forgotten.can_mark:
-            command = f"millrace merge lakehouse --accept-gap {shlex.quote(name)}"
-            forgotten.error.remedy = f"`{command}` {remedy}"
+            forgotten.error.remedy = _remedy(name, table, forgotten, needs_rows=needs_rows)
         return None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
@@ -337,6 +335,15 @@ class LakehouseTarget(Target):
                 remedy="nothing to do: the next plan leaves it as it is",
             )
         return self._derived[name]
+
+
+def _remedy(name: str, table: TablePlan, forgotten: Forgotten, *, needs_rows: bool) -> str:
+    """What a user does about a table that waits until its gap is accepted."""
+    _, what = _ACCEPTED[bool(table.base)]
+    accept = f"`millrace merge lakehouse --accept-gap {shlex.quote(name)}` {what}"
+    if needs_rows:
+        return f"{forgotten.read_again}; then {accept}"
+    return f"{forgotten.error.remedy}. Or {accept}" if table.kind == "current" else accept
 
 
 def _mark_gaps(target: DerivedDeltaTable, gaps: Sequence[Gap]) -> None:

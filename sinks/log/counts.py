@@ -258,6 +258,7 @@ def bounded(
     captured = [state.tables[table.source] for table in tables.values()]
     before_all = min(map(snapshot_position, captured)).just_before()
     starts, ends = ranges(tables.values())
+    starts = _kept_from(starts, state.starts)
     cut, upto = None, some_of(starts, ends, records_max)
     while upto != ends:
         cut = _complete(spark, kafka, starts, upto, ends, last or before_all)
@@ -273,6 +274,17 @@ def bounded(
     limits = {"cut": cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
     ends = {**state.ends, **upto}
     return replace(state, ends=ends, progress=state.progress.model_copy(update=limits))
+
+
+def _kept_from(starts: Offsets, first: Offsets) -> Offsets:
+    """The offsets, none before a topic's first record: tables may come too late for what was there.
+
+    What becomes of these is for ``Topics.require_retained`` to find.
+    """
+    return {
+        topic: {number: max(offset, first[topic][number]) for number, offset in start.items()}
+        for topic, start in starts.items()
+    }
 
 
 def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:

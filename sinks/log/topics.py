@@ -24,6 +24,7 @@ from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, to_read
 from sinks.run.rekeyed import has_other_key
+from sinks.run.retained import lacks_rows, rows_lacking
 from sinks.run.topics import (
     Examination,
     ExaminedTables,
@@ -86,13 +87,13 @@ class MillraceTopics(Topics):
     def require_retained(
         self, name: str, table: TablePlan, state: LogState, *, fresh: bool
     ) -> None:
-        """By what the log promises to keep, and by the first records of topics that lose some."""
+        """By the first records of topics; by what the log promises of those that are compacted."""
         keep, start = self._settings.log.keep, {table.topic: table.start}
         is_deleted = state.tables[table.source].cleanup == "delete"
         if is_deleted and not table.base and table.replay is None:
             require_topic_kept(table.topic, state.starts, name, keep)
         require_offsets_kept(start, state.starts, name, keep)
-        if not fresh:
+        if not (fresh or is_deleted):
             require_offsets_kept(start, self._log.forgotten(start, keep), name, keep)
 
     def examined(
@@ -124,7 +125,14 @@ class MillraceTopics(Topics):
             else table
             for name, table in tables.items()
         }
-        return ExaminedTables(examined, {})
+        refused = dict[str, MillraceError]()
+        for name, table in examined.items():
+            captured, starts = state.tables[table.source], state.starts[table.topic]
+            if lacks_rows(table, by_table.get(name, {}), captured, starts):
+                refused[name] = rows_lacking(name, table, state)
+        left = {name: examined.pop(name).left_alone() for name in refused}
+        stand = {name: table for name, table in left.items() if table.base}
+        return ExaminedTables({**examined, **stand}, refused)
 
     def _read_early(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
@@ -153,14 +161,6 @@ class MillraceTopics(Topics):
                 continue
             is_rekeyed = newest_generation(versions) != versions[0].version
             has_lost_records = any(state.starts[table.topic].values())
-            if _lacks_rows(table, state):
-                errors[name] = SinkError(
-                    f"the log doesn't have every row of {table.source} any more: the last read of"
-                    " it was one of some partitions",
-                    where=f"table {name}",
-                    remedy=f"millrace snapshot --reset {shlex.quote(table.source)}, and rebuild it",
-                )
-                continue
             if not table.begins:
                 is_rekeyed = has_other_key(versions, table.applied_version)
             elif table.lacks != "nothing" or (captured.cleanup == "delete" and has_lost_records):
@@ -222,18 +222,6 @@ def _reaches(state: LogState, plan: RunPlan | None) -> bool:
         for table in plan.all_tables.values()
         for number, end in table.end.items()
     )
-
-
-def _lacks_rows(table: TablePlan, state: LogState) -> bool:
-    """Whether a table can't be rebuilt: its topic has lost its first records, and no end of rows.
-
-    Behind one that is newer than what the table has, the log has all rows.
-    """
-    stood, is_current = table.instead_of, table.kind == "current" and table.replay is None
-    if stood is None or not is_current or not any(state.starts[table.topic].values()):
-        return False
-    ended = table.truncated
-    return ended is None or stood.after is None or ended <= stood.after
 
 
 def versions_of(state: LogState, table: TablePlan) -> list[TableSchema]:

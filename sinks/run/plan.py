@@ -192,7 +192,7 @@ class TablePlan(BaseModel):
 
     def rebuilt(self, start: dict[int, int]) -> "TablePlan":
         """The plan of a table all of which is to be replaced, from where the log starts."""
-        update = {"base": self.base, "lacks": "nothing", "instead_of": self}
+        update = {"base": self.base, "lacks": "nothing", "instead_of": self.left_alone()}
         return self.begun_again(start).model_copy(update=update)
 
 

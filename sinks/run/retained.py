@@ -1,15 +1,23 @@
-"""Tables' plans and what the log still has → which go on, which begin again, which are refused."""
+"""Tables' plans and what the log still has → which go on, which begin again, which are refused.
 
+A topic that isn't compacted has all rows of a table again once they were read again: that begins
+with an end of all rows, which each partition has. Whether a later loss has reached behind that end,
+the records tell (``lacks_rows``).
+"""
+
+import shlex
 import time
 from collections.abc import Mapping
 from datetime import timedelta
 
 from cdc.errors import LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState
+from cdc.records.state import TableState
 from sinks.run.plan import TablePlan
+from sinks.run.rekeyed import snapshot_position
 from sinks.run.summary import LastCheck
 from sinks.run.target import Forgotten, Target
-from sinks.run.topics import ExaminedTables, Topics
+from sinks.run.topics import ExaminedTables, PartitionCensus, Topics
 
 
 def retained_tables(
@@ -37,11 +45,17 @@ def retained_tables(
             _refuse(retained, name, table.model_copy(update={"fresh_ms": 0}), error)
         except LogForgottenError as error:
             again = topics.from_start(table, state)
+            again = again.model_copy(update={"fresh_ms": int(time.time() * 1000)})
+            remedy = read_again(table.source, state)
+            if topics.written_by == "millrace":
+                error.remedy = f"{remedy}; the next merge then takes them"
             forgotten = Forgotten(
                 error,
-                again.model_copy(update={"fresh_ms": int(time.time() * 1000)}),
+                again,
                 is_compacted=state.tables[table.source].cleanup == "compact",
                 can_mark=topics.can_mark_gaps,
+                replaced=_replaced(table, again, state),
+                read_again=remedy,
             )
             plan = target.behind_gap(name, table, forgotten)
             if plan is None:
@@ -51,9 +65,73 @@ def retained_tables(
     return retained
 
 
+def _replaced(table: TablePlan, again: TablePlan, state: LogState) -> TablePlan | None:
+    """The plan that takes all rows from a new read of them, if there was one."""
+    if table.replay is not None or not is_read_again(table, state.tables[table.source]):
+        return None
+    if not table.base:
+        return again.model_copy(update={"lacks": "nothing"})
+    return table.rebuilt(again.start).model_copy(update={"first_version": table.schema_version})
+
+
 def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: MillraceError) -> None:
     """Leave a table at its offsets; one that isn't there yet has no plan."""
     del retained.tables[name]
     retained.refused[name] = error
     if table.base:
         retained.tables[name] = table.left_alone()
+
+
+def is_read_again(table: TablePlan, captured: TableState) -> bool:
+    """Whether all rows, or those of some partitions, were read since the table was applied last.
+
+    Of one that isn't there yet: since they were read first.
+    """
+    if captured.cleanup != "delete":
+        return False
+    if table.after is None:
+        return captured.was_whole
+    return table.after < snapshot_position(captured)
+
+
+def lacks_rows(
+    table: TablePlan,
+    partitions: Mapping[int, PartitionCensus],
+    captured: TableState,
+    starts: Mapping[int, int],
+) -> bool:
+    """Whether a plan needs all rows, and a partition has lost some that haven't ended.
+
+    A table that the user has begin with what the log has doesn't need them.
+    """
+    if captured.cleanup != "delete" or table.kind == "changes" or table.replay is not None:
+        return False
+    needs_all = (table.begins and table.lacks != "before") or table.gap is not None
+    end = table.truncated
+    has_all = {
+        number
+        for number, census in partitions.items()
+        if any(not each.bounds and each.position == end for each in census.ends)
+    }
+    return needs_all and any(first and number not in has_all for number, first in starts.items())
+
+
+def rows_lacking(name: str, table: TablePlan, state: LogState) -> LogForgottenError:
+    """The error of a table whose topic lacks rows, also behind the last read of all of them."""
+    return LogForgottenError(
+        f"the log doesn't have every row of {table.source} any more",
+        where=f"table {name}",
+        remedy=f"{read_again(table.source, state)}; the next merge then takes them",
+    )
+
+
+def read_again(source: str, state: LogState) -> str:
+    """What the user is to type so that the log has all rows of a captured table again."""
+    is_keyed = all(version.key for version in state.schemas.get(source, ())[-1:])
+    table = shlex.quote(source)
+    if is_keyed:
+        return f"`millrace snapshot --reset {table}` has all rows read again"
+    return (
+        f"stop the daemon, since the table has no key: `millrace snapshot {table}` has all rows"
+        " read again, and the daemon can start"
+    )

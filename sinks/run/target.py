@@ -50,12 +50,21 @@ class Forgotten(NamedTuple):
 
     ``again`` is a plan that reads all of that. Where the log ``is_compacted``, it has the newest
     state of each key. A gap can be marked (``can_mark``) where positions tell where it begins.
+    ``replaced`` is the plan of the table as a whole, where all rows were read again: whether the
+    log has all of that, the records tell (``Topics.examined``). ``read_again`` says how to do it.
     """
 
     error: LogForgottenError
     again: TablePlan
     is_compacted: bool
     can_mark: bool
+    replaced: TablePlan | None = None
+    read_again: str = ""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the log has the newest state of each row, or may have it."""
+        return self.is_compacted or self.replaced is not None
 
 
 class Wanted(NamedTuple):
@@ -131,10 +140,12 @@ class Target(ABC):
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """The plan of a table that the log has forgotten changes of; None: it is refused.
 
-        It begins again where the log has every key. The error is the refusal's, and may be given
-        another remedy.
+        It begins again where the log has every key, or all rows that were read again. The error is
+        the refusal's, and may be given another remedy.
         """
         del name, table
+        if forgotten.replaced is not None:
+            return forgotten.replaced.model_copy(update={"base": 0})
         again = forgotten.again
         return again.begun_again(again.start) if forgotten.is_compacted else None
 

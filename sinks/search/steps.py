@@ -1,18 +1,15 @@
 """The records that an index is loaded from → those of the next step, if the log has all of them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import functions as F
 
-from cdc.log.offsets import Offsets
-from cdc.settings import Settings
+from cdc.log.offsets import LogState
 from sinks.log.records import read_raw
+from sinks.run.options import RunContext
 from sinks.run.plan import TablePlan
-from sinks.run.topics import require_topic_kept
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from sinks.run.retained import rows_lacking
 
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
@@ -23,21 +20,20 @@ def is_one_step(table: TablePlan) -> bool:
     return table.unread <= STEP_RECORDS
 
 
-def require_rows(
-    spark: "SparkSession", settings: Settings, table: TablePlan, starts: Offsets
-) -> None:
+def require_rows(context: RunContext, table: TablePlan, state: LogState) -> None:
     """Raise LogForgottenError where the log lacks records of rows that haven't ended.
 
     A partition has all of them where it begins before the last end of all rows.
     """
-    lost = {partition for partition, offset in starts[table.topic].items() if offset}
+    lost = {partition for partition, offset in state.starts[table.topic].items() if offset}
     if lost and table.truncated is not None:
-        raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
+        start, end = {table.topic: table.start}, {table.topic: table.end}
+        raw = read_raw(context.session(), context.settings.kafka, start, end)
         reaches_back = F.min("position") <= str(table.truncated)
         rows = raw.groupBy("partition").agg(reaches_back.alias("reaches_back")).collect()
         lost -= {row["partition"] for row in rows if row["reaches_back"]}
     if lost:
-        require_topic_kept(table.topic, starts, table.source, settings.log.keep)
+        raise rows_lacking(table.source, table, state)
 
 
 def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:

@@ -131,7 +131,7 @@ class IndexTarget(Target):
         """First loads of a single step begin here: by one read of the log instead of two."""
         self._loaded = {}
         for name, table in tables.items():
-            is_small = table.pending and is_one_step(table)
+            is_small = table.pending and is_one_step(table) and not self._lacks_records(name)
             if table.base or not is_small or not is_read_early(table):
                 continue
             versions, target = versions_of(state, table), self._index(name)
@@ -298,8 +298,12 @@ class IndexTarget(Target):
             )
 
     def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:
-        plan = self._plan(name, record).tables[name]
-        topics.require_retained(name, plan, self._state, fresh=True)
+        whole = self._plan(name, record)
+        plan = whole.tables[name]
+        if self._lacks_records(name):
+            require_rows(self._context.run, self._examined(whole, plan), self._state)
+        else:
+            topics.require_retained(name, plan, self._state, fresh=True)
         versions = versions_of(self._state, plan)
         self._indexer().begin_load(self._index(name), record, versions)
         return TableResult(name)
@@ -310,9 +314,7 @@ class IndexTarget(Target):
         whole = self._plan(name, record)
         planned = whole.tables[name]
         if not loading.loaded and self._lacks_records(name):
-            settings, session = self._context.run.settings, self._context.run.session()
-            needed = self._examined(whole, planned)
-            require_rows(session, settings, needed, self._state.starts)
+            require_rows(self._context.run, self._examined(whole, planned), self._state)
         step, events, counts = next_step(planned, loading.loaded), 0, Counts()
         if step is not None:
             step = self._examined(whole, step)

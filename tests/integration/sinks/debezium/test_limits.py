@@ -204,6 +204,29 @@ def test_a_table_begins_with_the_first_record_or_with_what_somebody_accepts(
 
 
 @pytest.mark.proof
+def test_a_table_that_comes_too_late_begins_with_another_snapshot_as_the_message_says(
+    lake: DebeziumLake,
+) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, range(3))
+    assert lake.merge().exit_code == ExitCode.OK
+    written(lake, [3, 4])
+    forget(lake, 4)
+    why = refused(lake.merge())
+    for step in ("remove its Delta table", "snapshot", "merge lakehouse --accept-gap public.t"):
+        assert step in why
+    shutil.rmtree(table_path(str(lake.folder), TableName.parse("public.t")))
+    written(lake, [0, 2, 3, 4])
+    accepted = RunOptions(accepted_gaps=frozenset({"public.t"}))
+    assert lake.merge(accepted).exit_code == ExitCode.OK
+    assert lake.rows() == [(number, "a", number) for number in (0, 2, 3, 4)]
+    written(lake, [5])
+    assert lake.merge().exit_code == ExitCode.OK
+    assert lake.rows()[-1] == (5, "a", 5)
+
+
+@pytest.mark.proof
 def test_a_run_may_read_a_part_only(lake: DebeziumLake) -> None:
     lake.configure(types=TYPES)
     lake.topic(partitions=2)

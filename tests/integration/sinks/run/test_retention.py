@@ -92,10 +92,14 @@ def own(lakehouse: Lakehouse, name: str, *names: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for id_, *row in found if id_ is None or id_ < FILLER), key=str)
 
 
-def forget(lakehouse: Lakehouse, log: HandLog) -> None:
-    """Have the broker remove all that the topic has, as compaction and retention do in time."""
+def forget(lakehouse: Lakehouse, log: HandLog, *partitions: int) -> None:
+    """Have the broker remove all that the topic has, as compaction and retention do in time.
+
+    Or what some partitions of it have.
+    """
     admin = AdminClient({**lakehouse.kafka.client_options()})
-    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
+    numbers = partitions or (0, 1)
+    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in numbers]
     for future in admin.delete_records(ends).values():
         future.result()
 
@@ -245,3 +249,71 @@ def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_die
         (3, "a3", 0, begin, None),
     ]
     assert own(lakehouse, "public.t_changes", OP, POSITION, "id") == archived
+
+
+def read_again(log: HandLog, lsn: int, *keys: int) -> None:
+    """What `millrace snapshot --reset` writes: an end of all rows, and those that there are."""
+    log.truncate(at(lsn, 0))
+    for key in keys:
+        log.row("r", at(lsn), {"id": key, "a": f"a{key}", "n": lsn})
+    log.table(lsn, cleanup="delete")
+    log.reached(at(lsn))
+
+
+@pytest.mark.proof
+def test_a_topic_that_isnt_compacted_needs_a_whole_read_which_no_partition_has_lost(
+    lakehouse: Lakehouse,
+) -> None:
+    """Of a table with a history, which waits for its gap to be accepted as well."""
+    log = begun(lakehouse, kinds=["current", "history"])
+    log.table(10, cleanup="delete")
+    change(log)
+    forget(lakehouse, log)
+    accepted = RunOptions(accepted_gaps=frozenset({"public.t_history"}))
+    errors = {table.name: str(table.error) for table in lakehouse.merge(accepted).tables}
+    for error in errors.values():
+        assert "`millrace snapshot --reset public.t`" in error
+    stood = own(lakehouse, "public.t_history", "id", END)
+    read_again(log, 30, 1, 3, 4)
+    forget(lakehouse, log, 1)
+    log.row("c", at(40), {"id": 5, "a": "a5", "n": 40})
+    log.reached(at(40))
+    bounded = RunOptions(accepted_gaps=accepted.accepted_gaps, records_max=2)
+    for options in (bounded, accepted, accepted):
+        summary = lakehouse.merge(options)
+        assert summary.exit_code == ExitCode.LOG_FORGOTTEN
+        assert own(lakehouse, "public.t", "id") == [(1,), (2,), (3,)]
+        assert own(lakehouse, "public.t_history", "id", END) == stood
+    assert "`millrace snapshot --reset public.t`" in str(summary.tables[0].error)
+
+    read_again(log, 50, 1, 3, 4, 5)
+    summary = lakehouse.merge(accepted)
+    assert summary.exit_code == ExitCode.REBUILT
+    ids = [(1,), (3,), (4,), (5,)]
+    assert own(lakehouse, "public.t", "id") == ids
+    history = own(lakehouse, "public.t_history", "id", POSITION, END)
+    assert [(id_,) for id_, _, end in history if end is None] == ids
+    assert all(begun == str(at(50)) for _, begun, end in history if end is None)
+    log.row("u", at(60), {"id": 5, "a": "a5", "n": 60})
+    log.reached(at(60))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert own(lakehouse, "public.t", "id", "n")[-1] == (5, 60)
+
+
+@pytest.mark.proof
+def test_a_new_table_begins_with_rows_that_were_read_again(lakehouse: Lakehouse) -> None:
+    log = begun(lakehouse, kinds=["changes"])
+    forget(lakehouse, log)
+    log.table(10, cleanup="delete")
+    log.row("u", at(20), {"id": 1, "a": "changed", "n": 1})
+    log.reached(at(20))
+    lakehouse.configure(kinds=["current"])
+    (refused,) = lakehouse.merge().tables
+    assert "`millrace snapshot --reset public.t`" in str(refused.error)
+    assert "Or `millrace merge lakehouse --accept-gap public.t`" in str(refused.error)
+    log.truncate(at(30, 0))
+    log.row("r", at(30), {"id": 1, "a": "changed", "n": 1})
+    log.table(30, cleanup="delete", was_whole=True)
+    log.reached(at(30))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert own(lakehouse, "public.t", "id", "a") == [(1, "changed")]

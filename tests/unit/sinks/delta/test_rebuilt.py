@@ -1,6 +1,5 @@
 """What the log and an archive have of a table → of which of them it is rebuilt, or why not."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,10 @@ import pytest
 
 from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import Cleanup
 from cdc.settings.lakehouse import TableKind
-from sinks.changes.ends import RowsEnd
 from sinks.delta.rebuilt import Kept, kept, rebuilt_from
 from sinks.log.topics import MillraceTopics
 from sinks.run.options import RunOptions
@@ -47,27 +45,23 @@ NEITHER = "neither"
 def test_a_table_is_rebuilt_of_what_has_all_that_it_needs(
     kind: TableKind, has_all: bool, has_keys: bool, archive: str | None, of: str | None
 ) -> None:
-    has = Kept(has_all, has_keys, archive)
+    has = Kept(has_all, has_keys, archive, read_again="read it again")
     if of != NEITHER:
-        assert rebuilt_from(TABLE, TABLE, kind, has) == of
+        assert rebuilt_from(TABLE, kind, has) == of
         return
     with pytest.raises(LogForgottenError) as refused:
-        rebuilt_from(TABLE, TABLE, kind, has)
+        rebuilt_from(TABLE, kind, has)
     assert TABLE in refused.value.where
-    says = {"current": f"millrace snapshot --reset {TABLE}", "history": "An archive"}
+    says = {
+        "current": f"read it again; then `millrace rebuild lakehouse {TABLE}`",
+        "history": "An archive",
+    }
     assert says.get(kind, "put damaged files back") in refused.value.remedy
-
-
-def test_a_table_without_a_key_is_read_again_while_no_daemon_runs() -> None:
-    with pytest.raises(LogForgottenError) as refused:
-        rebuilt_from("public.d", TABLE, "current", Kept(False, False, None, is_keyed=False))
-    assert f"`millrace snapshot {TABLE}`; then" in refused.value.remedy
-    assert refused.value.remedy.endswith("`millrace rebuild lakehouse public.d`")
 
 
 def test_a_topic_of_debeziums_is_read_again_by_debezium() -> None:
     with pytest.raises(LogForgottenError) as refused:
-        rebuilt_from(TABLE, TABLE, "current", Kept(False, False, None, written_by="debezium"))
+        rebuilt_from(TABLE, "current", Kept(False, False, None, written_by="debezium"))
     assert "have Debezium write the table to a new topic" in refused.value.remedy
 
 
@@ -109,30 +103,17 @@ def log_state(cleanup: Cleanup, first: int, read_at: int = 1) -> LogState:
         ("delete", True, 0, 1, True, True),
         ("delete", True, 5, 9, False, False),
         ("delete", True, 5, 10, False, True),
-        ("delete", True, 7, 10, False, False),
+        ("delete", True, 7, 10, False, True),
     ],
 )
 def test_what_a_topic_still_has(
     cleanup: Cleanup, forgets: bool, first: int, read_at: int, has_all: bool, has_keys: bool
 ) -> None:
-    """The table has applied all up to LSN 9, which was before offset 6."""
+    """The table has applied all up to LSN 9; the records tell whether a read of them is whole."""
     state, topics = log_state(cleanup, first, read_at), Topics(forgets=forgets)
     table = table_plan(base=3, after=AT, start={0: 6})
     has = kept(topics, TABLE, table, state, None)
     assert (has.has_all, has.has_keys) == (has_all, has_keys)
-
-
-@pytest.mark.parametrize(
-    ("ends", "lacks"), [((), True), ((9,), True), ((10,), False)], ids=["none", "older", "newer"]
-)
-def test_a_topic_that_has_lost_records_needs_an_end_of_all_rows(
-    ends: tuple[int, ...], lacks: bool
-) -> None:
-    """A read of some partitions ends their rows only."""
-    ended = tuple(RowsEnd(position=Position(1, Lsn(lsn), 0), ts_us=0) for lsn in ends)
-    table = standing(start={0: 6}).rebuilt({0: 5}).model_copy(update={"ends": ended})
-    state = replace(log_state("delete", 5, 10), schemas={TABLE: (SCHEMA,)})
-    assert (TABLE in Topics(forgets=False).unread({TABLE: table}, state)) == lacks
 
 
 def standing(**more: Any) -> TablePlan:

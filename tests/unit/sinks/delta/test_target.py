@@ -51,6 +51,7 @@ def test_a_table_that_has_nothing_to_commit_reads_nothing(tmp_path: Path) -> Non
         ({"base": 1}, True, True, "now", ""),
         ({"base": 1}, False, True, None, ""),
         ({"base": 1, "kind": "history"}, True, True, None, "marks the gap"),
+        ({"base": 1, "kind": "history"}, False, True, None, "read it again; then"),
         ({"base": 1, "kind": "changes"}, False, True, None, "marks the gap"),
         ({"base": 1, "kind": "history"}, True, False, None, ""),
         ({}, False, True, None, "begins with what the log has"),
@@ -75,23 +76,45 @@ def test_a_gap_rebuilds_current_rows_or_waits_for_the_user(
 
 
 @pytest.mark.parametrize(
-    ("table", "can_mark", "lacks"),
+    ("table", "compacted", "can_mark", "lacks"),
     [
-        ({"base": 1, "kind": "history"}, True, "now"),
-        ({"base": 1, "kind": "changes"}, False, None),
-        ({}, False, "before"),
-        ({"replay": "a"}, True, None),
+        ({"base": 1, "kind": "history"}, True, True, "now"),
+        ({"base": 1, "kind": "history"}, False, True, None),
+        ({"base": 1, "kind": "changes"}, False, True, "now"),
+        ({"base": 1, "kind": "changes"}, False, False, None),
+        ({}, False, False, "before"),
+        ({"replay": "a"}, False, True, None),
     ],
 )
 def test_a_gap_that_the_user_accepts_is_marked_or_begun_with(
-    tmp_path: Path, table: dict[str, Any], can_mark: bool, lacks: str | None
+    tmp_path: Path, table: dict[str, Any], compacted: bool, can_mark: bool, lacks: str | None
 ) -> None:
     planned = table_plan(after=AT, debezium=None, **table)
-    gap = forgotten(planned, compacted=False, can_mark=can_mark)
+    gap = forgotten(planned, compacted=compacted, can_mark=can_mark)
     answer = lakehouse(tmp_path, TABLE).behind_gap(TABLE, planned, gap)
     assert (answer.lacks if answer is not None else None) == lacks
 
 
+def test_rows_that_were_read_again_take_the_place_of_those_that_the_log_has_forgotten(
+    tmp_path: Path,
+) -> None:
+    stands = table_plan(base=1, after=AT, debezium=None)
+    gap = forgotten(stands, compacted=False, can_mark=True)
+    gap = gap._replace(replaced=stands.rebuilt({0: 2}))
+    answer = lakehouse(tmp_path).behind_gap(TABLE, stands, gap)
+    assert answer is not None
+    assert (answer.start, answer.after, answer.base) == ({0: 2}, None, 1)
+    assert answer.rebuilds
+    assert answer.left_alone() == stands.left_alone(), "where the log lacks rows nevertheless"
+    history = stands.model_copy(update={"kind": "history"})
+    gap = gap._replace(again=history.model_copy(update={"start": {0: 2}}))
+    assert lakehouse(tmp_path).behind_gap(TABLE, history, gap) is None
+    accepted = lakehouse(tmp_path, TABLE).behind_gap(TABLE, history, gap)
+    assert accepted is not None
+    assert (accepted.gap, accepted.start) == (AT, {0: 2})
+
+
 def forgotten(table: TablePlan, *, compacted: bool, can_mark: bool) -> Forgotten:
     again = table.model_copy(update={"start": {0: 2}})
-    return Forgotten(LogForgottenError("it came late"), again, compacted, can_mark)
+    error = LogForgottenError("it came late", remedy="take a new read")
+    return Forgotten(error, again, compacted, can_mark, read_again="read it again")
