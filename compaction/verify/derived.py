@@ -1,10 +1,9 @@
 """A lakehouse and an instant of the source → its tables as they are there.
 
 The newest cut isn't later than the instant. What the log has between the two is applied by a run
-like any other, to shallow clones: new Delta tables that begin with the files of the cut's versions,
-in a folder that goes when the tables have been read. So merges and compaction go on meanwhile, and
-what is compared is what a merge makes.
-https://docs.delta.io/latest/delta-utility.html#shallow-clone-a-delta-table
+like any other, to clones: new Delta tables that begin with the files of the cut's versions, in a
+folder that goes when the tables have been read. So merges and compaction go on meanwhile, and what
+is compared is what a merge makes.
 """
 
 import secrets
@@ -22,9 +21,9 @@ from cdc.errors import MillraceError, SinkError
 from cdc.records.position import Position
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived
-from sinks.changes.names import DELETED, IS_CURRENT, quoted
+from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
-from sinks.delta.commit import write_nothing
+from sinks.delta.commit import clone
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.target import LakehouseTarget
 from sinks.log.topics import MillraceTopics
@@ -279,21 +278,13 @@ class ScratchLakehouse:
         return end.tables
 
     def _clone(self, name: str, version: int) -> None:
-        """A Delta table in the scratch folder, of the files that the cut's version has.
-
-        A clone doesn't have the original's application transactions, by which runs go on.
-        """
-        original, copy = self.derived[name], self._copies[name]
-        spark = self._context.session().newSession()
+        """A Delta table in the scratch folder, of the files that the cut's version has."""
+        spark, prefix = self._context.session().newSession(), self._standing.plan.prefix
         tune(spark, 0)
         with self._alone(name):
-            spark.sql(
-                f"CREATE TABLE delta.{quoted(copy.path)} SHALLOW CLONE"
-                f" delta.{quoted(original.path)} VERSION AS OF {version}"
-            )
-            target = DerivedDeltaTable(spark, self._standing.plan.prefix, copy)
-            with target.transaction(base := self._tables[name].base):
-                write_nothing(target, base)
+            original = DerivedDeltaTable(spark, prefix, self.derived[name])
+            copy = DerivedDeltaTable(spark, prefix, self._copies[name])
+            clone(original, version, copy, self._tables[name].base)
 
     def _moved_version(self, name: str) -> int:
         """The version that a copy has once it was brought to the instant."""

@@ -82,6 +82,18 @@ def write_nothing(target: DerivedDeltaTable, run: int) -> Rows:
     return Rows()
 
 
+def clone(source: DerivedDeltaTable, version: int, target: DerivedDeltaTable, run: int) -> None:
+    """Make a table of the files that a version has; a run is its last one."""
+    if DeltaTransaction.is_supported(source) and not source.is_coordinated():
+        DeltaTransaction.clone(source, version, target, run)
+        return
+    target.spark.sql(
+        f"CREATE TABLE {target.sql_name} SHALLOW CLONE {source.sql_name} VERSION AS OF {version}"
+    )
+    with target.transaction(run):
+        write_nothing(target, run)
+
+
 def commit(
     target: DerivedDeltaTable,
     run: int,

@@ -95,14 +95,15 @@ class DerivedDeltaTable:
             applied = self._applied(snapshot)
             if max(applied.run, applied.altered) <= run:
                 return version
-            snapshot = self._snapshot_at(version - 1)
+            snapshot = self.snapshot_at(version - 1)
         return since
 
     def run_at(self, version: int) -> int:
         """The run that a version has."""
-        return self.run_of(self._snapshot_at(version))
+        return self.run_of(self.snapshot_at(version))
 
-    def _snapshot_at(self, version: int) -> Any:
+    def snapshot_at(self, version: int) -> Any:
+        """Delta's own object of a version."""
         jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         none = jvm.scala.Option.empty()
         return self.log().getSnapshotAt(version, none, none, False)
@@ -245,7 +246,7 @@ class DerivedDeltaTable:
         version, log, segment = int(snapshot.version()), self.log(), snapshot.logSegment()
         if version < 0 or version - int(segment.checkpointProvider().version()) > CHECKPOINT_EVERY:
             return False
-        if any(map(_COORDINATED.search, self.properties())):
+        if self.is_coordinated():
             return False
         jvm: Any = self.spark._jvm  # noqa: SLF001
         folder = log.logPath()
@@ -257,6 +258,10 @@ class DerivedDeltaTable:
             return False
         is_same = made_ms == segment.lastCommitFileModificationTimestamp()
         return is_same and not files.exists(following)
+
+    def is_coordinated(self) -> bool:
+        """Whether others than Delta's log may have the table's commits."""
+        return any(map(_COORDINATED.search, self.properties()))
 
     def _listed(self) -> Any:
         jvm: Any = self.spark._jvm  # noqa: SLF001

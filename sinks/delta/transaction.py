@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any, Final
+from uuid import uuid4
 
 from delta import exceptions
 from pyspark.sql import Column as SparkColumn
@@ -30,6 +31,8 @@ FILE_AND_INDEX: Final = {_FILE: "_metadata.file_path", _INDEX: "_metadata.row_in
 _VERSIONS: Final = ("4.4.",)
 _UNSUPPORTED: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
 """Properties of a table by which a commit has more to it."""
+_DOMAINS: Final = "domainMetadata"
+"""What a writer of a table has to know that is clustered, for one."""
 _PREFIX_LENGTH: Final = 32
 """Of the statistics of text."""
 CONFLICTS: Final = (
@@ -76,6 +79,31 @@ class DeltaTransaction:
         properties = target.properties()
         strange = any(properties.get(name, "").lower() == "true" for name in _UNSUPPORTED)
         return not strange and version.startswith(_VERSIONS)
+
+    @staticmethod
+    def clone(source: DerivedDeltaTable, version: int, target: DerivedDeltaTable, run: int) -> None:
+        """Make a table of the files that a version of another one has, as a run's commit.
+
+        Protocol, properties and columns are the same, and the files' paths are absolute. Delta's
+        SHALLOW CLONE does that by several jobs, and leaves out the run.
+        """
+        jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way)
+        snapshot, delta = source.snapshot_at(version), jvm.org.apache.spark.sql.delta
+        log, new = target.log(), target.last_snapshot()
+        action = json.loads(snapshot.metadata().json())
+        action["metaData"]["id"] = str(uuid4())
+        transaction = log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Option.apply(new))
+        transaction.updateMetadata(delta.actions.Action.fromJson(json.dumps(action)), True)
+        transaction.updateProtocol(snapshot.protocol())
+        now = jvm.scala.Option.apply(DeltaTransaction._now_ms())
+        has_run = delta.actions.SetTransaction(target.application, run, now)
+        actions = jvm.millrace.sinks.ListedFiles.absolute(source.log(), snapshot).appended(has_run)
+        protocol = json.loads(snapshot.protocol().json())["protocol"]
+        if _DOMAINS in protocol.get("writerFeatures", ()):  # to ask for any takes a job
+            copied = delta.DomainMetadataUtils.handleDomainMetadataForCloneTable(snapshot, new)
+            actions = actions.appendedAll(copied)
+        operation = getattr(delta, "DeltaOperations$Clone")(source.path, version)
+        transaction.commit(actions, operation)
 
     def files(self, condition: SparkColumn | None = None) -> Any:
         """The files that may have rows for which the condition holds, by their statistics."""

@@ -1,17 +1,25 @@
 package millrace.sinks;
 
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.Snapshot;
 import org.apache.spark.sql.delta.SnapshotDescriptor;
 import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.delta.actions.DeletionVectorDescriptor;
 import org.apache.spark.sql.delta.files.TahoeBatchFileIndex;
+import org.apache.spark.sql.delta.util.DeltaFileOperations;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import scala.Option;
 import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Files of a Delta table that are known one by one.
@@ -47,6 +55,43 @@ public final class ListedFiles extends TahoeBatchFileIndex {
     return Dataset.ofRows(
         session,
         scan.copy(listed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream()));
+  }
+
+  /**
+   * The files of a version as another table names them: by absolute paths, without row ids.
+   *
+   * <p>Of a small table, the version's checksum has them without any job.
+   */
+  public static Seq<AddFile> absolute(DeltaLog log, Snapshot snapshot) throws IOException {
+    Path folder = log.dataPath().getFileSystem(log.newDeltaHadoopConf()).makeQualified(log.dataPath());
+    List<AddFile> made = new ArrayList<>();
+    for (AddFile file : all(snapshot)) {
+      DeletionVectorDescriptor vector = file.deletionVector();
+      made.add(
+          file.copy(
+              DeltaFileOperations.absolutePath(folder.toString(), file.path()).toUri().toString(),
+              file.partitionValues(),
+              file.size(),
+              file.modificationTime(),
+              true,
+              file.stats(),
+              file.tags(),
+              vector == null ? null : vector.copyWithAbsolutePath(folder),
+              Option.empty(),
+              Option.empty(),
+              file.clusteringProvider(),
+              Option.empty(),
+              Option.empty()));
+    }
+    return CollectionConverters.asScala(made).toSeq();
+  }
+
+  private static List<AddFile> all(Snapshot snapshot) {
+    if (snapshot.checksumOpt().isDefined()
+        && snapshot.checksumOpt().get().allFiles().isDefined()) {
+      return CollectionConverters.asJava(snapshot.checksumOpt().get().allFiles().get());
+    }
+    return snapshot.allFiles().collectAsList();
   }
 
   @Override
