@@ -26,6 +26,7 @@ from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.commit import clone
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.target import LakehouseTarget
+from sinks.delta.version import Version
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import TABLES_AT_ONCE, Run
 from sinks.run.options import RunContext, RunOptions
@@ -51,8 +52,7 @@ class TableAtInstant(NamedTuple):
 
     def all_rows(self, spark: SparkSession) -> DataFrame:
         """Earlier versions and deleted rows, too."""
-        versioned = spark.read.format("delta").option("versionAsOf", self.version)
-        return versioned.load(self.derived.path)
+        return Version(DerivedDeltaTable(spark, "", self.derived), self.version).stored()
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """The rows that the source has now, by this table."""
