@@ -21,7 +21,7 @@ def applied_of_log(part: Area, scene: Scene, last: RunPlan) -> CheckResults:
     """Whether what stands in a sink is of the log that there is."""
     log = scene.log.get()
     if log is None:
-        why = "because nobody can tell which log there is"
+        why = "the state of the log is unknown"
         yield part.unknown(APPLIED, why, "run `millrace check` where Kafka answers")
         return
     try:
@@ -38,7 +38,7 @@ def goes_on_with_tables(
     """Whether the next run takes each derived table from where the last one has left it."""
     log = scene.log.get() if wanted else CapturedLog(None, {})
     if log is None:
-        yield part.unknown(DERIVED, "because nobody can tell what the log has of them")
+        yield part.unknown(DERIVED, "the state of the log is unknown")
         return
 
     def refused() -> Iterator[MillraceError]:
@@ -48,5 +48,5 @@ def goes_on_with_tables(
             state = LogState(log.progress, in_log, {**log.schemas}, {}, {})
             yield from not_read_again(before, state, wanted).values()
 
-    found = f"the next run goes on with each of {len(wanted)}"
+    found = f"the next run continues each of {len(wanted)}"
     yield from part.of_errors(DERIVED, refused(), found)

@@ -23,7 +23,7 @@ from sinks.run.wanted import CapturedTables, lakehouse_tables
 from sinks.spark.files import LocalFiles
 
 _PROBE: Final = ".millrace-check-"
-_ONLY_SPARK: Final = "run `millrace merge lakehouse` once, which tries it"
+_ONLY_SPARK: Final = "run `millrace merge lakehouse` once: it checks this"
 
 
 def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
@@ -34,7 +34,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
         return
     yield part.tried("writing", partial(_writes, lakehouse))
     if local_path(lakehouse.path) is None:
-        why, remedy = f"because only Spark reaches {lakehouse.path}", _ONLY_SPARK
+        why, remedy = f"only Spark can reach {lakehouse.path}", _ONLY_SPARK
         for requirement in (APPLIED, DELTA, DERIVED):
             yield part.unknown(requirement, why, remedy)
     else:
@@ -43,7 +43,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
         return  # their names are in the topics alone
     tables = scene.tables.get()
     if tables is None:
-        yield part.unknown("names", "because nobody can tell which tables are captured")
+        yield part.unknown("names", "the captured tables are unknown")
         return
     yield from _names(part, settings, captured_of(settings.capture, tables), tables)
 
@@ -54,7 +54,7 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
     folder = local_path(location)
     if folder is None:
         return Unanswered(
-            f"because only Spark reaches {location}, and this starts none",
+            f"only Spark can reach {location}, and this command doesn't start Spark",
             _ONLY_SPARK,
         )
     require_owner(location)
@@ -70,15 +70,16 @@ def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
             pass
         else:
             raise SinkError(
-                "the file system lets two runs make one file: plans need that one of them fails",
+                "two runs can create the same file on this file system; plans need the second"
+                " one to fail",
                 where=str(place),
-                remedy="choose a path in [lakehouse] on another file system",
+                remedy="choose a path on another file system in [lakehouse]",
             )
     finally:
         files.remove(name)
     free = shutil.disk_usage(place).free
     user = "root" if os.geteuid() == 0 else "this user"
-    return f"{user} makes files in {place} by atomic creation; {free / (1 << 30):,.1f} GiB are free"
+    return f"{user} can create files atomically in {place}; {free / (1 << 30):,.1f} GiB are free"
 
 
 def _names(
@@ -99,13 +100,13 @@ def _names(
         names = ", ".join(_taken(table, columns[table.source]))
         yield part.warning(
             "names",
-            f"derived table {table.name} has other columns of these names, whatever their case:"
-            f" {names} get __2 behind",
-            f"give them names: [[lakehouse.tables]] source = {toml_text(table.source)},"
-            " rename = { … }",
+            f"derived table {table.name}: other columns already have these names in another case:"
+            f" {names} get the suffix __2",
+            f"choose their names: [[lakehouse.tables]] source = {toml_text(table.source)}, rename"
+            " = { … }",
         )
     if not taken:
-        yield part.ok("names", f"{len(derived)} derived tables, each with names of its own")
+        yield part.ok("names", f"{len(derived)} derived tables, each with a name of its own")
 
 
 def _taken(table: Derived, columns: list[str]) -> list[str]:

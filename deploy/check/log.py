@@ -37,7 +37,7 @@ def check_log(scene: Scene) -> Iterator[CheckResult]:
         cluster = probe.cluster()
     except MillraceError as error:
         yield part.of_error("connection", error)
-        yield part.unknown("everything else", "because there is no connection")
+        yield part.unknown("everything else", "there is no connection")
         scene.log.settle(None)
         return
     try:
@@ -80,15 +80,15 @@ class _Log:
     def _release(self) -> str | Unanswered:
         release = self.probe.release()
         if not self.probe.knows_versions:
-            return Unanswered("because the client doesn't tell which requests the brokers know")
+            return Unanswered("the Kafka client doesn't report which requests the brokers support")
         if not release:
             raise ConfigError(
-                "the brokers are older than Kafka 2.5, after whose transactions' errors a producer"
-                " can't go on",
+                "the brokers are older than Kafka 2.5: a producer can't continue after a"
+                " transaction error",
                 where=self.probe.servers,
                 remedy="upgrade the brokers",
             )
-        return f"{release} or newer, by the requests that the brokers know"
+        return f"{release} or newer, by the requests that the brokers support"
 
     def _state(self) -> str:
         """How far the log is: read behind the slot, which a daemon moves to where that is."""
@@ -100,7 +100,7 @@ class _Log:
         schemas = versions_by_table(read_all(self.kafka, schema_topic(self.prefix), TableSchema))
         self.scene.log.settle(CapturedLog(progress, by_table, schemas, is_behind_slot))
         if progress is None:
-            return f"nothing under topic.prefix {self.prefix} yet"
+            return f"topic.prefix {self.prefix} has no log yet"
         in_log = sum(state.is_in_log for state in states)
         return f"epoch {progress.position.epoch}, {progress.events:,} events, {in_log} tables"
 
@@ -117,17 +117,17 @@ class _Log:
             else:
                 error = log_error(answer, f"asking broker {number}", address, connected=False)
                 error.remedy = (
-                    f"let {address}, which the broker has as advertised.listeners, lead to it from"
-                    " here, and see that it is up"
+                    f"make {address}, the broker's advertised.listeners, reachable from this"
+                    " machine, and check that the broker runs"
                 )
                 yield self.part.of_error("brokers", error)
         if reached := reached + len(self.brokers):
-            yield self.part.ok("brokers", f"{reached} of {len(answers)} answer from here")
+            yield self.part.ok("brokers", f"{reached} of {len(answers)} answer")
 
     def _settings_of_brokers(self) -> Iterator[CheckResult]:
         part = self.part
         if not self.brokers:
-            why = "because no broker shows its settings: that takes DescribeConfigs on the cluster"
+            why = "no broker shows its settings: the user lacks DescribeConfigs on the cluster"
             for name in ("auto.create.topics.enable", "message.max.bytes of the brokers"):
                 yield part.unknown(name, why)
             return
@@ -137,9 +137,9 @@ class _Log:
         if makers:
             yield part.warning(
                 "auto.create.topics.enable",
-                "brokers make a topic for whoever names it: one of ours that another client asks"
-                " for first has the wrong settings",
-                "set auto.create.topics.enable=false at the brokers, and restart them",
+                "brokers create a topic when any client names it: if another client names one of"
+                " ours first, it gets the wrong settings",
+                "set auto.create.topics.enable=false on the brokers, and restart them",
             )
         else:
             yield part.ok("auto.create.topics.enable", "false")
@@ -148,17 +148,20 @@ class _Log:
         if least < largest:
             yield part.warning(
                 "message.max.bytes",
-                f"message.max.bytes is {largest:,}, and brokers take requests of {least:,} bytes",
-                f"raise {_REQUEST_BYTES} at the brokers, or set message.max.bytes = {least} in"
+                f"message.max.bytes is {largest:,}, but the brokers accept requests of at most"
+                f" {least:,} bytes",
+                f"raise {_REQUEST_BYTES} on the brokers, or set message.max.bytes = {least} in"
                 " [kafka]",
             )
         else:
-            yield part.ok("message.max.bytes", f"{largest:,}; brokers take {least:,} in a request")
+            yield part.ok(
+                "message.max.bytes", f"{largest:,}; the brokers accept {least:,} in a request"
+            )
 
     def _copies(self) -> str:
         copies = copies_of(self.settings.log, len(self.cluster.brokers))
         return (
-            f"{copies.replication_factor}, of which {copies.min_isr} are in sync;"
+            f"{copies.replication_factor} copies, {copies.min_isr} of them in sync;"
             f" {len(self.cluster.brokers)} brokers"
         )
 
@@ -167,16 +170,16 @@ class _Log:
         name = f"{own}{SUFFIX}"
         refusal = self.probe.transaction_refusal(name)
         if refusal is None:
-            return f"tried under the id {name}; the daemon's own, {own} and {own}.2, aren't tried"
+            return f"tried with the id {name}; the daemon's ids, {own} and {own}.2, aren't tried"
         if refusal.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
             return Unanswered(
-                f"because the brokers refuse the id {name} that this check has of its own; the"
-                f" daemon's are {own} and {own}.2",
-                f"allow Write on ids that begin with {own}",
+                f"the brokers refuse the id {name}, which only this check uses; the daemon uses"
+                f" {own} and {own}.2",
+                f"allow Write on transactional ids with the prefix {own}",
             )
         if is_passing(refusal):
-            return Unanswered(f"because the coordinator didn't answer: {refusal.str()}")
-        raise log_error(refusal, "beginning transactions", f"transactional.id {name}")
+            return Unanswered(f"the coordinator didn't answer: {refusal.str()}")
+        raise log_error(refusal, "beginning a transaction", f"transactional.id {name}")
 
 
 def _is_true(settings: dict[str, str], name: str) -> bool:

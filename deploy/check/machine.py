@@ -38,7 +38,7 @@ def check_machine(scene: Scene) -> Iterator[CheckResult]:
     for exposure in exposures:
         yield part.warning("plain text", exposure.what, exposure.remedy, exposure.where)
     if not exposures:
-        yield part.ok("plain text", "no password and no row leaves this machine in plain text")
+        yield part.ok("plain text", "passwords and rows leave this machine encrypted only")
     if settings.format or settings.transforms:
         yield part.tried("[format] and [transforms]", partial(_pipeline, settings))
 
@@ -55,8 +55,8 @@ def _spill(part: Area, settings: Settings) -> Iterator[CheckResult]:
     if not tried.exit_code and (free := shutil.disk_usage(directory).free) < SPILL_BYTES:
         yield part.warning(
             "spill.directory",
-            f"{free:,} bytes are free in {directory} for transactions too large for memory",
-            "free some space there, or name another disk: spill.directory in [capture]",
+            f"{directory} has {free:,} bytes free for transactions that are too large for memory",
+            "free some space, or set spill.directory in [capture] to another disk",
         )
 
 
@@ -77,11 +77,11 @@ def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult
             open_files.append(file)
             yield part.warning(
                 "modes of files",
-                f"everybody on this machine may read {file}, which may have secrets",
+                f"every user of this machine can read {file}, which may contain secrets",
                 f"chmod o-rwx {shlex.quote(str(file))}",
             )
     if not open_files:
-        yield part.ok("modes of files", f"{len(files)} files, none of which everybody may read")
+        yield part.ok("modes of files", f"{len(files)} files, each closed to other users")
 
 
 def _listen(listen: str) -> str | Unanswered:
@@ -97,8 +97,8 @@ def _listen(listen: str) -> str | Unanswered:
             if error.errno != errno.EADDRINUSE:
                 raise not_listening(listen, error) from None
             return Unanswered(
-                f"because something listens at {listen}",
-                "if that isn't the daemon itself, name a free port",
+                f"something listens on {listen}",
+                "if it isn't the daemon, choose a free port",
             )
     return f"{listen} is free"
 
@@ -108,4 +108,4 @@ def _pipeline(settings: Settings) -> str:
     from cdc.capture.wiring import pipeline
 
     pipeline(settings, lambda *_: None)
-    return "they fit together"
+    return "they fit each other"

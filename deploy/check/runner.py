@@ -58,16 +58,20 @@ def _findings(asked: Questions[CheckResult], name: str) -> CheckResults:
     part = Area(name)
     match given.failure:
         case SilentError() as late:
-            yield part.unknown(_REST, f"because there was {late.what}", "ask again, or see why")
+            yield part.unknown(
+                _REST,
+                f"{late.what}",
+                "run `millrace check` again; if this repeats, check what delays the answer",
+            )
         case MillraceError() as error:
             yield part.of_error(_REST, error)
         case ImportError() as error:
             package = (error.name or "").partition(".")[0]
             yield part.unknown(
                 _REST,
-                f"because the package {package} isn't installed here",
-                f"install it, or run `millrace check` where this part runs ({name})",
+                f"the package {package} isn't installed",
+                f"install it, or run `millrace check` on the machine where this part runs ({name})",
             )
         case Exception() as bug:
-            why = f"because of a bug in this check: {type(bug).__name__}"
+            why = f"this check failed with {type(bug).__name__}, which is a bug"
             yield part.unknown(_REST, why, "report it")

@@ -43,7 +43,7 @@ def check_search(scene: Scene) -> Iterator[CheckResult]:
         found = check(client, settings)
     except SinkError as error:
         yield part.of_error("connection", error)
-        yield part.unknown("everything else", "because there is no connection")
+        yield part.unknown("everything else", "there is no connection")
         return
     yield from _Search(scene, settings, client, part, found).findings()
 
@@ -69,7 +69,7 @@ class _Search:
         yield part.tried("health", partial(self._health, health))
         tables = self.scene.tables.get()
         if tables is None:
-            yield part.unknown("indexes", "because nobody can tell which tables are captured")
+            yield part.unknown("indexes", "the captured tables are unknown")
             return
         captured = captured_of(self.scene.settings.capture, tables)
         keyed = [table for table in tables if str(table.name) in captured.keyed]
@@ -77,7 +77,9 @@ class _Search:
         for error in named.refused.values():
             yield part.of_error("names of indexes", error)
         if not named.refused:
-            yield part.ok("names of indexes", f"{len(named.by_name)} indexes, each with its own")
+            yield part.ok(
+                "names of indexes", f"{len(named.by_name)} indexes, each with a name of its own"
+            )
         yield from self._applied(named, captured)
         yield from self._fields(keyed)
         yield part.tried("shards", partial(self._shards, health, named))
@@ -97,7 +99,7 @@ class _Search:
             before = left_tables(record.plan, record.outcome)
             wanted = wanted_in_search(self.settings, captured)
             yield from goes_on_with_tables(self.part, self.scene, before, wanted)
-        found = "no index of somebody else's is in the way"
+        found = "other programs use none of these index names"
         yield from self.part.of_errors("indexes of others", self._strangers(named, prefix), found)
 
     def _strangers(self, named: Aliases, prefix: str) -> Iterator[MillraceError]:
@@ -118,7 +120,7 @@ class _Search:
         kind, _, number = self.version.partition(" ")
         if int(number.partition(".")[0] or 0) < _OLDEST.get(kind, 1):
             raise SinkError(
-                f"{self.version} is older than what Millrace knows",
+                f"Millrace doesn't support {self.version}, which is too old",
                 where=server(self.settings),
                 remedy="upgrade it",
             )
@@ -141,13 +143,14 @@ class _Search:
         url = "/_plugins/_security/authinfo"
         answer = self._ask(lambda: self.client.transport.perform_request("GET", url))
         if answer in _NO_HANDLER:
-            return "the server asks nobody for rights"
+            return "the server doesn't check rights"
         if isinstance(answer, dict) and _ALL in answer.get("roles", ()):
             return f"the user has {_ALL}"
         return Unanswered(
-            "because OpenSearch tells nobody what its roles may do",
-            f"let the user make indexes and aliases named {self.settings.index_prefix}*, and read,"
-            " write and delete documents in them: the first `millrace merge search` tries it",
+            "OpenSearch doesn't report the rights of a role",
+            f"allow the user to create indexes and aliases named {self.settings.index_prefix}*,"
+            " and to read, write and delete documents in them; the first `millrace merge search`"
+            " tries it",
         )
 
     def _rights_of_elasticsearch(self) -> str | Unanswered:
@@ -155,11 +158,11 @@ class _Search:
         url = "/_security/user/_has_privileges"
         answer = self._ask(lambda: self.client.transport.perform_request("POST", url, body=body))
         if answer in _NO_HANDLER:
-            return "the server asks nobody for rights"
+            return "the server doesn't check rights"
         if not isinstance(answer, dict):
-            return Unanswered("because the server doesn't tell the user's rights")
+            return Unanswered("the server doesn't report the user's rights")
         if answer.get("has_all_requested"):
-            return f"the user may do all that is needed on {self._all}"
+            return f"the user has all needed rights on {self._all}"
         has = answer.get("index", {}).get(self._all, {})
         lacking = [name for name in _PRIVILEGES if not has.get(name)]
         raise SinkError(
@@ -177,7 +180,7 @@ class _Search:
         ask = partial(self.client.indices.get_settings, index=self._all, params=params)
         answer = self._ask(ask)
         if not isinstance(answer, dict):
-            return Unanswered("because the server doesn't show the settings of indexes")
+            return Unanswered("the server doesn't show the settings of indexes")
         for name, index in sorted(answer.items()):
             for block in ("index.blocks.read_only_allow_delete", "index.blocks.write"):
                 if str(index.get("settings", {}).get(block, "")).lower() == "true":
@@ -186,12 +189,12 @@ class _Search:
 
     def _health(self, health: Any) -> str | Unanswered:
         if not isinstance(health, dict):
-            return Unanswered("because the server doesn't tell its health")
+            return Unanswered("the server doesn't report its health")
         if health["status"] == "red":
             raise SinkError(
-                "the cluster's health is red: shards aren't there",
+                "the cluster's health is red: shards are missing",
                 where=server(self.settings),
-                remedy="look at the server's log, and at _cluster/allocation/explain",
+                remedy="read the server's log and _cluster/allocation/explain",
             )
         return f"{health['status']}, {health['number_of_data_nodes']} data nodes"
 
@@ -209,34 +212,37 @@ class _Search:
             if limit is not None and int(limit) < len(table.columns):
                 is_right = False
                 too_many = SinkError(
-                    f"table {name} has {len(table.columns)} columns, and its index takes {limit}",
+                    f"table {name} has {len(table.columns)} columns, more than the limit of its"
+                    f" index: {limit}",
                     where="[[search.indexes]]",
-                    remedy=f"raise or leave out {_FIELDS} in settings",
+                    remedy=f"raise {_FIELDS} in settings, or remove it there",
                 )
                 yield self.part.of_error("fields", too_many)
         if is_right:
             widest = max((len(table.columns) for table in tables), default=0)
-            yield self.part.ok("fields", f"{widest} at most; each index gets a limit that suffices")
+            yield self.part.ok(
+                "fields", f"{widest} at most; each new index gets a sufficient limit"
+            )
 
     def _shards(self, health: Any, named: Aliases) -> str | Unanswered:
         params = {"include_defaults": "true", "flat_settings": "true"}
         answer = self._ask(partial(self.client.cluster.get_settings, params=params))
         if not isinstance(answer, dict) or not isinstance(health, dict):
-            return Unanswered("because the server doesn't show the cluster's settings")
+            return Unanswered("the server doesn't show the cluster's settings")
         sections = (answer.get(name, {}) for name in ("transient", "persistent", "defaults"))
         limits = [section[_SHARDS_MAX] for section in sections if _SHARDS_MAX in section]
         if not limits:
-            return Unanswered(f"because the server doesn't show {_SHARDS_MAX}")
+            return Unanswered(f"the server doesn't show {_SHARDS_MAX}")
         room = int(limits[0]) * int(health["number_of_data_nodes"]) - int(health["active_shards"])
         needed = _SHARDS_OF_INDEX * (len(named.by_name) + 2)
         if room < needed:
             raise SinkError(
-                f"the cluster has room for {room} shards, and new indexes take {needed}",
+                f"new indexes need {needed} shards, but the cluster has room for {room}",
                 where=server(self.settings),
                 remedy=f"raise {_SHARDS_MAX}, add a node, or index fewer tables (tables in"
                 " [search])",
             )
-        return f"room for {room}, of which new indexes take {needed} at most"
+        return f"room for {room}; new indexes need at most {needed}"
 
 
 def _aliases_of(answer: Any, name: str) -> Iterable[str]:

@@ -92,8 +92,8 @@ def check_source(scene: Scene) -> Iterator[CheckResult]:
         yield part.of_error("connection", error, needed="PostgreSQL 14 or newer")
         scene.slot.settle(None)
         scene.tables.settle(None)
-        yield part.unknown("everything else", "because there is no connection")
-        yield Area("tables").unknown("everything", "because there is no connection to PostgreSQL")
+        yield part.unknown("everything else", "there is no connection")
+        yield Area("tables").unknown("everything", "there is no connection to PostgreSQL")
         return
     try:
         with closing(opened) as connection, bounded(connection, DEADLINE_S):
@@ -149,12 +149,12 @@ class _Source:
             ahead = "ahead of" if theirs > after else "behind"
             return self.part.warning(
                 "clock",
-                f"the server's clock is {skew_s:.1f} s {ahead} this machine's, so that every lag"
-                " that is shown is wrong by as much",
-                "let both machines take their time from one source (NTP)",
+                f"the server's clock is {skew_s:.1f} s {ahead} this machine's; each lag shown is"
+                " wrong by that much",
+                "set both machines' clocks by the same NTP server",
                 self.where,
             )
-        return self.part.ok("clock", f"within {SKEW_S_MAX:.0f} s of this machine's")
+        return self.part.ok("clock", f"within {SKEW_S_MAX:.0f} s of this machine's clock")
 
     def _replication(self, *, has_sender: bool) -> Generator[CheckResult, None, System | None]:
         """Whether the role may start replication is found by trying; returns the system.
@@ -171,14 +171,14 @@ class _Source:
                 pgconn.finish()
         except MillraceError as error:
             if has_sender and SENDERS in error.what:
-                why = "because all WAL senders are in use, the daemon's among them: none was left"
+                why = "all WAL senders are in use; the daemon uses one of them"
                 remedy = "run `millrace check` again when one is free (pg_stat_replication)"
                 yield part.unknown("replication", why, remedy)
             else:
-                yield part.of_error("replication", error, needed="a role that may replicate")
+                yield part.of_error("replication", error, needed="a role with REPLICATION")
             return system
-        found = f"IDENTIFY_SYSTEM is answered, timeline {system.timeline}"
-        yield part.ok("replication", found, "a role that may replicate")
+        found = f"the server answers IDENTIFY_SYSTEM, timeline {system.timeline}"
+        yield part.ok("replication", found, "a role with REPLICATION")
         ((of_server,),) = query(self.connection, _TIMEOUT)
         seconds = f"{of_server / 1_000:.0f} s elsewhere"
         found = f"{shown.decode()} on the daemon's connection, {seconds}"
@@ -190,11 +190,11 @@ class _Source:
         state = slots.inspect(self.connection, name)
         self.scene.slot.settle(SlotBefore(state))
         if state is None:
-            return f"{name} doesn't exist: the first start makes it"
+            return f"{name} doesn't exist; the first start creates it"
         slots.verify_ours(self.connection, state)
         if (reason := slots.why_lost(state)) is not None:
             raise slots.lost(name, reason, self.where)
-        activity = "in use by a daemon" if state.active else "nobody reads it"
+        activity = "a daemon reads it" if state.active else "nobody reads it"
         held = slots.size(state.retained_bytes)
         return f"{name}: {activity}, holds back {held}, {state.wal_status or 'status unknown'}"
 
@@ -203,8 +203,8 @@ class _Source:
         if encoding == "SQL_ASCII":
             return self.part.warning(
                 "encoding",
-                "the database is SQL_ASCII, which takes any bytes as text: a row with bytes that"
-                " aren't UTF-8 sets its table aside",
+                "the database's encoding is SQL_ASCII, which accepts any bytes: a row that isn't"
+                " valid UTF-8 sets its table aside",
                 "see docs/guides/postgresql.md, Encodings",
                 self.where,
             )
@@ -217,18 +217,18 @@ class _Source:
             captured = captured_tables(connection, capture)
             described = described_tables(connection, capture, captured)
         except TableLockedError as error:
-            yield part.unknown("tables", f"because a lock is held: {error.what}", error.remedy)
+            yield part.unknown("tables", f"a lock is held: {error.what}", error.remedy)
             return
         except SourceError as error:
             yield part.of_error("publication", error)
-            yield Area("tables").unknown("everything", "because nobody can tell which are captured")
+            yield Area("tables").unknown("everything", "the captured tables are unknown")
             return
         described.sort(key=lambda table: capture.snapshot_rank(str(table.name)))
         self.scene.tables.settle(described)
         yield from part.of_errors(
             "captured tables",
             preflight.some_tables(described, self.where),
-            f"{len(described)} pass the lists",
+            f"{len(described)} tables pass the lists",
         )
         yield from self._publication(captured)
         yield from self._rights(described)
@@ -239,7 +239,7 @@ class _Source:
     def _publication(self, captured: list[CapturedTable]) -> Iterator[CheckResult]:
         capture, name = self.capture, self.capture.publication_name
         log = self.scene.log.get()
-        needed = "every captured table, every operation, by partition roots"
+        needed = "every captured table, every operation, changes of partitions under their root"
         try:
             is_there = check_publication(self.connection, capture, captured)
         except SourceError as error:
@@ -248,33 +248,35 @@ class _Source:
             yield self.part.of_error("publication", error, level, needed)
             return
         if capture.publication_autocreate_mode == "filtered":
-            found = f"{name} has all captured tables" if is_there else f"{name} is to be made"
+            found = (
+                f"{name} has all captured tables" if is_there else f"the first start creates {name}"
+            )
             yield self.part.ok("publication", found, needed)
             return
         ((operations, by_root),) = query(self.connection, _OPERATIONS, [name])
         if lacking := [each for each in _PUBLISHED if each not in operations]:
             yield self.part.warning(
                 "publication",
-                f"publication {name} doesn't publish {', '.join(lacking)}: what is derived keeps"
-                " what such statements change or remove at the source",
+                f"publication {name} doesn't publish {', '.join(lacking)}: derived tables miss"
+                " these changes of the source",
                 f"let its owner run ALTER PUBLICATION {quote(name)} SET (publish ="
                 f" '{', '.join(_PUBLISHED)}');",
             )
         else:
             roots = "their roots" if by_root else "each by itself"
-            found = f"{name} is used as it is: every operation; partitions by {roots}"
+            found = f"{name} is used unchanged: it publishes every operation; partitions by {roots}"
             yield self.part.ok("publication", found)
 
     def _rights(self, described: list[TableDescription]) -> Iterator[CheckResult]:
         part, connection, where = self.part, self.connection, self.where
         role = connection.info.user
         rows = unreadable(connection, leaves(described), where)
-        yield from part.of_errors("rights to rows", rows, f"{role} may read all captured rows")
+        yield from part.of_errors("rights to rows", rows, f"role {role} can read all captured rows")
         creating = unpublishable(connection, self.capture, described, where)
-        found = "nothing is to be created, or the role may"
+        found = "the publication exists, or the role can create it"
         yield from part.of_errors("right to publish", creating, found)
         missing = unwritable(connection, self.capture, where)
-        found = "heartbeats and watermarks can be written"
+        found = "the role can write heartbeats and watermarks"
         yield from part.of_errors("right to write messages", missing, found)
         for risk in signals_unseen(connection, self.capture):
             yield part.warning(risk.requirement, risk.what, risk.remedy, where)
@@ -301,7 +303,7 @@ class _Source:
         found = {"max_slot_wal_keep_size": limit, "synchronous_standby_names": standbys or "none"}
         for name in names:
             if name not in is_told:
-                yield part.ok(name, found.get(name, "nothing to tell"))
+                yield part.ok(name, found.get(name, "no problem"))
 
     def _continuity(
         self, system: System | None, described: list[TableDescription]
@@ -309,10 +311,10 @@ class _Source:
         """Whether a start would go on where the log ends: the slot was looked at before the log."""
         slot, log = self.scene.slot.get(), self.scene.log.get()
         if system is None or slot is None or log is None:
-            return Unanswered("because slot, or log, or the server's history isn't known")
+            return Unanswered("the slot, the log or the server's history is unknown")
         if not log.is_behind_slot:
             return Unanswered(
-                "because PostgreSQL told of the slot too late: the log was read before it",
+                "PostgreSQL answered too late, after the log was read",
                 "run `millrace check` again",
             )
         progress, wal_end = log.progress, partial(current_wal_end, self.connection)
@@ -322,7 +324,8 @@ class _Source:
         if not log.has_begun:
             states = {state.name for state in log.states.values() if state.is_in_log}
             check_untouched(states, [table.name for table in described])
-            return "nothing was captured yet: the first start reads all tables"
+            return "no table is captured yet; the first start reads all tables"
         return (
-            f"the log ends at {progress.position if progress else ''}, and the slot gives the rest"
+            f"the log ends at {progress.position if progress else ''}, and the slot continues"
+            " from there"
         )

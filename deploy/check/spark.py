@@ -39,7 +39,7 @@ def check_spark(scene: Scene) -> Iterator[CheckResult]:
     except PackageNotFoundError:
         yield part.unknown(
             "everything",
-            "because PySpark isn't installed here",
+            "PySpark isn't installed",
             "run `millrace check` where merges run, or install millrace[spark]",
         )
         return
@@ -57,21 +57,21 @@ def _java() -> str | Unanswered:
             [java, "--list-modules"], capture_output=True, text=True, timeout=_JAVA_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Unanswered(f"because {java} didn't answer within {_JAVA_S:.0f} s")
+        return Unanswered(f"{java} didn't answer within {_JAVA_S:.0f} s")
     except OSError as error:
         raise SparkMissingError(
-            f"java doesn't start: {error.strerror}", where=java, remedy="install Java 17 or newer"
+            f"java can't start: {error.strerror}", where=java, remedy="install Java 17 or newer"
         ) from None
     found = _JAVA_MODULE.search(listed.stdout)
     if found is None or int(found[1]) < JAVA_MIN:
         raise SparkMissingError(
-            f"java is version {found[1] if found else '8 or older'}, and Spark needs {JAVA_MIN}",
+            f"Java {found[1] if found else '8 or older'} is installed; Spark needs {JAVA_MIN}",
             where=java,
-            remedy=f"install Java {JAVA_MIN} or newer, and let JAVA_HOME name it",
+            remedy=f"install Java {JAVA_MIN} or newer, and set JAVA_HOME to it",
         )
     if _VECTORS not in listed.stdout:
         raise SparkMissingError(
-            f"this Java has no module {_VECTORS}, without which Spark doesn't start",
+            f"this Java lacks the module {_VECTORS}, which Spark needs",
             where=java,
             remedy="install a whole JDK or JRE (Debian: openjdk-17-jre-headless)",
         )
@@ -81,32 +81,31 @@ def _java() -> str | Unanswered:
 def _jars(settings: Settings) -> str | Unanswered:
     if named := [name for name in JAR_SETTINGS if name in settings.spark]:
         return Unanswered(
-            f"because {named[0]} in [spark] names jars of your own",
-            "give it what this prints: python -m sinks.spark.jars",
+            f"{named[0]} in [spark] names other jars",
+            "set it to the output of: python -m sinks.spark.jars",
         )
     jars.driver_jars()
     folder, listed = jars.jars_folder(), jars.manifest().jars
     if wrong := [jar.name for jar in listed if not is_right(folder, jar)]:
         raise SparkMissingError(
-            f"jars are missing, or aren't those that this release was tested with:"
-            f" {', '.join(wrong)}",
+            f"jars are missing or differ from this release's: {', '.join(wrong)}",
             where=str(folder),
             remedy="make setup" if jars.is_clone() else "millrace jars --repository URL",
         )
-    return f"all {len(listed)} as this release was tested with, in {folder}"
+    return f"all {len(listed)} in {folder} are this release's"
 
 
 def _versions(settings: Settings) -> str | Unanswered:
     """Python's packages and the jars of a release are of one version."""
     if any(name in settings.spark for name in JAR_SETTINGS):
-        return Unanswered("because the jars are your own")
+        return Unanswered("the jars aren't this release's")
     of_jars = {jar.artifact: jar.version for jar in jars.manifest().jars}
     words = []
     for package, artifact in _OF_PYTHON.items():
         has, needed = version(package), of_jars[artifact]
         if has != needed:
             raise SparkMissingError(
-                f"{package} is {has}, and the jar {artifact} is {needed}",
+                f"{package} is version {has}, but the jar {artifact} has version {needed}",
                 where="this installation",
                 remedy=f"install {package}=={needed}",
             )
@@ -119,7 +118,7 @@ def _memory(settings: Settings) -> str:
     text = settings.spark.get(name, OWN_DRIVER[name])
     parsed = _SIZE.fullmatch(text.strip())
     if parsed is None:
-        raise ConfigError(f"{name} = {text} is no size", where="[spark]", remedy="such as 2g")
+        raise ConfigError(f"{name} = {text} isn't a size", where="[spark]", remedy="such as 2g")
     if int(parsed[1]) * _UNITS[parsed[2].lower()] < MEMORY_MIN:
         raise too_little(text)
     return text

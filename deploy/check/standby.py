@@ -13,7 +13,7 @@ def check_standby(scene: Scene) -> Iterator[CheckResult]:
         return
     part, name = Area("standby"), "[snapshot_source]"
     if scene.slot.get() is None:  # the failure is among the source's
-        yield part.unknown(name, "because [source] doesn't answer")
+        yield part.unknown(name, "[source] doesn't answer")
         return
     errors = filter(None, [why_unread(scene.settings)])
-    yield from part.of_errors(name, errors, "it is a standby of [source], and replays")
+    yield from part.of_errors(name, errors, "it is a standby of [source], and it replays WAL")

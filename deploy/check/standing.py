@@ -72,7 +72,9 @@ class StandingLakehouse:
             return  # a line on their names says so
         yield from self._delta_tables(derived)
         followed = _without_key(derived, captured)
-        yield from part.of_errors("keys", followed, "rows that are followed by a key have one")
+        yield from part.of_errors(
+            "keys", followed, "every table that is followed by its key has one"
+        )
         before, wanted = self._standing(derived), wanted_in_lakehouse(self.lakehouse, derived)
         yield from goes_on_with_tables(part, scene, before, wanted)
 
@@ -97,7 +99,7 @@ class StandingLakehouse:
         yield from self._delta_tables(derived)
         before, wanted = self._standing(derived), wanted_in_lakehouse(self.lakehouse, derived)
         refused = {**topics.refused(before, wanted, state), **changed_kinds(before, wanted)}
-        found = f"the next run goes on with each of {len(wanted)}"
+        found = f"the next run continues each of {len(wanted)}"
         yield from part.of_errors(DERIVED, refused.values(), found)
 
     def _derived(self, captured: CapturedTables) -> dict[str, Derived]:
@@ -111,7 +113,7 @@ class StandingLakehouse:
             if (newest := self.plans.last()) == last:
                 break
             last = newest  # a run has begun since, and may have committed
-        found = "each is as the last run has left it, and none is somebody else's"
+        found = "each is in the state of the last run, and Millrace wrote them all"
         yield from self.part.of_errors(DELTA, foreign, found)
 
     def _standing(self, derived: Mapping[str, Derived]) -> dict[str, TablePlan]:

@@ -72,7 +72,7 @@ def check_tables(
         try:
             _try(connection, table.name)
         except TableLockedError as error:
-            why = "because somebody holds a lock that keeps readers out"
+            why = "a lock keeps readers out"
             yield part.unknown(name, why, error.remedy)
         except SourcePrivilegeError:
             pass  # all rights are told of in one line
@@ -118,9 +118,10 @@ def _unlogged(
         if is_leaf or capture.captures(str(table)):
             yield part.warning(
                 str(table),
-                f"{table} is unlogged: it writes no WAL, so that its changes aren't captured",
-                f"let its owner run ALTER TABLE {sql_names([table])} SET LOGGED; (which rewrites"
-                " it), or leave it out (table.exclude.list)",
+                f"{table} is unlogged: PostgreSQL writes no WAL for it, so its changes aren't"
+                " captured",
+                f"ask its owner to run ALTER TABLE {sql_names([table])} SET LOGGED; (it rewrites"
+                " the table), or add the table to table.exclude.list",
             )
 
 
@@ -133,18 +134,18 @@ def _warnings(
         yield part.warning(
             name,
             f"table {name}: generated columns aren't captured: {_names(lacking)}",
-            "from PostgreSQL 18 on STORED ones are, by a publication of your own WITH"
-            " (publish_generated_columns = stored); otherwise compute them where you read",
+            "from PostgreSQL 18, STORED columns are captured with a publication of your own WITH"
+            " (publish_generated_columns = stored); otherwise compute them in the reader",
         )
     wide = [each for each in columns.wide if each in published]
     if wide and table.replica_identity != "f" and capture.toast_unavailable != "reselect":
         line = alter_identity([table.name], "FULL")
         yield part.warning(
             name,
-            f"table {name}: an UPDATE that leaves a large value of {_names(wide)} as it is doesn't"
-            f" tell it (toast.unavailable = {capture.toast_unavailable}), so that what is made of"
-            " the log alone may lack it",
-            Lines(f"let toast.unavailable be reselect, or its owner run{line}"),
+            f"table {name}: an UPDATE that doesn't change a large value of {_names(wide)} doesn't"
+            f" contain it (toast.unavailable = {capture.toast_unavailable}), so tables derived"
+            " from the log alone can lack it",
+            Lines(f'set toast.unavailable = "reselect", or ask the owner to run{line}'),
         )
 
 
@@ -159,7 +160,7 @@ def _described(table: TableDescription, columns: _UnusualColumns) -> str:
         words.append(f"rows WHERE {table.row_filter}")
     wide = [name for name in columns.wide if name in {column.name for column in table.columns}]
     if wide and table.replica_identity != "f":
-        words.append(f"large values that an UPDATE leaves are read again: {_names(wide)}")
+        words.append(f"unchanged large values are read again after an UPDATE: {_names(wide)}")
     if as_text := [column.name for column in table.columns if not is_listed(column)]:
         words.append(f"as text: {_names(as_text)}")
     return "; ".join(words)

@@ -75,7 +75,7 @@ class _TopicsCheck:
         try:
             tables = self.scene.tables.get()
             if tables is None:
-                why = "because nobody can tell which tables are captured"
+                why = "the captured tables are unknown"
                 yield self.part.unknown("topics of tables", why)
             recorded = self.scene.log.get()
             for table in tables or ():
@@ -152,7 +152,7 @@ class _TopicsCheck:
                 yield self.part.of_error("topics and log.keep", error, level)
         if is_right:
             new = len(wanted) - len(existing)
-            exist = f"{len(existing)} exist as they have to be, {new} are new"
+            exist = f"{len(existing)} exist with the right settings, {new} are new"
             yield self.part.ok("topics and log.keep", exist, f"log.keep = {self.settings.log.keep}")
 
     def _limits(
@@ -168,8 +168,8 @@ class _TopicsCheck:
             if limit < own and "max.message.bytes" in config:
                 yield self.part.warning(
                     "max.message.bytes",
-                    f"topic {topic.name} takes {limit:,} bytes, and [kafka] message.max.bytes is"
-                    f" {own:,}: a larger row sets its table aside",
+                    f"topic {topic.name} accepts {limit:,} bytes, less than message.max.bytes ="
+                    f" {own:,} in [kafka]: a larger row sets its table aside",
                     f"kafka-configs --bootstrap-server {self.probe.servers} --alter --entity-type"
                     f" topics --entity-name {topic.name} --add-config max.message.bytes={own}",
                 )
@@ -196,7 +196,9 @@ class _TopicsCheck:
             )
             yield part.of_error("rights to topics", error, level)
         if existing and not lacking:
-            yield part.ok("rights to topics", f"all that is needed, on {len(existing)} topics")
+            yield part.ok(
+                "rights to topics", f"the user has all needed rights on {len(existing)} topics"
+            )
 
     def _creation(self, new: list[_RequestedTopic]) -> CheckResults:
         """Topics are asked for, to be validated only."""
@@ -228,12 +230,12 @@ class _TopicsCheck:
             yield part.of_error("creating topics", error, level)
         if not refusals and not hidden:
             yield part.ok(
-                "creating topics", f"{len(asked)} would be made" if asked else "none is new"
+                "creating topics", f"{len(asked)} can be created" if asked else "no topic is new"
             )
         operations = self.probe.operations()
         if asked and (isinstance(operations, KafkaError) or not operations >= _ALL_OF_CLUSTER):
-            why = f"because {len(asked)} topics don't exist yet: rights to them can't be asked for"
-            remedy = "run `millrace check` again behind the first start"
+            why = f"{len(asked)} topics don't exist yet, so the user's rights on them are unknown"
+            remedy = "run `millrace check` again after the first start"
             yield part.unknown("rights to new topics", why, remedy)
 
     def _hidden(self, existing: list[str]) -> list[str]:

@@ -21,15 +21,15 @@ def check_views(scene: Scene) -> Iterator[CheckResult]:
     if not settings.views:
         return
     found = (
-        f"{len(settings.views)} views have a SELECT; `millrace views check` says how each is kept"
+        f"{len(settings.views)} views have a SELECT; `millrace views check` shows how each is kept"
     )
     yield from part.of_errors(_QUERIES, _without_query(settings), found)
     location = settings.require_lakehouse().path
     if local_path(location) is None:
-        why, remedy = f"because only Spark reaches {location}", "run `millrace merge views` once"
+        why, remedy = f"only Spark can reach {location}", "run `millrace merge views` once"
         yield part.unknown(DELTA, why, remedy)
         return
-    found = "each folder is the view's own, or isn't there yet"
+    found = "each folder belongs to its view, or doesn't exist yet"
     yield from part.of_errors(DELTA, _strangers(settings), found)
 
 

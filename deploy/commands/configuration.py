@@ -26,4 +26,4 @@ def seconds(text: str) -> float:
     try:
         return TypeAdapter(Duration).validate_python(text).total_seconds()
     except ValidationError:
-        raise ConfigError(f"not a duration: {text}", remedy="write it as 30s, 5m or 1h") from None
+        raise ConfigError(f"{text} isn't a duration", remedy="write it as 30s, 5m or 1h") from None

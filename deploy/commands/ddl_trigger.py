@@ -34,8 +34,10 @@ def ddl_trigger(
     """Print SQL for event triggers that report DDL at once. Millrace never installs them itself."""
     if not to_stdout:
         raise ConfigError(
-            "ddl-trigger only prints SQL",
+            "ddl-trigger needs --print: it installs nothing itself",
             where="--print",
-            remedy="have a superuser run it: millrace ddl-trigger --print | psql -d the_database",
+            remedy=(
+                "let a superuser run the SQL: millrace ddl-trigger --print | psql -d the_database"
+            ),
         )
     print(_SQL)

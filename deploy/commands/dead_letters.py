@@ -176,8 +176,8 @@ def _chosen(
     """Those that were named; raises ConfigError for a number that there isn't."""
     missing = sorted(set(numbers) - existing.keys())
     if missing or not (numbers or every or table):
-        what = f"there is no dead letter {missing[0]}" if missing else "no dead letter is named"
-        remedy = "millrace dead-letters list shows the numbers; --all and --table take several"
+        what = f"dead letter {missing[0]} doesn't exist" if missing else "no dead letter is chosen"
+        remedy = "millrace dead-letters list shows the numbers; --all and --table choose several"
         raise ConfigError(what, remedy=remedy)
     return {
         number: dead_letter
@@ -202,7 +202,7 @@ def _order(
         number: dead_letter for number, dead_letter in chosen.items() if dead_letter.outcome is None
     }
     if not wanted:
-        dealt_with = "they were dealt with" if chosen else "there are no dead letters"
+        dealt_with = "they are already handled" if chosen else "there are no dead letters"
         print_line(f"nothing to do: {dealt_with}")
         return
     with connect(settings.source, purpose="dead-letters") as connection:
@@ -226,12 +226,14 @@ def _order(
         if number not in at_first and dead_letter.table in tables
     ]
     if new:
-        print_line(f"new letters of the same tables: {', '.join(map(str, new))}")
+        print_line(f"new dead letters of the same tables: {', '.join(map(str, new))}")
     if remaining:
         raise NotDoneError(
             f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, remaining))}",
-            remedy="start the daemon, which follows the order when it comes to it; if it runs, its "
-            "log says why it can't",
+            remedy=(
+                "start the daemon: it then carries out the order; if it runs, its log says what"
+                " stops it"
+            ),
         )
 
 
@@ -262,7 +264,7 @@ def _aliases(settings: Settings, names: Collection[str]) -> dict[str, str]:
     aliases = all_aliases(settings)
     if strange := sorted(set(names) - aliases.keys()):
         raise ConfigError(
-            f"there is no index {', '.join(strange)}",
-            remedy=f"there are: {', '.join(sorted(aliases))}",
+            f"unknown index: {', '.join(strange)}",
+            remedy=f"the indexes are: {', '.join(sorted(aliases))}",
         )
     return {name: alias for name, alias in aliases.items() if not names or name in names}

@@ -103,7 +103,7 @@ def drop(
         with _without_daemon(settings):
             errors += _remove(listed, errors)
     else:
-        print("nothing was changed" + ("" if sys.stdin.isatty() else ": --yes removes it"))
+        print("nothing was changed" + ("" if sys.stdin.isatty() else ": add --yes to remove it"))
     if errors:
         raise errors[0]
 
@@ -125,15 +125,15 @@ def _listed(
     parts.append((f"the topics of topic.prefix {prefix}", topics, "--topics", _topics))
     for what, is_asked_for, option, look in parts:
         if not is_asked_for:
-            listed.append(Item(what, why=f"{option} removes those that Millrace has made"))
+            listed.append(Item(what, why=f"{option} removes those that Millrace has created"))
             continue
         try:
             listed += look(settings)
         except MillraceError as error:
             errors.append(error)
-            listed.append(Item(what, why=f"it can't be looked at: {error.what}"))
+            listed.append(Item(what, why=f"not checked: {error.what}"))
     if registry_urls(settings.format):
-        listed.append(Item("schemas at the registry", why="records that are kept need them"))
+        listed.append(Item("schemas at the registry", why="the remaining records need them"))
     return listed, errors
 
 
@@ -151,14 +151,14 @@ def _without_daemon(settings: Settings) -> Iterator[None]:
     try:
         connection = connect(settings.source, purpose="drop")
     except MillraceError:
-        print("nothing was removed: only the source tells whether a daemon still runs")
+        print("nothing was removed: the source doesn't answer, so a daemon may still run")
         raise
     with connection:
         if not slot.lock(connection, name):
             raise SlotInUseError(
-                f"a daemon has slot {name}: nothing was removed",
+                f"nothing was removed: a daemon uses slot {name}",
                 where=server_address(connection.pgconn),
-                remedy="stop it (millrace run), and run this again",
+                remedy="stop it (millrace run), and run this command again",
             )
         yield
 
@@ -173,7 +173,7 @@ def _remove(listed: Sequence[Item], before: Sequence[MillraceError]) -> list[Mil
         if item.act is None or any(isinstance(error, SlotInUseError) for error in errors):
             left.append(item.what)
         elif item.last and (errors or before):
-            left.append(f"{item.what}: the next drop finds by it what is still there")
+            left.append(f"{item.what}: the next drop needs it to find what is left")
         elif (error := _removed(item.act)) is None:
             print_line(f"removed {item.what}")
         else:
@@ -193,7 +193,7 @@ def _removed(act: Callable[[], object]) -> MillraceError | None:
     except MillraceError as error:
         return error
     except OSError as error:
-        what = "a folder can't be removed"
+        what = "can't remove a folder"
         return DiskError.of(error, what) or SinkError(f"{what}: {error}")
     return None
 
@@ -204,12 +204,12 @@ def _source(settings: Settings) -> list[Item]:
         items = [_slot(settings, state)] if state is not None else []
         items += _publication(settings, connection)
         for function, triggers in query(connection, _TRIGGER_FUNCTIONS, [FUNCTION]):
-            why = f"a superuser installed it. DROP FUNCTION {function} CASCADE;"
+            why = f"a superuser installed it. Remove it with: DROP FUNCTION {function} CASCADE;"
             items.append(Item(f"function {function}, event triggers {triggers or 'none'}", why=why))
         if (signals := settings.capture.signal_data_collection) is not None:
-            items.append(Item(f"signal table {signals}", why="you made it"))
+            items.append(Item(f"signal table {signals}", why="you created it"))
         user = connection.info.user
-    items.append(Item(f"role {user}, and its rights", why="you made them"))
+    items.append(Item(f"role {user} and its rights", why="you created them"))
     return items
 
 
@@ -217,11 +217,11 @@ def _publication(settings: Settings, connection: psycopg.Connection) -> list[Ite
     name = settings.capture.publication_name
     if not publication_exists(connection, name):
         return []
-    what, by_hand = f"publication {name}", f"Its owner's to drop: DROP PUBLICATION {quote(name)};"
+    what, by_hand = f"publication {name}", f"Its owner can drop it: DROP PUBLICATION {quote(name)};"
     if not is_own(connection, settings.capture):
-        return [Item(what, why=f"Millrace didn't make it. {by_hand}")]
+        return [Item(what, why=f"Millrace didn't create it. {by_hand}")]
     if not may_drop_publication(connection, name):
-        return [Item(what, why=f"role {connection.info.user} isn't its owner any more. {by_hand}")]
+        return [Item(what, why=f"role {connection.info.user} no longer owns it. {by_hand}")]
     return [Item(what, partial(_drop_publication, settings))]
 
 
@@ -232,12 +232,14 @@ def _slot(settings: Settings, state: slot.SlotState) -> Item:
     try:
         progress = last_progress(settings.kafka, topic, name)
     except (LogUnreachableError, LogAccessError) as error:
-        again = error.remedy or "try again when the brokers answer"
+        again = error.remedy or "run this again when the brokers answer"
         raise type(error)(
-            f"only the log tells whether Millrace made slot {name}: {error.what}",
+            f"only the log shows whether Millrace created slot {name}, and it can't be read:"
+            f" {error.what}",
             where=error.where,
-            remedy=f"{again}; or, if no other program uses the slot, drop it at the source: "
-            f"{by_hand}",
+            remedy=(
+                f"{again}; or, if no other program uses the slot, drop it at the source: {by_hand}"
+            ),
         ) from error
     if reason := why_foreign(progress, state, _system(settings)):
         return Item(f"slot {name}", why=f"{reason}. If no other program uses it: {by_hand}")
@@ -279,7 +281,7 @@ def _topics(settings: Settings) -> list[Item]:
     return [
         Item(f"topic {name}", partial(delete, [name]), last=name in state)
         if name in made
-        else Item(f"topic {name}", why="it was there before Millrace")
+        else Item(f"topic {name}", why="it is older than Millrace's log")
         for name in [*(name for name in names if name not in state), *state]
         if name in existing
     ]
@@ -296,9 +298,9 @@ def _lakehouse(settings: Settings) -> list[Item]:
     folder = local_path(lakehouse.path)
     if folder is None:
         raise ConfigError(
-            "only a lakehouse on this machine's file system can be dropped from here",
+            "this command can drop a lakehouse on a local file system only",
             where=lakehouse.path,
-            remedy="remove that location with its own tools",
+            remedy="remove that location with its storage's own tools",
         )
     session = partial(open_session, settings.spark)
     last = lakehouse_plans(lakehouse.path, session).last()
@@ -323,7 +325,7 @@ def _lakehouse(settings: Settings) -> list[Item]:
             if path.exists() or path.is_symlink()
         ),
         *(
-            Item(f"lakehouse folder {path}", why="no run of views made the Delta table in it")
+            Item(f"lakehouse folder {path}", why="no run of views created the Delta table in it")
             for path, is_own in views.items()
             if not is_own
         ),

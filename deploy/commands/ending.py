@@ -24,9 +24,7 @@ CLEANUP_S: Final = 6.0
 _TELL_S: Final = 0.5
 """How long a line is waited for that may have no reader."""
 _STDERR: Final = 2
-_CUT_SHORT: Final = (
-    b"millrace: told to end, and cut short: the next start goes on where this one was\n"
-)
+_CUT_SHORT: Final = b"millrace: cut short: the next start continues where it stopped\n"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -36,7 +34,7 @@ class InterruptedCommandError(MillraceError):
     exit_code = ExitCode.INTERRUPTED
 
     def __init__(self, what: str = "interrupted") -> None:
-        super().__init__(what, remedy="the next start goes on where this one was")
+        super().__init__(what, remedy="run it again: it continues where it stopped")
 
 
 @contextmanager

@@ -110,7 +110,7 @@ class HealthServer(ThreadingTCPServer):
         """Keep a connection from making room; raises ConnectionError where it already has."""
         with self._lock:
             if request not in self._asking:
-                raise ConnectionError("it has made room for another one")
+                raise ConnectionError("closed: a newer connection needs its place")
             self._answering[request] = self._asking.pop(request)[1]
 
     def service_actions(self) -> None:
@@ -141,7 +141,7 @@ def not_listening(listen: str, error: OSError) -> ConfigError:
     return ConfigError(
         f"can't listen at {listen}: {error}",
         where="[health] listen",
-        remedy="name a free port, and an address of this machine",
+        remedy="choose a free port, and an address of this machine",
     )
 
 
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         while b"\r\n\r\n" not in head and b"\n\n" not in head:
             piece = self.connection.recv(_REQUEST_BYTES_MAX - len(head))
             if not piece:
-                raise ConnectionError("it isn't a request, or too long a one")
+                raise ConnectionError("the request is invalid or too long")
             head += piece
         self.server.begin_answer(self.connection)
         self.rfile = io.BytesIO(head)
@@ -174,7 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0].rstrip("/")
         if path == "/metrics":
             if not self.server.metrics_slots.acquire(blocking=False):
-                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask for metrics at once")
+                self.send_error(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "too many requests for metrics at once"
+                )
                 return
             try:
                 self._answer(HTTPStatus.OK, *self._metrics())

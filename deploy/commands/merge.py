@@ -115,10 +115,12 @@ def merge(  # noqa: PLR0913 (a command's options)
 def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]:
     if names and settings.captures_itself:
         raise ConfigError(
-            "tables of Millrace's own log that are doubtful are read again",
+            "Millrace's daemon ends the doubt about its own tables: it reads them again",
             where="--accept-doubt",
-            remedy='it is for topics_written_by = "debezium" in [lakehouse]; for others: millrace'
-            " snapshot",
+            remedy=(
+                '--accept-doubt is for topics_written_by = "debezium" in [lakehouse]; otherwise'
+                " run: millrace snapshot"
+            ),
         )
     return frozenset(names)
 
@@ -126,7 +128,7 @@ def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]
 def _wait_unless(stop: Event) -> None:
     """Wait on for brokers, unless the command was told to end."""
     if stop.is_set():
-        raise InterruptedCommandError("interrupted while it waited for brokers")
+        raise InterruptedCommandError("interrupted while waiting for the brokers")
 
 
 def source_types(settings: Settings) -> dict[str, dict[str, Column]]:
@@ -153,9 +155,9 @@ def run_options(
     if settings.captures_itself:
         if types_from_source:
             raise ConfigError(
-                "Millrace's own log tells all types",
+                "Millrace's own log has all types",
                 where="--types-from-source",
-                remedy='it is for topics_written_by = "debezium" in [lakehouse]',
+                remedy='--write-types is for topics_written_by = "debezium" in [lakehouse]',
             )
         return RunOptions(records_max, accepted_gaps)
     types_of = partial(source_types, settings) if types_from_source else None

@@ -50,25 +50,23 @@ class _DaemonCollector(Collector):
     def _daemon(self) -> Iterator[Metric]:
         health, now = self._health, self._health.stage
         phases = {stage.value: stage is now for stage in Stage}
-        yield _gauges("phase", "1 for what the daemon is at.", "phase", phases)
-        yield _gauge("live", "Whether the main loop turns.", health.is_live)
+        yield _gauges("phase", "1 for the daemon's current activity.", "phase", phases)
+        yield _gauge("live", "1 while the main loop runs.", health.is_live)
         yield _gauge(
-            "ready", "Whether it streams, and what was written came round.", health.unready is None
+            "ready", "1 while it streams and its own heartbeat comes back.", health.unready is None
         )
-        yield CounterMetricFamily(
-            "millrace_faults", "Faults that it has started over after.", value=health.faults
-        )
+        yield CounterMetricFamily("millrace_faults", "Restarts after faults.", value=health.faults)
         if health.round_trip_s is not None:
             yield _gauge(
                 "heartbeat_round_trip_seconds",
-                "From the source through Kafka: the last heartbeat's time.",
+                "Time of the last heartbeat that passed from the source through Kafka.",
                 health.round_trip_s,
             )
 
     def _dead_letters(self, tables: list[TableStatus]) -> Metric:
         """A table without any has 0: otherwise nobody sees the first one as an increase."""
         family = CounterMetricFamily(
-            "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
+            "millrace_dead_letters", "Dead letters written by this process.", labels=["table"]
         )
         made = {**{table.table: 0 for table in tables}, **self._refusals.dead_letter_counts}
         for table, count in made.items():
@@ -78,7 +76,8 @@ class _DaemonCollector(Collector):
     def _messages(self) -> Metric:
         family = CounterMetricFamily(
             "millrace_logical_messages_left_out",
-            "Logical messages that made no event: nobody asked for them, or they can't be written.",
+            "Logical messages that made no event: no option asks for them, or they can't be"
+            " written.",
             labels=["reason"],
         )
         left_out = self._refusals.messages_left_out
@@ -92,66 +91,85 @@ class _DaemonCollector(Collector):
             return
         yield CounterMetricFamily(
             "millrace_log_events",
-            "Data records ever written to the log, by all daemons.",
+            "Data records that all daemons have written to the log.",
             value=self._health.events,
         )
-        yield _gauge("log_epoch", "The history that the log is in.", progress.position.epoch)
+        yield _gauge("log_epoch", "The log's epoch.", progress.position.epoch)
         yield _gauge(
-            "log_flush_lsn", "The log has all WAL up to there (bytes).", progress.flush_lsn
+            "log_flush_lsn", "WAL position that the log has reached (bytes).", progress.flush_lsn
         )
         if progress.cut_ts_us:
             yield _gauge(
                 "log_commit_timestamp_seconds",
-                "When the last transaction was committed that the log has whole.",
+                "Commit time of the newest transaction that the log has completely.",
                 progress.cut_ts_us / 1e6,
             )
         if slot is not None and (lag_s := log_lag_s(progress, slot.lag_bytes)) is not None:
-            yield _gauge("log_lag_seconds", "Age of the oldest change it may lack.", lag_s)
+            yield _gauge(
+                "log_lag_seconds", "Age of the oldest change that the log may lack.", lag_s
+            )
 
     def _snapshots(self, tables: list[TableStatus]) -> Iterator[Metric]:
         if math.isfinite(rate := self._rate_max()):
-            yield _gauge("snapshot_rate_limit", "Rows a second that may be read now.", rate)
+            yield _gauge(
+                "snapshot_rate_limit", "Rows a second that snapshots may read at present.", rate
+            )
         yield from _reads(tables)
 
     def _slot(self) -> Iterator[Metric]:
         slot = self._health.slot
         if slot is None:
             return
-        yield _gauge("slot_lag_bytes", "WAL that isn't acknowledged yet.", slot.lag_bytes)
-        yield _gauge("slot_retained_bytes", "WAL that is kept for the slot.", slot.retained_bytes)
+        yield _gauge("slot_lag_bytes", "WAL that the slot hasn't acknowledged.", slot.lag_bytes)
+        yield _gauge(
+            "slot_retained_bytes", "WAL that PostgreSQL keeps for the slot.", slot.retained_bytes
+        )
         if slot.safe_wal_size is not None:
             yield _gauge(
                 "slot_safe_wal_bytes",
-                "WAL that may still be written before PostgreSQL gives the slot up.",
+                "WAL that can still be written before PostgreSQL invalidates the slot.",
                 slot.safe_wal_size,
             )
         status = {slot.wal_status or "unknown": 1}
-        yield _gauges("slot_wal_status", "1 for pg_replication_slots' value.", "wal_status", status)
+        yield _gauges(
+            "slot_wal_status",
+            "1 for the slot's wal_status in pg_replication_slots.",
+            "wal_status",
+            status,
+        )
 
 
 def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
     whole = {table.table: table.phase is Phase.STREAMING for table in tables}
-    yield _gauges("table_whole", "Whether the log has all of the table's rows.", "table", whole)
+    yield _gauges("table_whole", "1 if the log has all rows of the table.", "table", whole)
     rows = {table.table: table.snapshot_rows for table in tables}
-    yield _gauges("table_snapshot_rows", "Rows that its snapshot has brought.", "table", rows)
+    yield _gauges(
+        "table_snapshot_rows", "Rows that the table's snapshot has written.", "table", rows
+    )
     left = {table.table: table.left_unread for table in tables}
     yield _gauges(
-        "table_left_unread", "1: it is gone, or left out, with rows unread.", "table", left
+        "table_left_unread",
+        "1 if the table was dropped or left out before all rows were read.",
+        "table",
+        left,
     )
     doubtful = {table.table: bool(table.doubt) for table in tables}
     yield _gauges(
-        "table_doubtful", "1: rows of it may be wrong until it was read again.", "table", doubtful
+        "table_doubtful",
+        "1 if rows of the table may be wrong until it is read again.",
+        "table",
+        doubtful,
     )
     aside = {table.table: table.set_aside for table in tables}
     yield _gauges(
         "table_set_aside",
-        "1: it is doubtful, and its changes aren't taken until it was read again.",
+        "1 if the table is set aside: its changes aren't captured until it is read again.",
         "table",
         aside,
     )
     gone = {table.table: table.gone_since_ms is not None for table in tables}
     yield _gauges(
-        "table_gone", "1: the source doesn't have it any more, or renamed it.", "table", gone
+        "table_gone", "1 if the table was dropped or renamed at the source.", "table", gone
     )
 
 
@@ -164,12 +182,12 @@ def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
     def family(name: str, text: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"millrace_snapshot_{name}", text, labels=["table", "type"])
 
-    rows = family("rows", "Rows that were read.")
-    ratio = family("ratio", "How much was read, from 0 to 1, by the table's pages.")
-    size = family("size_bytes", "How large the table's heap is.")
-    paused = family("paused", "Whether it waits to be resumed.")
-    pace = family("rows_per_second", "Rows a second since it began, pauses too.")
-    left = family("remaining_seconds", "Time left at that pace.")
+    rows = family("rows", "Rows that the snapshot has read.")
+    ratio = family("ratio", "Progress of the snapshot from 0 to 1, by the table's pages.")
+    size = family("size_bytes", "Size of the table's heap.")
+    paused = family("paused", "1 if the snapshot is paused.")
+    pace = family("rows_per_second", "Rows a second since the snapshot began, pauses included.")
+    left = family("remaining_seconds", "Time left at this pace.")
     under_way = {
         (table.table, request.type): (table, request)
         for table in tables

@@ -44,7 +44,7 @@ def cuts(
         print_json(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
         return
     has_views = bool(settings.views)
-    names = ("run", "LSN", "committed (UTC)", "tables", *(["views"] * has_views), "not there")
+    names = ("run", "LSN", "committed (UTC)", "tables", *(["views"] * has_views), "missing")
     shown = Table(*names)
     for cut in listed:
         missing = Text(", ".join([*cut.missing, *(f"view {name}" for name in cut.missing_views)]))
@@ -92,7 +92,7 @@ def query(
         try:
             _print(rows, form)
         except (PySparkException, Py4JJavaError) as error:
-            raise query_error("the query fails", error, where=str(cut)) from None
+            raise query_error("the query failed", error, where=str(cut)) from None
     finally:
         spark.stop()
 

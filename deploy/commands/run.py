@@ -47,7 +47,7 @@ def init(
         _write(path, text, replace=force)
     except FileExistsError:
         raise ConfigError(
-            "the file exists", where=str(path), remedy="--force overwrites it"
+            "the file exists", where=str(path), remedy="add --force to overwrite it"
         ) from None
     except OSError as error:
         raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
@@ -64,7 +64,9 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
         if not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if not stat.S_ISREG(before.st_mode):
-            raise OSError(errno.EINVAL, "it is a link, a folder or a device: name the file itself")
+            raise OSError(
+                errno.EINVAL, "it is a link, a folder or a device: give the path of a regular file"
+            )
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -103,12 +105,12 @@ def new_epoch(
     settings = prepare_to_capture("new-epoch", config, json=json_log)
     if not yes:
         use_daemon(settings, lambda daemon, stop: print_line(daemon.find_gap(stop)))
-        print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
+        print("nothing was changed; add --yes to begin a new epoch, which reads all tables again")
         return
 
     def begin(daemon: Daemon, stop: threading.Event) -> None:
         epoch = daemon.begin_epoch(stop)
-        print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
+        print(f"epoch {epoch} begins: `millrace run` creates a new slot and reads all tables again")
 
     if use_daemon(settings, begin):
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -97,7 +97,7 @@ def snapshot(
     with stop_on_signals() as stop:
         if ask(settings, names, described, stop, where=where, resume=resume, reset=reset):
             return
-    print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
+    print("the daemon continues: `millrace status` shows the progress", file=sys.stderr)
     raise typer.Exit(ExitCode.INTERRUPTED)
 
 
@@ -105,13 +105,13 @@ def require_fitting(names: Sequence[str], where: str | None, *, resume: bool, re
     """Raise ConfigError for options that exclude each other."""
     if (where is not None or reset) and (not names or resume):
         raise ConfigError(
-            "--where and --reset are for tables that are named, and not for --resume",
+            "--where and --reset need names of tables, and exclude --resume",
             remedy="millrace snapshot schema.table --where …",
         )
     if where is not None and reset:
         raise ConfigError(
-            "--where and --reset exclude each other: behind a reset all rows have to be read",
-            remedy="name tables with one of them",
+            "--where and --reset exclude each other: a reset reads all rows of a table",
+            remedy="use one of them",
         )
 
 
@@ -119,13 +119,13 @@ def require_askable(names: Sequence[str], parallel: int | None) -> None:
     """Raise ConfigError for what a daemon can't be asked to do."""
     if len(names) > NAMES_MAX:
         raise ConfigError(
-            f"a daemon runs, and takes {NAMES_MAX:,} tables at once, not {len(names):,}",
-            remedy="name fewer of them, and the others in a further call",
+            f"the running daemon accepts at most {NAMES_MAX:,} tables at once, not {len(names):,}",
+            remedy="name fewer tables, and the others in another call",
         )
     if parallel is not None:
         raise ConfigError(
-            "a daemon runs, and reads by as many threads as its configuration says",
-            remedy="leave --parallel out; or change snapshot.max.threads, and start it anew",
+            "a daemon is running; its configuration sets the number of threads",
+            remedy="omit --parallel, or change snapshot.max.threads and restart the daemon",
         )
 
 
@@ -159,7 +159,7 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
             except SourceUnreachableError:
                 raise
             except SourceError as error:
-                remedy = f"it has to be a condition on the rows of {table.name}"
+                remedy = f"write a condition on the rows of {table.name}"
                 raise ConfigError(error.what, where="--where", remedy=remedy) from None
 
 

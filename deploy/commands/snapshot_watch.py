@@ -86,8 +86,12 @@ class SnapshotWatch:
     def show(self, stop: threading.Event, names: Sequence[str]) -> bool:
         """Show the reads until all are done or ``stop`` is set; returns whether all are done."""
         if not self.wanted:
-            way = "without --resume they" if names else "tables that are named"
-            print(f"nothing to do: no snapshot is under way; {way} are read again")
+            way = (
+                "call this without --resume to read these tables again"
+                if names
+                else "name tables to read them again"
+            )
+            print(f"nothing to do: no snapshot is running; {way}")
         began = checked = time.monotonic()
         for name in list(self.wanted):
             self._update_read(name)
@@ -110,7 +114,7 @@ class SnapshotWatch:
         if self._refused:
             raise NotDoneError(
                 "not read: " + "; ".join(self._refused),
-                remedy="mend what is told, and ask again: millrace snapshot",
+                remedy="solve this, and run millrace snapshot again",
             )
         return True
 
@@ -150,7 +154,7 @@ class SnapshotWatch:
         if outcome is not None:
             self._end(name, outcome)
         elif name in self._taken:
-            self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="given up"))
+            self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="abandoned"))
 
     def _tell_paused(self, name: str, request: SnapshotRequest) -> None:
         """Say once that it waits for somebody; not right behind what lets it go on."""
@@ -158,7 +162,7 @@ class SnapshotWatch:
             self._paused.discard(name)
         elif name not in self._paused and (self._is_passed or self.signal_offset < 0):
             self._paused.add(name)
-            log.warning("paused", table=name, remedy="millrace snapshot --resume lets it go on")
+            log.warning("paused", table=name, remedy="continue it with: millrace snapshot --resume")
 
     def _end(self, name: str, outcome: SnapshotOutcome) -> None:
         del self.wanted[name]
@@ -176,17 +180,19 @@ class SnapshotWatch:
         progress = last_progress(self._settings.kafka, topic, capture.slot_name)
         if self._is_passed and self._untaken:
             raise NotDoneError(
-                f"the daemon has passed the request over: {', '.join(self._untaken)}",
-                remedy="its log has a warning that says why",
+                f"the daemon has skipped the request: {', '.join(self._untaken)}",
+                remedy="a warning in its log says why",
             )
         followed = progress.signal_offset(capture.signal_topic).offset if progress else 0
         if followed > self.signal_offset:
             self._is_passed = True  # what it wrote with that may still be on its way to us
         elif waited_s > _PATIENCE_S:
             raise NotDoneError(
-                f"the daemon hasn't taken the request within {_PATIENCE_S:.0f} s",
-                remedy="the request stands, and is followed once the daemon streams; its log and"
-                " `millrace status` say what it is at",
+                f"the daemon hasn't accepted the request within {_PATIENCE_S:.0f} s",
+                remedy=(
+                    "the daemon carries the request out once it streams; its log and `millrace"
+                    " status` show what it is doing"
+                ),
             )
 
     def _look(self) -> None:
@@ -194,20 +200,20 @@ class SnapshotWatch:
         try:
             self._check_daemon()
         except MillraceError as error:
-            log.warning("can't look for the daemon", reason=error.what)
+            log.warning("can't check whether a daemon runs", reason=error.what)
         except psycopg.Error as error:  # the server has ended in between
-            log.warning("can't look for the daemon", reason=str(error))
+            log.warning("can't check whether a daemon runs", reason=str(error))
 
     def _check_daemon(self) -> None:
         """Say once when there is no daemon any more, or the standby doesn't follow."""
         gone = not is_captured(self._settings)
         if gone and not self._is_gone:
-            log.warning("no daemon runs: the snapshot goes on when one does")
+            log.warning("no daemon runs: start one to continue the snapshot")
         self._is_gone = gone
         trouble = why_unread(self._settings)
         if trouble is not None and not self._is_unread:
             log.warning(
-                "no rows can be read from the standby: reads go on once it has caught up",
+                "the standby can't serve reads: they continue once it has caught up",
                 reason=trouble.what,
                 where=trouble.where,
                 remedy=trouble.remedy,

@@ -95,4 +95,4 @@ def runs(
     elif listed:
         print_rich(runs_table(listed))
     else:
-        print("no run has been reported to the log yet")
+        print("no run has reported to the log yet")

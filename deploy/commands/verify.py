@@ -114,7 +114,7 @@ def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
     from sinks.spark.session import open_session
 
     for reading in older_readings(settings):
-        warning = f"the source is being read already: {printable_line(reading)}"
+        warning = f"another verify already reads the source: {printable_line(reading)}"
         print(f"millrace: warning: {warning}", file=sys.stderr)
     spark = open_session(settings.spark, "millrace verify")
     try:
@@ -149,7 +149,7 @@ def _say_nothing(_line: str) -> None:
 def lines(report: "VerifyReport") -> Iterator[str]:
     """The report for people."""
     taken = datetime.fromtimestamp(report.ts_us / 1e6, UTC).isoformat(" ", "seconds")
-    yield f"as of {report.lsn}, {taken}, read in {report.snapshot_s:.1f} s"
+    yield f"at {report.lsn}, {taken}, read in {report.snapshot_s:.1f} s"
     for table in report.tables:
         yield f"{table.sink}: {table.name}: {_verdict(table)}{_late(table, report.ts_us)}"
         yield from (f"  {_named(key)}" for key in table.keys)
@@ -164,7 +164,7 @@ def _late(table: "VerifiedTable", ts_us: int) -> str:
     late_s = ts_us / 1e6 - table.cut_ms / 1e3
     if not table.cut_ms or late_s < _LATE_S:
         return ""
-    return f"; its last run was {late_s / 3600:,.0f} h before: what came since isn't there yet"
+    return f"; its last run was {late_s / 3600:,.0f} h earlier and didn't apply later changes"
 
 
 def _verdict(table: "VerifiedTable") -> str:

@@ -95,7 +95,7 @@ def wait(
         if watched.unseen and end is not None and time.monotonic() - asked_at > _ANSWER_S:
             end = _without_dropped(settings, end)
             asked_at = time.monotonic()
-    print(f"{', '.join(sinks)}: {instant} is shown")
+    print(f"{', '.join(sinks)}: all show {instant}")
 
 
 def _lacking(
@@ -118,7 +118,7 @@ def _sinks(settings: Settings, wanted: str) -> tuple[SinkName, ...]:
         raise ConfigError(
             f"the configuration doesn't have {what}",
             where="[lakehouse], [[views]], [search]",
-            remedy="add its section, or name another one: --sink",
+            remedy="add its section, or choose another sink with --sink",
         )
     return sinks
 
@@ -128,24 +128,24 @@ def _instant(
 ) -> tuple[Lsn, SourceEnd | None]:
     """The instant, and where the source is, as far as it answers."""
     if now == (lsn is not None):
-        raise ConfigError("name one instant", remedy="--lsn X, or --now")
+        raise ConfigError("no instant is given, or two", remedy="--lsn X, or --now")
     if lsn is None:
         end = _source_end(settings, deadline)
         return end.written, end
     try:
         instant = Lsn.parse(lsn)
     except ValueError:
-        raise ConfigError(f"not an LSN: {lsn}", where="--lsn", remedy="as 16/B374D848") from None
+        raise ConfigError(f"{lsn} isn't an LSN", where="--lsn", remedy="as 16/B374D848") from None
     try:
         end = _source_end(settings, deadline)
     except SourceUnreachableError:
         return instant, None
     if instant > end.written and not end.is_standby:  # which may only be late
         raise ConfigError(
-            f"the source has written up to {end.written} only: {instant} is of another server, or"
-            " of a timeline that is lost",
+            f"the source's WAL ends at {end.written}: {instant} belongs to another server, or to"
+            " a lost timeline",
             where="--lsn",
-            remedy="ask the server that [source] names: SELECT pg_current_wal_insert_lsn()",
+            remedy="take the LSN from the server in [source]: SELECT pg_current_wal_insert_lsn()",
         )
     return instant, end
 
@@ -188,10 +188,10 @@ def _require_this_history(
     if progress is None or end is None or progress.system_identifier == end.system_identifier:
         return
     raise ConfigError(
-        f"the source is cluster {end.system_identifier}, and the log is of cluster"
-        f" {progress.system_identifier}: their LSNs don't compare",
+        f"the source is cluster {end.system_identifier}, but the log is of cluster"
+        f" {progress.system_identifier}: their LSNs aren't comparable",
         where=f"topic.prefix {settings.capture.topic_prefix}",
-        remedy="after a gap: millrace new-epoch; else correct [source]",
+        remedy="correct [source]; if the source was replaced: millrace new-epoch",
     )
 
 
@@ -208,7 +208,7 @@ def _not_shown(
             lines.append(f"the source: {error.what}")
         else:
             if end.is_standby and end.written < instant:
-                lines.append(f"the source: a standby, which has replayed up to {end.written} only")
+                lines.append(f"the source: a standby, which has replayed WAL up to {end.written}")
             elif end.flushed < instant:
-                lines.append(f"the source: it has flushed its WAL up to {end.flushed} only")
+                lines.append(f"the source: WAL is flushed up to {end.flushed}")
     return NotShownError(Lines("\n  ".join([f"{what}:", *lines])))

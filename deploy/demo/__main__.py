@@ -86,19 +86,19 @@ class Demo:
         enough = threading.Event()
         try:
             transactions = ThreadPoolExecutor(1).submit(_go_on, source, enough)
-            with self._step(f"Snapshot, while {RATE:.0f} transactions a second go on"):
+            with self._step(f"Snapshot, during {RATE:.0f} transactions a second"):
                 rows = self._snapshot(pipeline, daemon)
             with self._step("First merge, as cron would run it"):
                 self._merge(pipeline)
-            with self._step("The rest of the workload reaches the log"):
+            with self._step("The log receives the rest of the workload"):
                 enough.set()
                 kinds = transactions.result()
                 progress = pipeline.wait_until_logged(pipeline.wal_end(), daemon)
-            with self._step("Second merge: what changed meanwhile"):
+            with self._step("Second merge: changes since the first"):
                 self._merge(pipeline)
             with self._step("millrace verify: every table against the source at one instant"):
                 is_verified = self._verify(pipeline)
-            with self._step("Proof by another way: Delta tables and indexes, row by row"):
+            with self._step("Second proof: Delta tables and indexes, row by row"):
                 proofs = prove(pipeline.settings, source, stack.folder, self._console)
             self._report(proofs, rows, progress.events, kinds)
         finally:
@@ -135,7 +135,9 @@ class Demo:
                 if states and all(state.phase is Phase.STREAMING for state in states):
                     break
                 if not daemon.running or time.monotonic() > deadline:
-                    raise ServerError(f"the snapshot doesn't end. {daemon.command.log_end()}")
+                    raise ServerError(
+                        f"the snapshot didn't end in time. {daemon.command.log_end()}"
+                    )
                 time.sleep(0.2)
         rows = sum(state.rows_sent for state in states)
         self._console.print(f"  {rows:,} rows of {len(states)} tables")
@@ -157,22 +159,22 @@ class Demo:
 
     def _report(self, proofs: list[Proof], rows: int, events: int, kinds: Counter[str]) -> None:
         show(proofs, self._console)
-        seconds = self._seconds[f"Snapshot, while {RATE:.0f} transactions a second go on"]
+        seconds = self._seconds[f"Snapshot, during {RATE:.0f} transactions a second"]
         self._console.print(
-            f"{events:,} events in the log; snapshot of {rows:,} rows in {seconds:.1f} s with its "
-            f"start ({rows / seconds:,.0f} rows/s); "
-            f"{kinds.total():,} transactions meanwhile ({kinds['abandon']} rolled back); "
-            f"{time.monotonic() - self._started:.0f} s in all"
+            f"{events:,} events in the log; snapshot of {rows:,} rows in {seconds:.1f} s, start"
+            f" included ({rows / seconds:,.0f} rows/s); {kinds.total():,} transactions during the"
+            f" demo ({kinds['abandon']} rolled back); {time.monotonic() - self._started:.0f} s in"
+            " all"
         )
 
     def _next_steps(self, pipeline: Pipeline, *, holds: bool) -> None:
         verdict = "[bold green]0 differences.[/]" if holds else "[bold red]The proof fails.[/]"
-        self._console.print(f"\n{verdict} Your own database: docs/start.md.")
+        self._console.print(f"\n{verdict} Continue with your own database: docs/start.md.")
         if self._keep:
             self._console.print(
-                "Everything is still running; connections and passwords: "
-                f"{STATE_FILE}\nTry: .venv/bin/millrace status --config {pipeline.config}\n"
-                "`make stop` ends it."
+                f"All programs are still running; {STATE_FILE} has connections and"
+                f" passwords\nTry: .venv/bin/millrace status --config {pipeline.config}\n`make"
+                " stop` ends them."
             )
 
 

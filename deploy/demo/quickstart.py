@@ -54,7 +54,11 @@ def main(file: Path) -> int:
     kinds = workload.run(source, TRANSACTIONS, int(time.time()), rate=RATE)
     console.print(f"{kinds.total():,} transactions, {kinds['abandon']} of them rolled back")
     end = last_change(source)
-    wait(lambda: is_derived(file, settings, end, end), "what they changed is there, too", console)
+    wait(
+        lambda: is_derived(file, settings, end, end),
+        "the lakehouse and indexes have their changes, too",
+        console,
+    )
     return prove_all(settings, console)
 
 
@@ -74,7 +78,9 @@ def wait(until: Callable[[], bool], what: str, console: Console) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not until():
         if time.monotonic() > deadline:
-            raise SystemExit(f"demo: not after {PATIENCE_S:.0f} s: {what}. See the other logs")
+            raise SystemExit(
+                f"demo: this didn't happen within {PATIENCE_S:.0f} s: {what}. Read the logs"
+            )
         time.sleep(_POLL_S)
 
 

@@ -41,7 +41,7 @@ def jar_folder(component: Component) -> Path:
     """Return where all is that `make` fetches for a component, and raise where it isn't there."""
     if not is_fetched(component):
         target = ON_DEMAND.get(component, "setup")
-        raise SetupError(f"no {_folder(component)}: run make {target}")
+        raise SetupError(f"{_folder(component)} is missing: run make {target}")
     return _folder(component)
 
 
@@ -66,7 +66,7 @@ def java() -> str:
     launcher = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if launcher is None:
         raise SetupError(
-            "no java in JAVA_HOME or on PATH: run make setup, which says what to install"
+            "JAVA_HOME and PATH have no java: run make setup, which says what to install"
         )
     return launcher
 

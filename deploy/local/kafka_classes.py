@@ -22,7 +22,7 @@ def main(file: Path) -> int:
     try:
         kafka.start().stop()
     except ServerError as error:
-        print(f"setup: no archive of classes, brokers start without: {error}")
+        print(f"setup: no class archive: brokers start more slowly: {error}")
     finally:
         kafka.kill()
         shutil.rmtree(folder, ignore_errors=True)

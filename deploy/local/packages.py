@@ -43,7 +43,7 @@ def main() -> int:
     """Build all of it, and put it into dist/ at once."""
     pythons = dict(find_pythons())
     if not pythons:
-        raise SetupError("no Python from 3.11 on has venv and its C headers: run make setup")
+        raise SetupError("no Python 3.11 or newer has venv and its C headers: run make setup")
     final = REPOSITORY / "dist"
     with tempfile.TemporaryDirectory() as folder:
         (built := Path(folder) / "dist").mkdir()

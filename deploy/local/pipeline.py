@@ -152,7 +152,9 @@ class Pipeline:
                 return progress
             if not daemon.running or time.monotonic() > deadline:
                 end = progress.flush_lsn if progress else "nothing"
-                raise ServerError(f"the log has {end}, not {lsn}. {daemon.command.log_end()}")
+                raise ServerError(
+                    f"the log ends at {end}, not at {lsn}. {daemon.command.log_end()}"
+                )
             time.sleep(_POLL_S)
 
 

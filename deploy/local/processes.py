@@ -72,7 +72,7 @@ def unprivileged() -> Account | None:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid)
     names = " or ".join(_CANDIDATES)
-    raise LookupError(f"PostgreSQL refuses to run as root, and there is no user {names} to run it")
+    raise LookupError(f"PostgreSQL refuses to run as root, and no user of {names} exists to run it")
 
 
 def run_folder(prefix: str = "millrace-") -> Path:
@@ -85,7 +85,7 @@ def run_folder(prefix: str = "millrace-") -> Path:
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
             folder.chmod(0o755)
             return folder
-    raise LookupError(f"no temporary folder that the user {account.name} can reach; set TMPDIR")
+    raise LookupError(f"user {account.name} can't reach any temporary folder; set TMPDIR")
 
 
 def reserve_port() -> int:

@@ -103,7 +103,9 @@ class KeptStack:
             return None
         state = json.loads(file.read_text())
         if state["format"] != _FORMAT:
-            raise ValueError(f"{file} has format {state['format']}, this is format {_FORMAT}")
+            raise ValueError(
+                f"{file} has format {state['format']}; this version reads format {_FORMAT}"
+            )
         processes = [KeptProcess(**process) for process in state.pop("processes")]
         return cls(processes=processes, **state)
 
@@ -148,7 +150,9 @@ class Stack:
         state_file: Path = STATE_FILE,
     ) -> None:
         if keep and (kept := KeptStack.read(state_file)) is not None and kept.running:
-            raise ServerError(f"a kept stack runs already (see {state_file}): make stop ends it")
+            raise ServerError(
+                f"a kept stack is already running (see {state_file}): make stop ends it"
+            )
         self._state_file = state_file
         self._folder_is_ours = base_dir is None
         self._keep = keep
@@ -236,7 +240,7 @@ def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
         return 0
     if list(arguments) == ["start"]:
         Stack(keep=True, state_file=state_file).start()
-        print(f"started; how to connect is in {state_file}, make stop ends it")
+        print(f"started; {state_file} has the connections; make stop ends it")
         return 0
     if arguments[:1] == ["psql"]:
         return _psql(*arguments[1:2], state_file=state_file)

@@ -100,7 +100,7 @@ class EventLines:
 
     def _details(self, event: ChangeEvent, before: RowImage | None) -> Iterator[str]:
         if event.ended is not None:
-            yield "rows of a dropped partition ended"
+            yield "the rows of a dropped partition are deleted"
         if event.operation == "d":
             before, after = None, event.before or {}
         else:

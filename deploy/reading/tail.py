@@ -49,9 +49,9 @@ def tail(
     operations = {letter.strip() for letter in op.split(",")}
     if wrong := sorted(operations - set(_OPERATIONS)):
         raise ConfigError(
-            f"there is no operation {', '.join(wrong)}",
+            f"unknown operation: {', '.join(wrong)}",
             where="--op",
-            remedy=f"say one or several of {','.join(_OPERATIONS)}",
+            remedy=f"use one or more of {','.join(_OPERATIONS)}",
         )
     settings = load_to_connect(config)
     lines = EventLines(lambda table, column: _mask(settings, table, column))
@@ -85,7 +85,7 @@ def _is_of(event: ChangeEvent, key: str | None) -> bool:
         try:
             return bool(event.key) and json_text.loads(key) == event.key
         except ValueError:
-            raise ConfigError("a key in braces isn't JSON", where="--key") from None
+            raise ConfigError("the key in braces isn't valid JSON", where="--key") from None
     named = ",".join(f"{name}={value}" for name, value in members.items())
     return key in {named, ",".join(members.values())} and bool(members)
 
@@ -99,7 +99,7 @@ def _mask(settings: Settings, table: str, column: str) -> Hiding:
 
 def _print_dead_letter(letter: DeadLetter) -> None:
     reason = printable_line(letter.reason)
-    print_line(f"{printable_line(letter.table)}: a change isn't in the log: {reason}")
+    print_line(f"{printable_line(letter.table)}: the log lacks a change: {reason}")
 
 
 def _print_dead_letter_as_json(letter: DeadLetter) -> None:

@@ -47,7 +47,9 @@ from sinks.run.wanted import CapturedTables, configured_sinks, names_in_log, new
 
 _SINKS_WAIT_S: Final = 1.0
 """How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
-_ASK_AGAIN: Final = "ask again; if it stays so, find out what delays the brokers: millrace check"
+_ASK_AGAIN: Final = (
+    "run this again; if it repeats, find out what delays the brokers: millrace check"
+)
 _READING: Final = ("DESCRIBE", "READ")
 _MAKING: Final = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
@@ -149,10 +151,10 @@ def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, Millrac
     except LogFormatError as error:  # a newer Millrace reports by now
         return Reports(), error
     missing = LogMissingError(
-        f"no run can report: there is no topic {name}, which the daemon makes when it starts",
+        f"no run can report: the topic {name} is missing; the daemon creates it when it starts",
         where=f"bootstrap.servers {servers}",
         remedy=Lines(
-            "restart the daemon; if its log says that it may not make the topic,"
+            "restart the daemon; if its log says that it lacks the right to create the topic,"
             f" {grants(servers, prefix, [name], _MAKING)}"
         ),
     )
@@ -188,7 +190,7 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
     of_sinks = [answers[name] for name in SINK_NAMES]
     status.sinks = [sink for sink in of_sinks if sink is not None]
     if log is None:
-        why = Lag(unknown="the log isn't read")
+        why = Lag(unknown="the log wasn't read")
         lags = {"sink_lag": why, "lag": why}
         status.sinks = [sink.model_copy(update=lags) for sink in status.sinks]
         return status
@@ -209,7 +211,7 @@ def _status(settings: Settings, answers: dict[str, Any]) -> Status:
 
 def _capture_lag(settings: Settings, source: SourceStatus | None, log: LogAnswer) -> Lag:
     if not settings.captures_itself:
-        return Lag(unknown="a real Debezium captures, and only it knows")
+        return Lag(unknown="a real Debezium captures the source, and doesn't report its lag")
     slot = source.slot if source is not None else None
     return capture_lag(
         log.progress,
@@ -226,7 +228,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
     last = reports.ended.get((sink.sink, "merge"))
     sink_lag = sink.sink_lag
     if last is not None:
-        late = Lag(unknown="the log has answered too late", remedy=_ASK_AGAIN)
+        late = Lag(unknown="the log answered too late", remedy=_ASK_AGAIN)
         missing = sink.expected
         sink_lag = late if missing is None else worst(_with_missing(tables, missing, log.states))
     if sink.is_read and last is not None and last.run == sink.run:
@@ -237,8 +239,8 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
         cut = str(last.cut.commit_lsn) if last.cut is not None else None
         sink = sink.model_copy(update={**told, "cut": cut})
     if sink.is_read and sink.run < (newest := _newest_run(reports, sink, last)):
-        what = f"its reports are of run {newest}, and it has come to run {sink.run}"
-        sink_lag = Lag(unknown=f"{what}: it was made again since")
+        what = f"its reports are of run {newest}, but its state is of run {sink.run}"
+        sink_lag = Lag(unknown=f"{what}: it was created again since")
     return sink.model_copy(
         update={
             "table_lags": tables,
@@ -266,4 +268,4 @@ def _with_missing(
     for name, sources in expected.items():
         is_gone = bool(sources) and gone.issuperset(sources)
         if name not in tables and not is_gone:
-            yield Lag(unknown=f"no run has brought {name} yet")
+            yield Lag(unknown=f"no run has loaded {name} yet")

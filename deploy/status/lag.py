@@ -25,8 +25,8 @@ SKEW_S_MAX: Final = 2.0
 """Clocks that differ by more make every lag wrong."""
 _HEARTBEATS: Final = "set heartbeat.source.interval.ms = 10000 in [capture], and restart the daemon"
 _SILENT: Final = (
-    "let millrace run go on; if it does, its log and millrace check say what keeps it from the"
-    " source or from Kafka"
+    "check that millrace run is running; if it is, its log and millrace check show what stops it"
+    " from reading the source or writing to Kafka"
 )
 LEAST_S: Final = 0.001
 """Who lacks something isn't level, also where clocks or a late retry have made it look so."""
@@ -77,9 +77,9 @@ def capture_lag(
     read now; ``waiting_bytes``: how much of its WAL isn't acknowledged (None: not known).
     """
     if progress is None:
-        return Lag(unknown="no daemon has written the log's progress", remedy="millrace run")
+        return Lag(unknown="no daemon has begun the log", remedy="millrace run")
     if progress.phase is not Phase.STREAMING:
-        watched = "wait for its end, with the daemon running: millrace status --watch"
+        watched = "keep the daemon running, and watch the snapshot: millrace status --watch"
         return Lag(unknown="the first snapshot isn't complete", remedy=watched)
     if heartbeat_s:
         return _proof_age(progress.cut_ts_us, max(PROOF_S, 2 * heartbeat_s))
@@ -88,7 +88,7 @@ def capture_lag(
     if waiting_bytes is None:
         why = "the source doesn't answer"
     else:
-        why = "WAL waits to be read" if streams else "nobody reads the slot"
+        why = "WAL waits to be read" if streams else "no daemon reads the slot"
     return Lag(unknown=f"there are no heartbeats, and {why}", remedy=_HEARTBEATS)
 
 
@@ -97,11 +97,11 @@ def _proof_age(ts_us: int, age_max_s: float) -> Lag:
     age_s = time.time() - ts_us / 1e6 if ts_us else math.inf
     if age_s < -SKEW_S_MAX:
         ahead = f"the source's clock is {seconds_text(-age_s)} ahead of this machine's"
-        return Lag(unknown=ahead, remedy="let both machines take their time from one source (NTP)")
+        return Lag(unknown=ahead, remedy="set both machines' clocks by the same NTP server")
     if age_s <= age_max_s:
         return Lag(seconds=max(LEAST_S, age_s))
     since = "ever" if math.isinf(age_s) else f"for {seconds_text(age_s)}"
-    return Lag(unknown=f"nothing has come from the source {since}", remedy=_SILENT)
+    return Lag(unknown=f"no change or heartbeat has come from the source {since}", remedy=_SILENT)
 
 
 def missing_from(reports: Reports) -> Offsets:
@@ -130,12 +130,12 @@ class SinkLags:
             return Lag(unknown=why)
         newest_us = self.newest_missing_us(table)
         if newest_us is None:
-            return Lag(unknown=f"no run has reported what {table.table} is made of")
+            return Lag(unknown=f"no run has reported which tables {table.table} is made of")
         if newest_us == 0:
             return NOTHING
         committed_us = max(table.cut_ts_us, self._reached_us(table))
         if committed_us == 0:
-            return Lag(unknown=f"nobody has reported when the cut of {table.table} was committed")
+            return Lag(unknown=f"no run has reported when the cut of {table.table} was committed")
         return Lag(seconds=max(LEAST_S, (newest_us - committed_us) / 1e6))
 
     def newest_missing_us(self, table: TableReport) -> int | None:
@@ -167,7 +167,7 @@ class SinkLags:
             if (why := last.lacks(offset))
         ]
         reasons += [
-            f"nobody has reported when the cut of {source.table} was committed"
+            f"no run has reported when the cut of {source.table} was committed"
             for source in sources
             if _is_newer(source, table) and not source.cut_ts_us
         ]

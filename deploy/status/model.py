@@ -28,7 +28,7 @@ class Problem(BaseModel):
     @classmethod
     def of(cls, part: str, error: MillraceError) -> "Problem":
         """A part's error."""
-        remedy = error.remedy or "let it be asked for longer, which also tells more: millrace check"
+        remedy = error.remedy or "ask with more time: millrace check"
         return cls(part=part, what=error.what, where=error.where, remedy=remedy)
 
     @classmethod
@@ -57,7 +57,7 @@ class Status(BaseModel):
     timeline: int | None = None
     """The source's, when the log was written last: one more with every promotion."""
     events: int | None = None
-    capture_lag: Lag = Lag(unknown="the log isn't read")
+    capture_lag: Lag = Lag(unknown="the log wasn't read")
     tables: list[TableStatus] = []
     dead_letters: dict[str, int] = {}
     """How many of each table nobody has dealt with."""

@@ -20,7 +20,7 @@ def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
 
     def wait() -> None:
         if time.monotonic() > deadline:
-            raise LogUnreachableError("the brokers haven't answered in time")
+            raise LogUnreachableError("the brokers didn't answer in time")
 
     return wait
 
@@ -47,11 +47,13 @@ def only_answer(asked: Questions[Any], name: str, seconds: float | None = None) 
             return error
         case _, ImportError() as absent:
             package = (absent.name or "").partition(".")[0]
-            what = f"the package {package} isn't installed here"
-            return SilentError(what, remedy="install it, or ask where merges run: millrace status")
+            what = f"the package {package} isn't installed"
+            return SilentError(
+                what, remedy="install it, or run `millrace status` on the machine where merges run"
+            )
         case _, Exception() as bug:
             what = f"internal error: {type(bug).__name__}"
-            return SilentError(what, remedy="report this bug; the rest of the status stands")
+            return SilentError(what, remedy="report this bug; the rest of the status is right")
         case [answer], _:
             return answer
-    raise AssertionError("a part has one answer")
+    raise AssertionError("each part has one answer")

@@ -16,7 +16,7 @@ KEEP_LEFT: Final = 0.25
 """A sink that has less than this share of log.keep left is about to come too late."""
 OVERDUE_S: Final = 120.0
 """Without news, or after failures, `merge --follow` rests for a minute."""
-_READ_AGAIN: Final = "wait until the daemon has read it again: millrace status --watch"
+_READ_AGAIN: Final = "wait until the daemon has read the table again: millrace status --watch"
 _PARTS: Final = {"source": "the source", "log": "the log", "standby": "[snapshot_source]"}
 
 
@@ -46,7 +46,7 @@ def found_problems(
     for name, count in status.dead_letters.items():
         yield Problem(
             part=f"table {name}",
-            what=f"{count:,} dead letters wait",
+            what=f"{count:,} open dead letters",
             remedy="millrace dead-letters list",
         )
     log = answers["log"]
@@ -73,22 +73,24 @@ def _of_capture(
             yield Problem(part="the source", what=concern.text, remedy=concern.remedy)
         if not source.is_captured:
             yield Problem(
-                part="the daemon", what=f"none runs for slot {name}", remedy="millrace run"
+                part="the daemon", what=f"no daemon reads slot {name}", remedy="millrace run"
             )
         if source.slot is None and phase in {Phase.SNAPSHOT, Phase.STREAMING}:
             yield Problem(
                 part="the source",
-                what=f"slot {name} is gone, and the log has a gap",
-                remedy="see docs/reference/errors.md, 17: "
-                "millrace new-epoch reads every table again",
+                what=f"slot {name} is missing, and the log has a gap",
+                remedy=(
+                    "read about exit code 17 in docs/reference/errors.md; millrace new-epoch"
+                    " reads every table again"
+                ),
             )
     daemon = status.daemon
     if daemon is not None and daemon.fault:
         age_s = max(0.0, time.time() - daemon.since_ms / 1_000)
         yield Problem(
             part="the daemon",
-            what=f"it starts over, since {seconds_text(age_s)}: {daemon.fault}",
-            remedy=daemon.remedy or "millrace check says what it lacks",
+            what=f"it has been starting over for {seconds_text(age_s)}: {daemon.fault}",
+            remedy=daemon.remedy or "run millrace check: it shows what is missing",
         )
     if log is not None and status.capture_lag.seconds is None and settings.captures_itself:
         lag = status.capture_lag
@@ -101,33 +103,37 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
     if table.doubt:
         word = "set aside" if table.set_aside else "doubtful"
         # The daemon looks for itself whether it can go on, but not whether rows can be written.
-        remedy = f"mend that, then {again}" if table.set_aside else _READ_AGAIN
+        remedy = f"solve this, then run {again}" if table.set_aside else _READ_AGAIN
         remedy = again if table.not_reread else remedy
         what = f"{word}: {table.doubt}"
         if table.not_reread:
-            what += f"; it isn't read again: {table.not_reread}"
+            what += f"; the daemon doesn't read it again: {table.not_reread}"
         yield Problem(part=part, what=what, remedy=remedy)
     elif table.left_unread and table.gone_since_ms is None:
-        what = "not all rows were read: it was left out"
+        what = "the log has only a part of its rows: it was left out of the capture"
         yield Problem(part=part, what=what, remedy=again)
     for request in table.requests:
         if request.obstacle:
-            what = f"it can't be read, and is tried again: {request.obstacle}"
-            yield Problem.of_text(part, what, "mend that, and watch it: millrace status --watch")
+            what = f"the daemon can't read it, and retries: {request.obstacle}"
+            yield Problem.of_text(
+                part, what, "solve this, and watch the table: millrace status --watch"
+            )
 
 
 def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
     """Rows that a derived table lacks, or may have wrong, though no run has failed."""
     for index in sink.indexes:
         if index.refused:
-            what = f"{index.refused:,} documents were refused"
+            what = f"the search server refused {index.refused:,} documents"
             part = f"{sink.sink}, {index.name}"
             yield Problem(part=part, what=what, remedy="millrace dead-letters search")
     for table, why in sink.doubts.items():
         yield Problem.of_text(f"{sink.sink}, {table}", why, f"millrace merge {sink.sink}")
     for drop in sink.drops:
         if drop.needs_word:
-            what = f"{drop.table} is gone at the source, and its rows stay: {drop.held}"
+            what = (
+                f"{drop.table} no longer exists at the source, but its rows stay here: {drop.held}"
+            )
             remedy = f"millrace merge {sink.sink} --accept-drop {shlex.quote(drop.table)}"
             yield Problem(part=f"{sink.sink}, {drop.name}", what=what, remedy=remedy)
 
@@ -146,21 +152,21 @@ def _overdue(sink: SinkStatus) -> Iterator[Problem]:
 def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iterator[Problem]:
     merge = f"millrace merge {sink.sink}"
     for table, reason in sink.failed.items():
-        yield Problem.of_text(f"{sink.sink}, {table}", reason, f"{merge} tries it again")
+        yield Problem.of_text(f"{sink.sink}, {table}", reason, f"{merge} retries it")
     for table, found in (sink.verified.failed if sink.verified else {}).items():
         what = f"the last verify: {found}"
-        remedy = "docs/guides/verify.md; millrace verify looks again"
+        remedy = "read docs/guides/verify.md; millrace verify compares again"
         yield Problem(part=f"{sink.sink}, {table}", what=what, remedy=remedy)
     last, running = sink.last_run, sink.running
     now_ms = time.time_ns() // 1_000_000
     if running is not None and running.is_gone(now_ms):
         since_s = (now_ms - running.started_ms) / 1_000
-        what = f"a run that began {seconds_text(since_s)} ago is gone: it hasn't ended"
+        what = f"a run that began {seconds_text(since_s)} ago ended without a report"
         yield Problem(part=sink.sink, what=what, remedy=f"{merge} finishes it")
     if last is not None and last.error:
         code = f" (exit code {last.exit_code})" if last.exit_code else ""
         what = f"the last run failed{code}: {last.error}"
-        yield Problem.of_text(sink.sink, what, f"{merge} tries it again")
+        yield Problem.of_text(sink.sink, what, f"{merge} retries it")
     if is_log_read and sink.sink_lag.seconds is None:
         lag = sink.sink_lag
         yield Problem(part=sink.sink, what=f"its lag is {lag}", remedy=lag.remedy or merge)
@@ -168,5 +174,5 @@ def _of_sink(settings: Settings, sink: SinkStatus, *, is_log_read: bool) -> Iter
     keep_s = settings.log.keep.total_seconds()
     if sink.keep_left_s is not None and sink.keep_left_s < KEEP_LEFT * keep_s:
         left = seconds_text(max(0.0, sink.keep_left_s))
-        what = f"{left} are left until the log may forget what it hasn't applied (log.keep)"
+        what = f"changes that it hasn't applied may leave the log in {left} (log.keep)"
         yield Problem(part=sink.sink, what=what, remedy=merge)

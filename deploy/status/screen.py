@@ -45,11 +45,11 @@ def _capture(status: Status) -> Iterator[Text]:
     if slot is not None:
         activity = "active" if slot.active else "not active"
         if not slot.active and status.is_captured:
-            activity = "not active yet: the daemon reads rows"
+            activity = "not active yet: the daemon is reading rows"
         yield Text(
             f"slot {slot.name}: {activity}, acknowledged {slot.confirmed_flush_lsn},"
-            f" {size_text(slot.lag_bytes)} to go, {size_text(slot.retained_bytes)} of WAL held back"
-            f" ({slot.invalidation_reason or slot.wal_status or 'unknown'})"
+            f" {size_text(slot.lag_bytes)} to read, {size_text(slot.retained_bytes)} of WAL held"
+            f" back ({slot.invalidation_reason or slot.wal_status or 'unknown'})"
         )
     if status.position is not None:
         yield Text(
@@ -108,7 +108,7 @@ def _run_text(sink: SinkStatus) -> str:
         what = f"{last.events:,} events in {seconds_text(last.seconds)}"
         lines.append(f"{ago} ago: {'nothing to do' if last.exit_code == 3 else what}")
     if (verified := sink.verified) is not None and not verified.error:
-        found = f"{len(verified.failed):,} tables not right" if verified.failed else "0 differ"
+        found = f"{len(verified.failed):,} tables differ" if verified.failed else "0 differ"
         ago = seconds_text(max(0.0, (now_ms - (verified.ended_ms or now_ms)) / 1e3))
         lines.append(f"verified {ago} ago: {verified.events:,} rows, {found}")
     if sink.keep_left_s is not None:

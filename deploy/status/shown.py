@@ -85,12 +85,12 @@ class Watched:
         self.unseen = frozenset()
         progress = self.progress()
         if progress is None:
-            return [Lacking("the log", "no daemon has written any", Outlook.NEVER)]
+            return [Lacking("the log", "no daemon has begun it", Outlook.NEVER)]
         if progress.phase is not Phase.STREAMING:
             what = f"the first snapshot of epoch {progress.position.epoch} isn't complete"
             return [Lacking("the log", what, Outlook.NEVER)]
         if timeline is not None and progress.timeline != timeline:
-            what = f"it is on timeline {progress.timeline}, and not on {timeline} yet"
+            what = f"its timeline is {progress.timeline}, not {timeline} yet"
             return [Lacking("the log", f"{what}: the source was promoted")]
         reports = self._reports.read().of_log(progress.log)
         states = [each for each in self._states.read().values() if not each.gone_ms]
@@ -107,12 +107,12 @@ class Watched:
         for sink in self._sinks:
             sources.update(*self._expected(sink, all_of_them, reports).values())
         lacking = list(_unready(states, sources))
-        unseen_why = "it is new, and the daemon hasn't seen it yet"
+        unseen_why = "the daemon hasn't seen this new table yet"
         self.unseen = frozenset(unseen & sources)
         lacking += [Lacking(f"table {name}", unseen_why) for name in sorted(self.unseen)]
         is_logged = progress.flush_lsn >= instant or progress.cut.commit_lsn >= instant
         if not is_logged:
-            lacking.append(Lacking("the log", f"it has all up to {progress.flush_lsn} only"))
+            lacking.append(Lacking("the log", f"it ends at {progress.flush_lsn}"))
         moment = _Moment(reports, instant, progress.position.epoch)
         behind = [each for sink, names in wanted.items() for each in moment.behind(sink, names)]
         if behind and is_logged:
@@ -158,11 +158,11 @@ class _Moment:
         run = self._reports.ended.get((sink, "merge"))
         running = self._reports.running.get((sink, "merge"))
         if run is None and running is None:
-            yield Lacking(sink, "no run has reported how far it is", Outlook.UNKNOWN)
+            yield Lacking(sink, "no run has reported its cut", Outlook.UNKNOWN)
             return
         tables = {report.table: report for report in self._reports.of_sink(sink)}
         for name in sorted({*wanted} - tables.keys()):
-            yield Lacking(f"{sink}, {name}", "no run has brought it yet")
+            yield Lacking(f"{sink}, {name}", "no run has loaded it yet")
         for name, report in tables.items():
             if not self._shows(report, run):
                 yield Lacking(f"{sink}, {name}", self._why(report, run, running))
@@ -179,16 +179,19 @@ class _Moment:
 
     def _why(self, report: TableReport, run: RunReport | None, running: RunReport | None) -> str:
         if report.error:
-            return f"the last run couldn't apply to it: {report.error}"
+            return f"the last run failed to apply changes to it: {report.error}"
         if not report.shown:
             return "it isn't loaded yet"
         cut = report.cut.commit_lsn if report.cut is not None else "nothing"
-        why = f"it has all up to {cut}"
+        why = f"its cut is {cut}"
         if running is not None:
-            return f"{why}; a run is under way since {time_text(running.started_ms)} UTC"
+            return f"{why}; a run began at {time_text(running.started_ms)} UTC"
         if run is None or run.ended_ms is None:
             return why
         due = ""
         if run.next_due_ms is not None:
-            due = f", the next is due in {seconds_text((run.next_due_ms - run.ended_ms) / 1e3)}"
-        return f"{why}; the last run ended {time_text(run.ended_ms)} UTC{due}"
+            due = (
+                ", and the next is due in"
+                f" {seconds_text((run.next_due_ms - run.ended_ms) / 1000.0)}"
+            )
+        return f"{why}; the last run ended at {time_text(run.ended_ms)} UTC{due}"

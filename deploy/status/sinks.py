@@ -170,17 +170,19 @@ class SinkStatus(BaseModel):
     def drop_texts(self) -> Iterator[str]:
         """A line for each derived table of a dropped one: what becomes of its rows, what to do."""
         for drop in self.drops:
-            text = f"{self.sink}, {drop.name}: {drop.table} is gone at the source; its rows "
+            text = (
+                f"{self.sink}, {drop.name}: {drop.table} no longer exists at the source; its rows "
+            )
             if drop.emptied:
                 text += "were deleted"
             elif drop.due_ms is None:
-                text += 'stay, and go with table.drop.policy = "delete"'
+                text += 'stay; table.drop.policy = "delete" deletes them'
             else:
-                text += f"go with the first merge after {time_text(drop.due_ms)} UTC"
+                text += f"are deleted by the first merge after {time_text(drop.due_ms)} UTC"
                 if drop.needs_word:
-                    text += f" that you give --accept-drop {shlex.quote(drop.table)}: {drop.held}"
+                    text += f" with --accept-drop {shlex.quote(drop.table)}: {drop.held}"
                 elif drop.held:
-                    text += f", but stay as long as this holds: {drop.held}"
+                    text += f", but not while this holds: {drop.held}"
             yield text
 
 

@@ -107,12 +107,14 @@ def table_status(state: TableState, now_ms: int, rows: int | None = None) -> Tab
 
 def _ended_waits(state: TableState) -> str:
     if state.gone_ms:
-        return "once the table is there again"
+        return "once the table exists again"
     if state.doubt is not None:
-        return "once the table was read again"
+        return "once the daemon has read the table again"
     if state.requests:
-        return "once the table isn't being read"
-    return "once transactions that may have written to them have ended, and the source has answered"
+        return "once the snapshots of the table are complete"
+    return (
+        "once all transactions that may have written to them have ended and the source has answered"
+    )
 
 
 def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> RequestStatus:
@@ -144,12 +146,12 @@ def state_text(table: TableStatus) -> str:
     """How far the table's rows are in the log, and what is being read again."""
     text = "complete"
     if table.left_unread:
-        text = "not all of it was read: it is gone, or was left out"
+        text = "incomplete: the table no longer exists, or was left out of the capture"
     elif table.phase is not Phase.STREAMING:
         text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
     for request in table.requests:
         if request.obstacle:
-            text += f"\ncan't be read, and is tried again: {request.obstacle}"
+            text += f"\nthe daemon can't read it, and retries: {request.obstacle}"
         if request.type == "initial" and not request.paused:
             continue  # the line above says that
         percent = f"{request.percent:.0f} %{_bytes_text(table)}"
@@ -165,16 +167,16 @@ def _doubt_text(table: TableStatus) -> str:
         what = f"renamed to {table.renamed_to}" if table.renamed_to else "dropped"
         text += f"\n{what} at the source, seen {time_text(table.gone_since_ms)}"
     if table.gone_partitions:
-        text += f"\nhas rows of {table.gone_partitions} dropped partitions"
-        text += f": {_again(table)} lets go of them"
+        text += f"\nthe log has rows of {table.gone_partitions} dropped partitions"
+        text += f": {_again(table)} deletes them"
     if table.ended_partitions:
-        text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted, "
+        text += f"\nthe daemon deletes the rows of {table.ended_partitions} dropped partitions "
         text += table.ended_waits
     if table.doubtful_since_ms is not None:
         word = "SET ASIDE" if table.set_aside else "DOUBTFUL"
         text += f"\n{word} since {time_text(table.doubtful_since_ms)}: {table.doubt}"
     if table.not_reread:
-        text += f"\nnot read again, {table.not_reread}: {_again(table)}"
+        text += f"\nnot read again: {table.not_reread}: {_again(table)}"
     return text
 
 

@@ -16,8 +16,8 @@ from sinks.spark.session import open_session
 from sinks.views.records import ViewRecord, ViewRecords, view_records
 
 _NOT_BROUGHT: Final = (
-    "no run of views was at this cut: `millrace merge views` brings them to the newest one, and"
-    " `millrace cuts` lists others"
+    "no run of views has this cut: `millrace merge views` brings them to the newest cut;"
+    " `millrace cuts` lists the others"
 )
 
 
@@ -34,7 +34,7 @@ def _with_views(cut: Cut, settings: Settings, records: ViewRecords) -> Cut:
     there = records.at_cut(cut.run)
     versions = there.versions if there is not None else {}
     failed = there.failed if there is not None else {}
-    otherwise = "it wasn't there yet" if there is not None else _NOT_BROUGHT
+    otherwise = "it didn't exist yet" if there is not None else _NOT_BROUGHT
     if there is None and (damage := records.damage(cut.run)) is not None:
         otherwise = str(damage)
     missing = {

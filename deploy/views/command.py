@@ -82,14 +82,14 @@ def lines(report: "ViewReport") -> Iterator[str]:
     """The report for people."""
     name = on_one_line(report.name)
     if report.error is not None:
-        yield f"{name}: can't be kept: {report.error}"
+        yield f"{name}: can't be kept current: {report.error}"
         return
     by_changes = report.way == "changes"
-    yield f"{name}: kept by its changes" if by_changes else f"{name}: evaluated whole at each run"
+    yield (f"{name}: kept by its changes" if by_changes else f"{name}: evaluated whole at each run")
     parts = {
         "because": report.reasons,
         "reads": [", ".join(report.reads)] if report.reads else (),
-        "rows are told apart by": [", ".join(report.keys) or "nothing: it is a bag of rows"],
+        "identity of a row": [", ".join(report.keys) or "none: the view is a bag of rows"],
         "computed together": [", ".join(report.groups)] if report.groups else (),
         "read whole": report.read_whole,
         "implicit cast": report.casts,

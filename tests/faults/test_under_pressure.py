@@ -152,7 +152,7 @@ def test_a_jvm_that_doesnt_answer_is_ended_with_the_merge(filled: Filled, *, aga
     told = said(merge, ENDS_S)
     assert merge.returncode == ExitCode.INTERRUPTED, told
     assert time.monotonic() - began < ENDS_S
-    assert "cut short: the next start goes on" in told
+    assert "cut short: the next start continues" in told
     until(lambda: is_gone(jvm), 5)
     assert_applied(made, rows)
 

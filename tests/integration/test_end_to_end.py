@@ -172,7 +172,7 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
     with session(database, application_name="millrace verify"):
         said = typed(made, spark, monkeypatch, "verify").splitlines()
     (warning,) = (line for line in said if "warning" in line)
-    assert "the source is being read already: a session of another verify (pid " in warning
+    assert "another verify already reads the source: a session of another verify (pid " in warning
     _, *verified = (line for line in said if line != warning)
     assert [line.partition(", ")[2] for line in verified] == ["0 differ"] * len(DERIVED)
     assert [line.rpartition(": ")[0] for line in verified] == DERIVED

@@ -129,7 +129,9 @@ def test_a_daemon_has_all_rights_that_it_needs(
     )
     made.wait_until_logged(made.wal_end(), daemon)
     expected = {'{"id":2}': ("streamed", 7), '{"id":3}': ("later", 8)}
-    daemon.wait_until(lambda: orders_of(made) == expected)  # once the table was read again
+    daemon.wait_until(
+        lambda: orders_of(made) == expected
+    )  # once the daemon has read the table again
     again = made.millrace("snapshot", "app.items")
     assert again.returncode == ExitCode.OK, again.stderr
     shown = made.millrace("status")
@@ -238,13 +240,13 @@ def test_a_right_that_is_lost_while_running_shows_with_what_gives_it_back(
         "REVOKE SELECT ON app.orders FROM millrace",
         "ALTER TABLE app.orders ADD COLUMN luck int DEFAULT (random() * 9)::int",
     )
-    daemon.wait_until(lambda: "can't be read, and is tried again" in status_of(made))
+    daemon.wait_until(lambda: "the daemon can't read it, and retries" in status_of(made))
     assert "GRANT SELECT ON app.orders TO millrace;" in status_of(made)
     assert "GRANT SELECT ON app.orders TO millrace;" in log_of(made)
     run(shop.owner, "GRANT SELECT ON app.orders TO millrace")
     made.wait_until_logged(made.wal_end(), daemon)
     assert "DOUBTFUL" not in status_of(made)
-    assert "can't be read" not in status_of(made)
+    assert "can't read it" not in status_of(made)
     assert made.stop(daemon) == ExitCode.OK
 
 

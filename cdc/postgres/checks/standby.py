@@ -190,7 +190,7 @@ class StandbyWatch:
             return
         self._warn_at_s = waited_s + min(max(waited_s, TOLD_S), WARN_S_MAX)
         log.warning(
-            "no rows can be read from the standby: reads go on once it has caught up",
+            "the standby can't serve reads: they continue once it has caught up",
             reason=what,
             where=where,
             since_s=round(waited_s),

@@ -94,7 +94,7 @@ def test_rows_of_dropped_and_renamed_tables_go_unless_too_many_are_missing(
     assert ["millrace merge lakehouse" in told[0], "millrace merge search" in told[1]] == [True] * 2
     assert left(made, "third", "thing") == [both, both]
     shown = " ".join(made.millrace("status").stdout.split())
-    assert "search, public.third: public.third is gone at the source; its rows go" in shown
+    assert "search, public.third: public.third no longer exists at the source; its rows go" in shown
 
     merge("public.third")
     assert left(made, "third", "fourth") == [none, both]

@@ -33,7 +33,7 @@ from tests.fixtures.pipeline import RunningPipeline
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s"
 WINDOWS = "millrace incremental snapshot"
-TOLD = "no rows can be read from the standby"
+TOLD = "the standby can't serve reads"
 
 
 @pytest.fixture(scope="module")

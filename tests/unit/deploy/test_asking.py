@@ -50,7 +50,7 @@ def test_where_one_answer_is_asked_for_it_comes_or_the_reason_why_not() -> None:
     assert only_answer(asked, "refused") is refusal
     assert only_answer(asked, "broken").what == "internal error: ZeroDivisionError"
     absent = only_answer(asked, "absent")
-    assert absent.what == "the package no_such_package isn't installed here"
+    assert absent.what == "the package no_such_package isn't installed"
     assert "millrace status" in absent.remedy
     assert only_answer(asked, "late").what == "no answer within 0 s"
     ended.set()

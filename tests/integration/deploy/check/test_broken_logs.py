@@ -288,7 +288,7 @@ def test_rights_are_told_by_the_operations_that_brokers_authorize(
     assert "--operation Write" in by_name["rights to topics"].remedy
     assert by_name["transactions"].level is Level.UNKNOWN
     assert own in by_name["transactions"].found
-    assert by_name["brokers"].found == "1 of 1 answer from here"
+    assert by_name["brokers"].found == "1 of 1 answer"
 
 
 def test_topics_of_signals_notifications_and_runs_that_are_not_right_are_warnings(

@@ -198,7 +198,7 @@ CASES: Final = {
     ),
     "large values": case(
         "public.orders",
-        "leaves a large value of note as it is doesn't tell it",
+        "doesn't change a large value of note doesn't contain it",
         level=Level.WARNING,
         capture={"toast.unavailable": "absent"},
     ),
@@ -341,7 +341,7 @@ def test_what_a_table_has_that_events_lack_or_have_as_text_is_told(
     told = {each.requirement: each for each in look(scenes()).findings if each.part == "tables"}
     assert told["public.plain"].found == (
         "key id; identity DEFAULT; partitioned into 1;"
-        " large values that an UPDATE leaves are read again: p; as text: p"
+        " unchanged large values are read again after an UPDATE: p; as text: p"
     )
     assert told["public.made"].level is Level.WARNING
     assert "generated columns aren't captured: twice" in told["public.made"].found

@@ -104,7 +104,7 @@ def test_names_that_collide_in_the_index_and_limits_are_failures(scene: Make) ->
     told = [each.found for each in found if each.level is Level.FAILURE]
     assert any("table public.A would share the index" in each for each in told)
     assert any("two columns would share the field 'a_b'" in each for each in told)
-    assert any("table public.w has 2 columns, and its index takes 1" in each for each in told)
+    assert any("table public.w has 2 columns, more than the limit" in each for each in told)
 
 
 def test_an_index_that_is_read_only_is_a_failure(

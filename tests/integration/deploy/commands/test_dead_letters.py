@@ -61,7 +61,7 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(
     assert [letter["outcome"] for letter in listed("--handled")] == ["replayed", "discarded"]
     again = typed(made.config, "dead-letters", "replay", "--all")
     assert again.returncode == ExitCode.OK
-    assert again.stdout == "nothing to do: they were dealt with\n"
+    assert again.stdout == "nothing to do: they are already handled\n"
     for words in (("discard",), ("replay", "99"), ("show", "99")):
         refused = typed(made.config, "dead-letters", *words)
         assert (refused.returncode, refused.stdout) == (ExitCode.CONFIG, "")

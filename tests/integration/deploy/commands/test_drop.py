@@ -56,9 +56,9 @@ def test_the_users_own_publication_and_topic_stay_and_all_else_goes(
     lines = ended.stdout.splitlines()
     assert lines[0].startswith(f"to remove: slot {capture.slot_name}")
     (of_user,) = [line for line in lines if line.startswith("to leave: publication own")]
-    assert "Millrace didn't make it." in of_user
+    assert "Millrace didn't create it." in of_user
     assert of_user.endswith("DROP PUBLICATION own;")
-    assert f"to leave: topic {found}: it was there before Millrace" in lines
+    assert f"to leave: topic {found}: it is older than Millrace's log" in lines
     removed = [line for line in lines if line.startswith("removed ")]
     assert removed[0].startswith(f"removed slot {capture.slot_name}")
     assert removed[-1] == f"removed topic {made_topic(prefix)}"
@@ -89,7 +89,7 @@ def test_nothing_is_removed_while_a_daemon_runs_or_before_somebody_says_so(
 
     shown = typed(made.config, "drop", "--topics")
     assert shown.returncode == ExitCode.OK
-    assert shown.stdout.endswith("nothing was changed: --yes removes it\n")
+    assert shown.stdout.endswith("nothing was changed: add --yes to remove it\n")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     asked = Mock(return_value=False)
     monkeypatch.setattr("typer.confirm", asked)
@@ -132,7 +132,7 @@ def test_what_fails_holds_up_no_other_and_a_second_run_removes_it(
     (kept,) = [
         line for line in lines if line.startswith(f"left: topic {made_topic(capture.topic_prefix)}")
     ]
-    assert "the next drop finds by it what is still there" in kept
+    assert "the next drop needs it to find what is left" in kept
     assert count(database, "pg_replication_slots", capture.slot_name) == 0
 
     second = typed(made.config, "drop", "--yes", "--topics")
@@ -163,11 +163,11 @@ def test_a_publication_of_ours_with_another_owner_stays_and_what_a_superuser_ins
     left = [line for line in ended.stdout.splitlines() if line.startswith("to leave: ")]
     said = "\n".join(left)
     name = capture.publication_name
-    assert f"publication {name}: role {user['user']} isn't its owner any more" in said
+    assert f"publication {name}: role {user['user']} no longer owns it" in said
     assert f"DROP PUBLICATION {name};" in said
     assert "event triggers millrace_ddl, millrace_drop, millrace_rewrite: a superuser" in said
     assert "DROP FUNCTION public.millrace_ddl() CASCADE;" in said
-    assert f"role {user['user']}, and its rights: you made them" in said
+    assert f"role {user['user']} and its rights: you created them" in said
     assert "removed slot" in ended.stdout
     assert count(database, "pg_publication", name) == 1
     run(database, "DROP FUNCTION millrace_ddl() CASCADE")

@@ -56,7 +56,7 @@ def test_documents_are_searched_and_refusals_are_listed(
     assert "2 found" in table.stdout
     strange = typed(config, "search", "public.nope", "name")
     assert (strange.returncode, strange.stdout) == (ExitCode.CONFIG, "")
-    assert "there is no index" in strange.stderr
+    assert "unknown index:" in strange.stderr
     assert refused(config, typed) == {"2", "3"}
 
 
@@ -74,7 +74,7 @@ def test_an_index_is_rebuilt_and_refusals_are_dealt_with(
     assert indexes.documents() == documents
     unknown = typed(config, "rebuild", "search", "public.nope")
     assert unknown.returncode == ExitCode.CONFIG
-    assert "there is no index public.nope" in unknown.stdout
+    assert "unknown index: public.nope" in unknown.stdout
 
     assert refused(config, typed) == {"2", "3"}
     shown = typed(config, "dead-letters", "search", ALIAS)

@@ -51,7 +51,7 @@ def test_views_are_queried_as_they_were_at_a_cut_and_one_that_lacks_is_named(
         assert (answer.returncode, answer.stdout.splitlines()) == (ExitCode.OK, rows), answer.stderr
     for name, at, why in (
         ("late", "4", "view late: no column `x`, at 1:8 ([[views]] late) → correct it"),
-        ("views.totals", "latest", "view totals: no run of views was at this cut: `millrace merge"),
+        ("views.totals", "latest", "view totals: no run of views has this cut: `millrace merge"),
     ):
         refused = typed(config, "query", "--at", at, ROWS.format(name))
         assert refused.returncode == ExitCode.SINK

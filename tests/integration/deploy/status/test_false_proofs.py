@@ -111,7 +111,7 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     # The first run of all has begun, or has failed, and no index is reported yet.
     searching = with_search(settings)
     reported(searching, sink="search", exit_code=31, error="the log was made again")
-    assert lacking(searching, "search") == {f"search, {NAME}: no run has brought it yet": "later"}
+    assert lacking(searching, "search") == {f"search, {NAME}: no run has loaded it yet": "later"}
 
     reported(settings, keyless, table(progress))
     assert lacking(settings, "lakehouse") == {}
@@ -120,14 +120,14 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
     both = settings.require_lakehouse().model_copy(update={"kinds": ("current", "history")})
     histories = settings.model_copy(update={"lakehouse": both})
     history = table(progress, table=f"{NAME}_history")
-    assert str(lacking(histories, "lakehouse")).count("no run has brought it yet") == 1
+    assert str(lacking(histories, "lakehouse")).count("no run has loaded it yet") == 1
     reported(histories, keyless, table(progress), history)
     assert lacking(histories, "lakehouse") == {}
-    assert "no run has brought" not in why_unknown(histories)
+    assert "no run has loaded" not in why_unknown(histories)
 
     # A topic that isn't there, or can't be read, isn't one in which nothing is missing.
     reported(settings, keyless, table(progress, offsets={"nowhere": {0: 1}}))
-    assert "it has all up to" in str(lacking(settings, "lakehouse"))
+    assert "its cut is" in str(lacking(settings, "lakehouse"))
     assert "topic nowhere: " in why_unknown(settings)
 
     # Another log of the same name has other offsets.
@@ -138,11 +138,11 @@ def test_reports_that_prove_nothing_show_nothing(made: RunningPipeline) -> None:
 
     # The lakehouse was removed: its reports are of runs that it doesn't know.
     reported(settings, keyless, table(progress, run=7), log=progress.log, run=7)
-    assert "it was made again since" in why_unknown(settings)
+    assert "it was created again since" in why_unknown(settings)
     # A first run begins: what was reported before is of another lakehouse.
     with ReportWriter(settings, pytest.fail) as reports:
         reports.put(RunReport(sink="lakehouse", started_ms=time.time_ns() // 1_000_000), [])
-    assert "no run has brought it yet" in str(lacking(settings, "lakehouse"))
+    assert "no run has loaded it yet" in str(lacking(settings, "lakehouse"))
 
 
 @pytest.mark.proof
@@ -160,11 +160,11 @@ def test_a_log_that_answers_late_does_not_hide_that_a_table_is_missing(
         time.sleep(1.1)
         return answer
 
-    assert "no run has brought public.keyless yet" in why_unknown(settings)
+    assert "no run has loaded public.keyless yet" in why_unknown(settings)
     monkeypatch.setattr(collecting, "_SINKS_WAIT_S", 0.1)
     monkeypatch.setattr(collecting, "_log", late)
     monkeypatch.setattr(collecting, "PATIENCE_S", 10)
-    assert why_unknown(settings) == "the log has answered too late"
+    assert why_unknown(settings) == "the log answered too late"
 
 
 @pytest.mark.proof
@@ -302,4 +302,4 @@ def test_a_real_debeziums_topic_that_no_run_has_brought_is_missing(
     reported(settings, brought)
     assert why_unknown(settings) == ""
     send(settings.kafka, topics[3], [(b"{}", b"{}")])
-    assert why_unknown(settings) == "no run has brought public.later yet"
+    assert why_unknown(settings) == "no run has loaded public.later yet"

@@ -187,21 +187,21 @@ def test_a_daemon_that_was_killed_leaves_no_lag_that_anybody_knows(
     daemon.wait_until(lambda: answered(settings).capture_lag.seconds is not None)
     daemon.kill()
     killed = answered(settings)
-    assert "the daemon: none runs for slot" in problems(killed)
+    assert "the daemon: no daemon reads slot" in problems(killed)
     assert not no_lag(killed)
     deadline = time.monotonic() + 30
     dead = answered(settings)
     while "nothing has come" not in dead.capture_lag.unknown and time.monotonic() < deadline:
         time.sleep(1)
         dead = answered(settings)
-    assert "nothing has come from the source for" in dead.capture_lag.unknown
+    assert "no change or heartbeat has come from the source for" in dead.capture_lag.unknown
     assert dead.sinks[0].lag.seconds is None
 
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         name = settings.capture.slot_name
         _drop_when_free(connection, name)
     gone = answered(settings)
-    assert f"slot {name} is gone, and the log has a gap" in problems(gone)
+    assert f"slot {name} is missing, and the log has a gap" in problems(gone)
     ended = checked(made, typed)
     assert ended.returncode == ExitCode.CHECK_FAILED
     assert ended.stdout.startswith("PROBLEM ")
@@ -213,8 +213,11 @@ def test_a_daemon_that_was_killed_leaves_no_lag_that_anybody_knows(
     deadline = time.monotonic() + 30
     while topic not in (told := problems(answered(settings))) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert f"the log: no run can report: there is no topic {topic}" in told
-    assert "restart the daemon; if its log says that it may not make the topic, run" in told
+    assert f"the log: no run can report: the topic {topic} is missing" in told
+    assert (
+        "restart the daemon; if its log says that it lacks the right to create the topic, run"
+        in told
+    )
     assert "--operation Create" in told
     no_sinks = settings.model_copy(update={"lakehouse": None})
     assert topic not in problems(answered(no_sinks))
@@ -260,9 +263,9 @@ def test_a_first_snapshot_is_no_daemon_that_has_ended(
         time.sleep(0.2)
         shown = answered(made.settings)
     assert shown.is_captured
-    assert "none runs" not in problems(shown)
+    assert "no daemon reads slot" not in problems(shown)
     assert shown.slot is not None
-    assert shown.slot.active or "the daemon reads rows" in _text(shown)
+    assert shown.slot.active or "the daemon is reading rows" in _text(shown)
     assert shown.capture_lag.unknown == "the first snapshot isn't complete"
     assert 0 < shown.tables[0].percent < 100
 
@@ -317,7 +320,7 @@ def test_a_daemon_that_starts_over_says_why_until_it_streams_again(
         away = problems(answered(made.settings))
     finally:
         postgres.start()
-    assert "the daemon: it starts over, since " in away
+    assert "the daemon: it has been starting over for " in away
     assert "the source: unknown, because" in away
     daemon.wait_until(lambda: "the daemon:" not in problems(answered(made.settings)))
     made.stop(daemon)

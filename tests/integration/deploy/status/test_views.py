@@ -106,7 +106,7 @@ def test_a_view_is_shown_once_it_is_there_and_lacks_what_the_lakehouse_has_since
     # The position at which streaming began has no commit time; a change's has.
     run(database, "INSERT INTO orders VALUES (1, 'a')")
     wait_for_log(made)
-    assert "views: no run has reported how far it is" in lacking()
+    assert "views: no run has reported its cut" in lacking()
     (line,) = merged("lakehouse", "views")
     assert "views: run 1 to " in line
     assert "1 of 1 views" in line
@@ -118,13 +118,13 @@ def test_a_view_is_shown_once_it_is_there_and_lacks_what_the_lakehouse_has_since
     run(database, "INSERT INTO orders VALUES (2, 'a')")
     wait_for_log(made)
     merged("lakehouse")
-    assert f"views, {VIEW}: it has all up to" in lacking(), "the lakehouse alone has it"
+    assert f"views, {VIEW}: its cut is" in lacking(), "the lakehouse alone has it"
     # Unknown is an answer as well, while the log is asked for the newest change.
     wait_for(lambda: (of_views()["sink_lag"]["seconds"] or 0) > 0)
 
     views.error = SinkError("a number is too large", where=f"[[views]] {VIEW}", remedy="cast it")
     merged("views")
-    assert "the last run couldn't apply to it: a number is too large" in lacking()
+    assert "the last run failed to apply changes to it: a number is too large" in lacking()
     failed = typed(made.config, "status").stdout
     assert f"PROBLEM views, {VIEW}: a number is too large ([[views]] {VIEW})" in failed
     assert "→ cast it" in failed

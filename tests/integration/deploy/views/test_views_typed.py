@@ -54,7 +54,7 @@ def test_views_follow_the_source_and_are_queried_at_each_cut(
     ok("merge", "lakehouse")
     early = typed(made.config, "query", COUNTS)
     assert early.returncode == ExitCode.SINK
-    assert "view by_kind: no run of views was at this cut: `millrace merge views`" in early.stderr
+    assert "view by_kind: no run of views has this cut: `millrace merge views`" in early.stderr
     ok("merge", "views")
     assert (rows(COUNTS), rows(busy)) == (["book,1", "pen,2"], ["pen"])
     assert rows(COUNTS, "1") == ["book,2", "pen,1"]

@@ -47,14 +47,14 @@ SAID: Final = {
     "by_name": (
         "by_name: kept by its changes\n"
         "  reads: public.customers, public.orders\n"
-        "  rows are told apart by: name\n"
+        "  identity of a row: name\n"
         "  computed together: name\n"
         "  implicit cast: CAST(o.amount AS DOUBLE), line 2, column 3"
     ),
     "first_orders": (
         "first_orders: kept by its changes\n"
         "  reads: public.orders\n"
-        "  rows are told apart by: public.orders.id\n"
+        "  identity of a row: public.orders.id\n"
         "  computed together: customer\n"
         "  made definite: place, before: rows that are equal in ORDER BY are ordered by their key"
     ),
@@ -62,25 +62,25 @@ SAID: Final = {
         "dearest: evaluated whole at each run\n"
         "  because: LIMIT\n"
         "  reads: public.orders\n"
-        "  rows are told apart by: public.orders.id\n"
+        "  identity of a row: public.orders.id\n"
         "  made definite: LIMIT: rows that are equal in ORDER BY are ordered by their key"
     ),
     "pages": (
         "pages: kept by its changes\n"
         "  reads: public.visits\n"
-        "  rows are told apart by: nothing: it is a bag of rows\n"
+        "  identity of a row: none: the view is a bag of rows\n"
         "  computed together: page, ms"
     ),
     "totals": (
         "totals: kept by its changes\n"
         "  reads: views.by_name\n"
-        "  rows are told apart by: rows of views.by_name\n"
+        "  identity of a row: rows of views.by_name\n"
         "  computed together: rows of views.by_name"
     ),
     "differing": (
         "differing: kept by its changes\n"
         "  reads: public.customers\n"
-        "  rows are told apart by: id\n"
+        "  identity of a row: id\n"
         "  computed together: id\n"
         "  read whole: public.customers, when public.customers changes"
     ),

@@ -77,7 +77,7 @@ def test_a_table_says_how_long_ago_its_last_run_was() -> None:
         report = VerifyReport(lsn="0/1", ts_us=ts_us, seconds=1, snapshot_s=1, tables=(table,))
         said.append([*lines(report)][1])
     right = "search: a: 0 rows, 0 differ"
-    late = "; its last run was 72 h before: what came since isn't there yet"
+    late = "; its last run was 72 h earlier and didn't apply later changes"
     assert said == [right, right + late]
 
 

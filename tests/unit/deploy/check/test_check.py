@@ -168,7 +168,7 @@ def test_names_that_collide_in_delta_are_told_and_two_of_one_name_refused(scene:
     made.tables.settle([plain])
     finding = by_name(check_lakehouse(made))["names"]
     assert finding.level is Level.WARNING
-    assert "ID, _millrace_op get __2 behind" in finding.found
+    assert "ID, _millrace_op get the suffix __2" in finding.found
     same = scene(lakehouse={"tables": [{"source": "public.t", "name": "public.u"}]})
     same.tables.settle([described("public.t", "id"), described("public.u", "id")])
     finding = by_name(check_lakehouse(same))["names"]
@@ -198,7 +198,7 @@ def test_an_old_java_and_one_without_its_modules_are_failures(
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    for listed, words in (("java.base@11.0.2", "is version 11"), ("java.base@21", "has no module")):
+    for listed, words in (("java.base@11.0.2", "Java 11"), ("java.base@21", "lacks the module")):
         java.write_text(f"#!/bin/sh\necho {listed}\n")
         java.chmod(0o755)
         assert words in by_name(check_spark(scene()))["Java"].found

@@ -192,5 +192,5 @@ def test_of_an_object_store_a_check_says_what_it_has_not_tried(found: Check) -> 
     for requirement in ("writing", "applied so far", "Delta tables", "derived tables"):
         line = found(requirement, path="s3a://bucket/lake")
         assert line.level is Level.UNKNOWN
-        assert "only Spark reaches s3a://bucket/lake" in line.found
+        assert "only Spark can reach s3a://bucket/lake" in line.found
         assert "`millrace merge lakehouse`" in line.remedy

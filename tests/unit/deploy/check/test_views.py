@@ -28,7 +28,7 @@ def of(made: Scene) -> list[CheckResult]:
 def test_views_without_anything_in_their_way_are_in_order(tmp_path: Path) -> None:
     queries, delta = of(scene(tmp_path))
     assert (queries.level, delta.level) == (Level.OK, Level.OK)
-    assert "`millrace views check` says how each is kept" in queries.found
+    assert "`millrace views check` shows how each is kept" in queries.found
     assert of(scene(tmp_path, [])) == []
 
 

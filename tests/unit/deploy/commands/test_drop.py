@@ -29,11 +29,11 @@ SETTINGS = Settings.model_validate({
 def test_the_line_that_drops_the_slot_is_named_where_the_log_doesnt_answer(
     monkeypatch: pytest.MonkeyPatch, kind: type[MillraceError]
 ) -> None:
-    failure = kind("no answer", remedy="mend that")
+    failure = kind("no answer", remedy="solve that")
     monkeypatch.setattr("deploy.commands.drop.last_progress", Mock(side_effect=failure))
     with pytest.raises(kind) as caught:
         drop._slot(SETTINGS, SLOT)
-    assert caught.value.remedy.startswith("mend that; or, if no other program uses the slot")
+    assert caught.value.remedy.startswith("solve that; or, if no other program uses the slot")
     assert caught.value.remedy.endswith("SELECT pg_drop_replication_slot('s');")
 
 
@@ -50,7 +50,9 @@ def test_nothing_goes_while_the_source_doesnt_tell_whether_a_daemon_runs(
         drop.drop(yes=True, topics=True)
     said = capsys.readouterr().out
     assert "to remove: topic p.public.item\n" in said
-    assert said.endswith("nothing was removed: only the source tells whether a daemon still runs\n")
+    assert said.endswith(
+        "nothing was removed: the source doesn't answer, so a daemon may still run\n"
+    )
     removed.assert_not_called()
 
 
@@ -73,7 +75,7 @@ def test_a_linked_table_is_left_and_the_plans_that_tell_of_it(
     assert "symbolic link" in error.what
     said = capsys.readouterr().out
     assert "removed item\n" in said
-    assert "left: linked: a folder can't be removed" in said
+    assert "left: linked: can't remove a folder" in said
     assert "left: _millrace: the next drop" in said
     assert elsewhere.exists()
 

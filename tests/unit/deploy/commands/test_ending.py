@@ -98,17 +98,17 @@ def test_a_command_that_doesnt_end_is_ended(way: str, number: signal.Signals) ->
     assert seconds < 10
     assert "Traceback" not in complaints
     if way in {"flag", "cleanup"}:
-        assert "cut short: the next start goes on" in complaints
+        assert "cut short: the next start continues" in complaints
     if way == "cleanup":
         assert output.splitlines()[-1] == "let go"
 
 
 def test_an_interrupted_command_says_so_once_and_that_nothing_is_lost() -> None:
     code, _, complaints, _ = ended("deaf", signal.SIGTERM, orderly_s=30)
-    told = "millrace: interrupted\n  → the next start goes on where this one was\n"
+    told = "millrace: interrupted\n  → run it again: it continues where it stopped\n"
     assert (code, complaints) == (ExitCode.INTERRUPTED, told)
     _, _, complaints, _ = ended("flag", signal.SIGTERM)
-    assert complaints.count("goes on where this one was") == 1
+    assert complaints.count("continues where it stopped") == 1
 
 
 def test_a_command_that_ends_in_order_is_left_to_it() -> None:

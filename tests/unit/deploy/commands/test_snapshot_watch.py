@@ -64,14 +64,14 @@ def test_another_read_that_ends_right_behind_hides_nothing() -> None:
         for left, done in (((OWN, OTHER), ""), ((OTHER,), "own"), ((), "other"))
     ]
     assert Watching(OWN).refused(*states) == []
-    assert Watching(OWN).refused(states[0], states[2]) == ["public.t (given up)"]
+    assert Watching(OWN).refused(states[0], states[2]) == ["public.t (abandoned)"]
 
 
 def outcome(signal: str) -> SnapshotOutcome:
     return SnapshotOutcome(signal=signal, status="SUCCEEDED", rows=1)
 
 
-@pytest.mark.parametrize(("phase", "said"), [("streaming", []), ("snapshot", ["given up"])])
+@pytest.mark.parametrize(("phase", "said"), [("streaming", []), ("snapshot", ["abandoned"])])
 def test_of_a_first_read_the_phase_tells_how_it_has_ended(phase: str, said: list[str]) -> None:
     begun = STATE.model_copy(update={"phase": Phase.SNAPSHOT, "requests": (FIRST,)})
     ended = STATE.model_copy(update={"phase": Phase(phase)})

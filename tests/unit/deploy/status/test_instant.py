@@ -27,13 +27,13 @@ def test_a_standby_that_is_late_is_no_other_server(monkeypatch: pytest.MonkeyPat
     end = _end(monkeypatch, is_standby=True)
     assert wait._instant(SETTINGS, "0/60", 0, now=False) == (Lsn(0x60), end)
     _end(monkeypatch, is_standby=False)
-    with pytest.raises(ConfigError, match="is of another server"):
+    with pytest.raises(ConfigError, match="belongs to another server"):
         wait._instant(SETTINGS, "0/60", 0, now=False)
 
 
 @pytest.mark.parametrize("lsn", ["garbage", "", "-1/0", "1/2/3", "1/100000000"])
 def test_what_is_no_lsn_is_refused(lsn: str) -> None:
-    with pytest.raises(ConfigError, match="not an LSN"):
+    with pytest.raises(ConfigError, match="isn't an LSN"):
         wait._instant(SETTINGS, lsn, 0, now=False)
 
 

@@ -62,11 +62,11 @@ def _ended(cut: int, exit_code: int = 0) -> RunReport:
         (3.0, 10, True, 0, 3.0),
         (3.0, 10, False, None, 3.0),  # the log itself is the proof
         (19.0, 10, True, 0, 19.0),
-        (21.0, 10, True, 0, "nothing has come from the source for 21.0 s"),
-        (16.0, 1, True, 0, "nothing has come from the source for 16.0 s"),
+        (21.0, 10, True, 0, "no change or heartbeat has come from the source for 21.0 s"),
+        (16.0, 1, True, 0, "no change or heartbeat has come from the source for 16.0 s"),
         (99.0, 0, True, 0, 0.0),
         (1.0, 0, True, 8, "there are no heartbeats, and WAL waits to be read"),
-        (1.0, 0, False, 0, "there are no heartbeats, and nobody reads the slot"),
+        (1.0, 0, False, 0, "there are no heartbeats, and no daemon reads the slot"),
         (1.0, 0, False, None, "there are no heartbeats, and the source doesn't answer"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_view_of_views_lacks_what_any_table_below_it_has_or_lacks() -> None:
     lacking = {(TOPIC, 0): LastRecord(10, 9 * S)}
     assert SinkLags(_reports(_table(cut=5), below, top), lacking).of(top).seconds == 4.0
     unknown = SinkLags(_reports(below, top), {}).of(top).unknown
-    assert unknown == "no run has reported what top is made of"
+    assert unknown == "no run has reported which tables top is made of"
     round_about = _reports(_table(), view("below", 5, "t", "views.top"), top)
     assert SinkLags(round_about, {}).of(top).seconds == 0.0
     constant = view("constant", 5)
@@ -140,7 +140,7 @@ def test_joined_documents_behind_a_cut_of_which_nobody_knows_the_time_lack_somet
     untimed = _table(cut=8).model_copy(update={"cut_ts_us": 0})
     lags = SinkLags(_reports(untimed), {})
     assert lags.newest_missing_us(made_of) is None
-    assert lags.of(made_of).unknown == "nobody has reported when the cut of t was committed"
+    assert lags.of(made_of).unknown == "no run has reported when the cut of t was committed"
     at_eight = made_of.model_copy(update={"cut": _at(8)})
     assert lags.newest_missing_us(at_eight) == 0
 

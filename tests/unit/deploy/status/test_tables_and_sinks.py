@@ -38,7 +38,9 @@ def test_a_table_that_went_while_it_was_read_has_no_progress_to_show() -> None:
     assert (read.left_unread, state_text(read)[:4]) == (False, "50 %")
     gone = table_status(_state(Phase.SNAPSHOT), NOW_MS)
     assert gone.left_unread
-    assert state_text(gone) == "not all of it was read: it is gone, or was left out"
+    assert (
+        state_text(gone) == "incomplete: the table no longer exists, or was left out of the capture"
+    )
     assert not table_status(_state(Phase.STREAMING), NOW_MS).left_unread
 
 
@@ -53,10 +55,10 @@ def test_a_table_that_is_gone_says_since_when_and_under_which_name() -> None:
 @pytest.mark.parametrize(
     ("drop", "says"),
     [
-        ({"policy": "keep", "due_ms": None}, 'stay, and go with table.drop.policy = "delete"'),
-        ({}, "go with the first merge after 1970-01-01 00:01:00 UTC"),
-        ({"held": "why"}, "00:01:00 UTC, but stay as long as this holds: why"),
-        ({"held": "why", "needs_word": True}, "that you give --accept-drop public.t: why"),
+        ({"policy": "keep", "due_ms": None}, 'stay; table.drop.policy = "delete" deletes them'),
+        ({}, "are deleted by the first merge after 1970-01-01 00:01:00 UTC"),
+        ({"held": "why"}, "00:01:00 UTC, but not while this holds: why"),
+        ({"held": "why", "needs_word": True}, "with --accept-drop public.t: why"),
         ({"emptied": True}, "were deleted"),
     ],
 )
@@ -66,17 +68,25 @@ def test_what_becomes_of_rows_whose_table_is_gone_is_said(
     usual = {"name": "public.t_history", "table": "public.t", "policy": "delete", "due_ms": 60_000}
     drops = [DropStatus.model_validate(usual | drop)]
     (line,) = SinkStatus(sink="lakehouse", drops=drops).drop_texts()
-    assert line.startswith("lakehouse, public.t_history: public.t is gone at the source; its rows ")
+    assert line.startswith(
+        "lakehouse, public.t_history: public.t no longer exists at the source; its rows "
+    )
     assert line.endswith(says)
 
 
 @pytest.mark.parametrize(
     ("also", "waits"),
     [
-        ({}, "transactions that may have written to them have ended, and the source has answered"),
-        ({"requests": (SnapshotRequest(kind="incremental"),)}, "the table isn't being read"),
-        ({"doubt": Doubt(reason="why", since_ms=1)}, "the table was read again"),
-        ({"gone_ms": 60_000}, "the table is there again"),
+        (
+            {},
+            "all transactions that may have written to them have ended and the source has answered",
+        ),
+        (
+            {"requests": (SnapshotRequest(kind="incremental"),)},
+            "the snapshots of the table are complete",
+        ),
+        ({"doubt": Doubt(reason="why", since_ms=1)}, "the daemon has read the table again"),
+        ({"gone_ms": 60_000}, "the table exists again"),
     ],
 )
 def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go(
@@ -88,9 +98,9 @@ def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go(
     update = {"fingerprint": fingerprint, "ended": ended, **also}
     state = _state(Phase.STREAMING).model_copy(update=update)
     lines = state_text(table_status(state, NOW_MS)).split("\n")
-    stay = f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go"
-    assert f"{stay} of them" in lines
-    assert f"rows of 2 dropped partitions are about to be deleted, once {waits}" in lines
+    reset = f"millrace snapshot --reset {state.name}"
+    assert f"the log has rows of 3 dropped partitions: {reset} deletes them" in lines
+    assert f"the daemon deletes the rows of 2 dropped partitions once {waits}" in lines
 
 
 def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too() -> None:

@@ -124,11 +124,11 @@ def test_a_cut_has_its_own_versions_of_views_and_says_why_others_lack(
     records.finish(ViewsAtCut(run=2, ts_ms=1, versions={"a": VERSION}, failed=failed))
     first, second = with_views(settings, [_cut(1), _cut(2)])
     assert (first.views, [*first.missing_views]) == ({}, ["a", "b", "c"])
-    assert "no run of views was at this cut: `millrace merge views`" in first.missing_views["a"]
+    assert "no run of views has this cut: `millrace merge views`" in first.missing_views["a"]
     assert second.views == {"a": VERSION}
     assert second.missing_views == {
         "b": "no such column (1:8) → mend it",
-        "c": "it wasn't there yet",
+        "c": "it didn't exist yet",
     }
     (bare,) = with_views(settings.model_copy(update={"views": ()}), [_cut(1)])
     assert (bare.views, bare.missing_views) == ({}, {})
@@ -163,7 +163,7 @@ def test_a_view_that_no_run_has_brought_leaves_the_lag_of_views_unknown(
         status = status.model_copy(update={"run": 1})
         return _with_lags(status, NOTHING, log, SinkLags(reports, {}))
 
-    assert lag_of("a", "b").sink_lag.unknown == "no run has brought c yet"
+    assert lag_of("a", "b").sink_lag.unknown == "no run has loaded c yet"
     assert lag_of("a", "b", "c").sink_lag.seconds == 0.0
 
 
@@ -186,8 +186,8 @@ def test_a_wait_for_views_counts_each_view_and_the_captured_tables_below_them(
     monkeypatch.setattr(watched, "_tails", _Held({}))
     said = [str(each) for each in watched.lacking(Lsn(9))]
     assert len(said) == 2
-    assert "views, c: no run has brought it yet" in said
-    assert any(each.startswith("views, b: it has all up to 0/5") for each in said)
+    assert "views, c: no run has loaded it yet" in said
+    assert any(each.startswith("views, b: its cut is 0/5") for each in said)
 
     unread = table_state(TableName("public", "t"), doubt=Doubt(reason="why", since_ms=1))
     monkeypatch.setattr(watched, "_states", _Held({"public.t": unread}))

@@ -47,7 +47,7 @@ def test_people_read_how_a_view_is_kept_and_why_not_better() -> None:
     assert [*lines(KEPT)] == [
         "by_hour: kept by its changes",
         "  reads: public.flights, public.airlines",
-        "  rows are told apart by: span, airline",
+        "  identity of a row: span, airline",
         "  computed together: span, airline",
         "  read whole: public.flights, where an airline changes: it isn't grouped by carrier",
         "  implicit cast: public.flights.delay is text: cast to double in avg(f.delay)",
@@ -57,10 +57,12 @@ def test_people_read_how_a_view_is_kept_and_why_not_better() -> None:
         "top: evaluated whole at each run",
         "  because: LIMIT without a key",
         "  reads: by_hour",
-        "  rows are told apart by: nothing: it is a bag of rows",
+        "  identity of a row: none: the view is a bag of rows",
     ]
     (bad,) = lines(BAD)
-    assert bad.startswith("bad: can't be kept: no column `nothing`, at 1:8 ([[views]] bad)\n  → ")
+    assert bad.startswith(
+        "bad: can't be kept current: no column `nothing`, at 1:8 ([[views]] bad)\n  → "
+    )
 
 
 def test_programs_read_all_of_it() -> None:
