@@ -361,14 +361,14 @@ class ExecutorMemoryError(SinkUnreachableError):
 
 
 DISK_REMEDIES: Final = {
-    errno.ENOSPC: "free some space there",
-    errno.EDQUOT: "free some space there, or raise the quota of the user that runs this",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or raise the quota of this process's user",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
-    errno.EROFS: "mount it for writing; where the kernel has made it read-only, dmesg says why",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "let the user that runs this write there"),
+    errno.EROFS: "mount it writable; if the kernel made it read-only, dmesg says why",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "allow this process's user to write there"),
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
-    errno.EIO: "see dmesg: the disk fails",
+    errno.EIO: "read dmesg: the disk fails",
 }
 """What a file system refuses a write by → what helps."""
 
@@ -379,7 +379,7 @@ class DiskError(SinkUnreachableError):
     exit_code = ExitCode.DISK
 
     @classmethod
-    def of(cls, error: OSError, what: str = "a file can't be written") -> "DiskError | None":
+    def of(cls, error: OSError, what: str = "can't write a file") -> "DiskError | None":
         """The system's error; None for one that isn't of this kind."""
         if (remedy := DISK_REMEDIES.get(error.errno or 0)) is None:
             return None

@@ -50,9 +50,9 @@ class Merge:
     def __str__(self) -> str:
         held = f"{self.before.documents:,} documents, {self.before.deleted:,} deleted ones"
         if not self.pays:
-            return f"{self.index}: {held}: left alone"
+            return f"{self.index}: {held}: left as it is"
         if self.after is None:
-            return f"{self.index}: {held}: merging pays"
+            return f"{self.index}: {held}: worth merging"
         freed = (self.before.size_bytes - self.after.size_bytes) / (1 << 20)
         return f"{self.index}: {held} before, {self.after.deleted:,} after, {freed:,.1f} MiB freed"
 

@@ -86,11 +86,11 @@ class CompactedTable:
     def __str__(self) -> str:
         size = f"{self.before.bytes / 1e6:,.1f} MB"
         if self.after is None:
-            todo = f"would put together {self.before.saved + 1:,}" if self.before.pays else "good"
+            todo = f"would compact {self.before.saved + 1:,}" if self.before.pays else "good"
             todo += ", would rewrite those with removed columns" * self.before.purges
             return f"{self.name}: {self.before.files:,} files, {size}: {todo}"
         if self.after.files == self.before.files and not self.before.purges:
-            done = f"{self.before.files:,} files, {size}: good as they are"
+            done = f"{self.before.files:,} files, {size}: needs no compaction"
         else:
             done = f"{self.before.files:,} files → {self.after.files:,} ({size})"
         if self.before.purges:

@@ -92,7 +92,7 @@ def _superseded(kafka_options: Mapping[str, str], topic: str) -> list[str]:
     for key, timestamp_ms in read_oldest(kafka_options, topic, SAMPLE_RECORDS):
         if key in newest and timestamp_ms < limit_ms:
             return [
-                "isn't compacted: records that were superseded over an hour ago are still there"
+                ("isn't compacted: it still has records that were superseded more than an hour ago")
             ]
         newest[key] = timestamp_ms
     return []

@@ -182,7 +182,7 @@ def _require_readable(settings: Settings, sinks: Collection[str]) -> None:
     """Refuse topics that these sinks can't read, and to merge into nothing."""
     if not sinks:
         raise ConfigError(
-            "there is nothing to merge into",
+            "no sink is configured",
             where="[lakehouse], [search]",
             remedy="add one of these sections",
         )
@@ -192,9 +192,9 @@ def _require_readable(settings: Settings, sinks: Collection[str]) -> None:
         return
     if "search" in sinks:
         raise ConfigError(
-            "indexes are made of Millrace's own log only, not of topics that Debezium wrote",
+            "indexes need Millrace's own log, but Debezium wrote these topics",
             where="[search]",
-            remedy="leave the section out, or run `millrace merge lakehouse`",
+            remedy="remove the section, or run `millrace merge lakehouse`",
         )
     _require_debeziums(settings)
 
@@ -206,9 +206,9 @@ def _require_debeziums(settings: Settings) -> None:
     connector_options(settings)
     if settings.transforms:
         raise ConfigError(
-            "topics of a real Debezium are read by its own envelope, which transforms may change",
+            "topics of a real Debezium need its own envelope, which transforms can change",
             where="[transforms]",
-            remedy="have the connector write envelopes to topics named by prefix, schema and table",
+            remedy="let the connector write envelopes to topics named by prefix, schema and table",
         )
 
 
@@ -219,8 +219,9 @@ def _require_own(settings: Settings) -> None:
         changed.append("toast.unavailable")
     if changed:
         raise ConfigError(
-            f"merges read the log in Millrace's own form, which these change: {', '.join(changed)}",
+            "merges read Millrace's own form of the log, which these options change:"
+            f" {', '.join(changed)}",
             where="the configuration",
-            remedy="capture once more without them, under a topic.prefix and a slot of its own; or "
-            'set topics_written_by = "debezium" in [lakehouse] for topics that are Debezium\'s',
+            remedy="capture again without them, with another topic.prefix and another slot; or, for"
+            ' topics of a real Debezium, set topics_written_by = "debezium" in [lakehouse]',
         )

@@ -236,7 +236,7 @@ class Bulk:
             return False
         if not (table.is_left or table.is_done):
             log.info(
-                "the first snapshot has lasted as long as it may: the rest is read while streaming",
+                "the first snapshot has reached its time limit: the rest is read while streaming",
                 table=str(table.table.name),
             )
             table.is_left = True

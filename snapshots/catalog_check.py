@@ -281,7 +281,7 @@ class CatalogCheck:
             right_until=right_until if any(cause.misses for cause in causes) else None,
         )
         log.warning(
-            "a table is doubtful: rows of it may be wrong until it was read again",
+            "a table is doubtful: rows of it may be wrong until it is read again",
             table=str(name),
             reason=doubt.reason,
             size=size(doubt.bytes),
@@ -366,7 +366,7 @@ class CatalogCheck:
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
         by_select = "a SELECT of the configuration gives its rows, which blocks the stream"
         obstacles = {
-            "it isn't captured any more": not is_watched,
+            "it is no longer captured": not is_watched,
             "it isn't published": table is not None and not table.entry,
             "it is unlogged": state.fingerprint is not None and state.fingerprint.unlogged,
             "doubt.policy is set_aside": settings.doubt_policy == "set_aside",

@@ -57,12 +57,12 @@ def open_channel(
     """The channels that the settings ask for; a topic is followed from a place on."""
     capture = settings.capture
     for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
-        log.warning("signal.enabled.channels: there is no such channel", channel=other)
+        log.warning("signal.enabled.channels: unknown channel", channel=other)
     own: TableName | None = None
     if capture.signal_data_collection and SOURCE in capture.signal_enabled_channels:
         own = TableName(*capture.signal_data_collection.split(".", 1))
         if own not in tables.states:
-            log.warning("signal.data.collection: there is no such table", table=str(own))
+            log.warning("signal.data.collection: unknown table", table=str(own))
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace, standby_watch)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)

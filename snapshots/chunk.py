@@ -140,7 +140,7 @@ def open_transactions(xids: Collection[int] = ()) -> str:
 
 def open_remedy(xids: Collection[int] = ()) -> str:
     """What a table waits for, and how to see that: all that is open, or some (32 bits)."""
-    return f"it is read when they have ended: {open_transactions(xids)}"
+    return f"it is read once these transactions have ended: {open_transactions(xids)}"
 
 
 class _LeafState(NamedTuple):
@@ -167,7 +167,7 @@ def describe(
         is_published = described and (described[0].entry or not settings.lossless)
         if not (is_published and name == [captured.name] and is_wanted):
             raise TableGoneError(
-                "it was dropped, renamed, or taken out of the publication or the lists",
+                "it was dropped, renamed, or removed from the publication or the lists",
                 where=f"table {captured.name}",
             )
         (table,) = described
@@ -177,10 +177,10 @@ def describe(
         }
     if not table.is_chunked:
         again = f"millrace snapshot {shlex.quote(str(table.name))}"
-        blocking = "ask for a snapshot of type blocking; or " if table.identifying_columns else ""
+        blocking = "request a snapshot of type blocking; or " if table.identifying_columns else ""
         raise TableRefusedError(
-            "it can't be read while it is streamed, which takes a key (or a replica identity by an"
-            " index), a heap, and a publication that has UPDATE and DELETE",
+            "it can't be read while it is streamed: this needs a key (or a replica identity by"
+            " an index), a heap, and a publication with UPDATE and DELETE",
             where=f"table {table.name}",
             remedy=f"{blocking}stop the daemon, and run {again}",
         )

@@ -138,7 +138,7 @@ class DroppedPartitions:
             self._question = job.result or _Question()
             self._next = now if self._question.is_answered else now + _CHECK_S
             if isinstance(error := job.failure(), MillraceError):
-                log.warning("dropped partitions can't be asked for", reason=error.what)
+                log.warning("can't find out which partitions were dropped", reason=error.what)
                 self._next = now + _AGAIN_S
             self._warn(now)
         elif self._job is None and now >= self._next:
@@ -184,10 +184,10 @@ class DroppedPartitions:
         if self._question.behind_xid and not self._question.is_answered and now > self._warn_at:
             self._warn_at = math.inf
             log.warning(
-                "rows of dropped partitions stay for now: transactions are open that may have"
+                "rows of dropped partitions aren't deleted yet: open transactions may have"
                 " written such rows",
                 tables=sorted({str(each.table) for each in self._asked}),
-                remedy=f"they go when these have ended: {open_transactions()}",
+                remedy=f"they are deleted once these have ended: {open_transactions()}",
             )
 
     def _is_at_rest(self, state: TableState) -> bool:
@@ -230,15 +230,15 @@ class DroppedPartitions:
             locked += 1
             if locked == 2:
                 log.warning(
-                    "rows of a dropped partition stay for now: somebody has locked the table, or a"
-                    " partition of it",
+                    "rows of a dropped partition aren't deleted yet: the table or a partition of"
+                    " it is locked",
                     table=str(partition.table),
-                    remedy="they go when that has ended: see pg_locks",
+                    remedy="they are deleted once the lock is gone: see pg_locks",
                 )
         if reason := question.failed.get(partition):
             tries, pause_s = tries + 1, _AGAIN_S * 2**tries
             log.warning(
-                "a dropped partition can't be asked for",
+                "can't find out whether a dropped partition has rows",
                 table=str(partition.table),
                 reason=reason,
                 tries=tries,
@@ -271,7 +271,7 @@ def _go_on(
             if connection.broken:
                 raise
             failed[each] = (
-                f"it can't be told whether there are rows within its bounds: {error.what}"
+                f"it is unknown whether other partitions have rows within its bounds: {error.what}"
             )
             continue
         if exist is None:

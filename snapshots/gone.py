@@ -45,7 +45,7 @@ def take_gone(
     if successor is not None and successor.oid != state.oid and successor.entry:
         obstacle = tables.obstacles.of(successor)
         if obstacle is None:
-            log.warning("another table has the name: it is read in its place", table=str(name))
+            log.warning("another table has the name: it is read instead", table=str(name))
             return tables.join(successor, reached, read=True)
         records, is_name_taken = tables.obstacles.refuse(successor, obstacle, reached), True
         state = states[name]
@@ -68,7 +68,10 @@ def take_gone(
 
 def tell_gone(state: TableState, renamed: CatalogTable | None, settings: CaptureSettings) -> None:
     """Say what becomes of a table that is gone, and what its user can do."""
-    told = {"table": str(state.name), "derived": "rows stay, or go as table.drop.policy says"}
+    told = {
+        "table": str(state.name),
+        "derived": "its derived rows stay, or are deleted, by table.drop.policy",
+    }
     if renamed is None:
         log.warning("a table was dropped", **told)
     else:
@@ -76,12 +79,11 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
         told |= {"renamed_to": new_name}
         if not is_readable_name(renamed.name):
             told |= {
-                "reason": "its new name isn't UTF-8: it isn't captured any more",
-                "remedy": "rename it by its OID "
-                "(docs/guides/postgresql.md, Encodings, has the line)",
+                "reason": "its new name isn't UTF-8: it is no longer captured",
+                "remedy": "rename it by its OID (docs/guides/postgresql.md, Encodings, shows how)",
             }
         elif not settings.captures(new_name):
-            told |= {"reason": "the lists leave the new name out: it isn't captured any more"}
+            told |= {"reason": "the lists leave the new name out: it is no longer captured"}
             if renamed.entry and settings.publication_autocreate_mode == "filtered":
                 # As long as it is published, its changes are decoded in vain.
                 publication = quote(settings.publication_name)
@@ -89,15 +91,14 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
                 alter = f"ALTER PUBLICATION {publication} DROP TABLE ONLY {table};"
                 told |= {"remedy": alter}
         elif not renamed.entry:
-            told |= {"reason": "it isn't published under its new name: add it"}
+            told |= {"reason": "it isn't published with its new name: add it"}
         else:
-            told |= {"reason": "it is read under its new name"}
+            told |= {"reason": "it is read with its new name"}
         log.warning("a table was renamed", **told)
     if state.is_name_taken:
         log.warning(
-            "another table, or a view, has the name of one that is gone, and can't be read in its"
-            " place",
+            "another table or view has the name of a dropped table, and can't be read instead",
             table=str(state.name),
-            remedy="a table is read in place of the one that is gone once it is published, and can"
-            " be captured; under the name of a view, what was derived stays",
+            remedy="if it is a table, publish it, and make it fit for capture: it is then read"
+            " instead; if it is a view, the derived rows stay",
         )

@@ -207,7 +207,7 @@ class IncrementalSnapshots:
             before = read.changes.key
             read.learn(described)
             if read.lacks_partition(self._tables.states[read.captured.name]):
-                reason = "a partition that is to be replaced has gone, and others may have its rows"
+                reason = "a partition to be replaced was dropped, and others may have its rows"
                 return [*records, self._tables.reads.read_anew(read.captured.name, reason)]
             read.remember(reached.commit_lsn)
             if read.changes.key != before:
@@ -255,7 +255,7 @@ class IncrementalSnapshots:
             return NOTHING
         state = self._tables.states[read.captured.name]
         if not state.is_in_log:  # it has no topic yet, which is made where it joins
-            return SignalOutput([], self._finish(read, position, "it could never be captured"))
+            return SignalOutput([], self._finish(read, position, "it can't be captured"))
         requests = state.requests
         (now,) = (request for request in requests if request.is_same(read.request))
         # What the catalog check doesn't know yet is still to be found, and waited for.
@@ -367,10 +367,10 @@ class IncrementalSnapshots:
         told = self._tables.obstacles.explained(error, described and described.table)
         fields = {"table": str(read.captured.name), "reason": told.what, "remedy": told.remedy}
         if read.gives_up(error):
-            log.warning("an incremental snapshot is given up", signal=read.request.signal, **fields)
+            log.warning("a snapshot is abandoned", signal=read.request.signal, **fields)
             return self._finish(read, self._cursor.reached, reason_of(told))
         if isinstance(error, TableGoneError):
-            log.warning("a table is gone before all of it was read", **fields)
+            log.warning("a table was dropped before all of it was read", **fields)
             return self._leave(read)
         if read.wait(now, reason_of(told)):
             self._served = -1  # another one has its turn meanwhile

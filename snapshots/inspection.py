@@ -267,4 +267,4 @@ def _described(
 
 
 def _locked(table: TableName) -> TableLockedError:
-    return TableLockedError("somebody has locked it", where=f"table {table}")
+    return TableLockedError("a lock on it keeps readers out", where=f"table {table}")

@@ -140,8 +140,8 @@ class OpenTransactions:
             wait.warn_at = math.inf
         writers = [wait.writers for wait in late.values() if wait.writers is not None]
         log.warning(
-            "tables can't be read yet: transactions are open that may have changed them before"
-            " they were published, or before DDL",
+            "tables can't be read yet: open transactions may have changed them before they were"
+            " published, or before DDL",
             tables=sorted(map(str, late)),
             remedy=open_remedy(frozenset[int]().union(*writers)),
         )

@@ -117,9 +117,9 @@ def begin(
         raise
     except SourceError as error:
         raise SourceUnreachableError(
-            f"the exported snapshot is gone: {error.what}",
+            f"the exported snapshot no longer exists: {error.what}",
             where=error.where,
-            remedy="start again: what is missing is read anew, and no row is missed",
+            remedy="start again: the missing rows are read again, and no row is lost",
         ) from error
 
 
@@ -147,7 +147,7 @@ def lock(connection: psycopg.Connection, leaf: Leaf) -> int:
             f"table {leaf.name} was rewritten (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER) after"
             " the snapshot was taken, which hides its rows from the snapshot",
             where=where,
-            remedy="start again: the snapshot is taken anew, and no row is missed",
+            remedy="start again: the daemon takes a new snapshot, and no row is lost",
         )
     return int(files[0][1]) if files else 0
 
@@ -156,7 +156,7 @@ def _gone(leaf: Leaf, where: str) -> TableChangedError:
     return TableChangedError(
         f"table {leaf.name} was dropped or renamed before its rows were read",
         where=where,
-        remedy="start again: the tables are looked up anew",
+        remedy="start again: the daemon then reads the tables that exist",
     )
 
 

@@ -37,8 +37,8 @@ _BYTES_MIN: Final = 8192
 KEYS_MAX: Final = 200_000
 """Changed keys of a table that are remembered; beyond, the chunks under way are read once more."""
 _NO_WATERMARK: Final = (
-    "a watermark didn't come by the stream: the publication needs INSERT and DELETE of the signal"
-    " table, and no filter of its rows"
+    "a watermark didn't come back through the stream: the publication needs INSERT and DELETE of"
+    " the signal table, without a row filter"
 )
 _TURN_S: Final = 0.05
 """How long the stream may stand still for a chunk: chunks become as large as that takes."""

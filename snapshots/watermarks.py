@@ -39,8 +39,8 @@ _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text:
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _TABLE_REMEDY: Final = (
-    "let the role in [source] INSERT into (and DELETE from) the signal table, whose first columns"
-    " are id, type and data"
+    "allow the role in [source] to INSERT into (and DELETE from) the signal table; its first"
+    " columns must be id, type and data"
 )
 
 
@@ -69,8 +69,8 @@ class Watermarks:
             while query(connection, _HAS_ENDED, newest) != [(True,)]:
                 if time.monotonic() > until:
                     raise SourceUnreachableError(
-                        "transactions are open, and nobody can tell whether one of them was"
-                        " committed and waits for a synchronous standby",
+                        "transactions are open, and one of them may be committed and wait for a"
+                        " synchronous standby",
                         where=server_address(connection.pgconn),
                         remedy="end the oldest one (pg_stat_activity.xact_start), or choose another"
                         " incremental.snapshot.watermarking.strategy",

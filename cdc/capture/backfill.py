@@ -213,7 +213,7 @@ class SnapshotWriter:
                 if error.retry and not isinstance(error, TableChangedError):
                     raise
                 fields = {"reason": error.what, "remedy": error.remedy}
-                log.warning("a blocking snapshot is given up", **fields)
+                log.warning("a blocking snapshot is abandoned", **fields)
                 if position is not None:
                     self._add(tell.initial("ABORTED", position))
             self._finish()

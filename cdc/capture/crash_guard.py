@@ -39,11 +39,11 @@ class CrashGuard:
             return
         raise DecodingCrashError(
             f"the server has crashed {self._crashes} times in a row while it decoded its WAL"
-            f" behind {behind}: another start may crash it again",
+            f" after {behind}; another start may crash it again",
             where=error.where,
-            remedy="see the server's log. Where the process that has crashed ran START_REPLICATION,"
-            " it is a bug of PostgreSQL: finish a DETACH PARTITION … CONCURRENTLY that is pending"
-            " (docs/guides/postgresql.md), update PostgreSQL, and start again; if that crashes it,"
-            " too, `millrace new-epoch` goes on without that WAL, and reads every table again. If"
-            " another process has crashed, start again",
+            remedy="read the server's log. If the crashed process ran START_REPLICATION, this is a"
+            " bug of PostgreSQL: finish a pending DETACH PARTITION … CONCURRENTLY"
+            " (docs/guides/postgresql.md), update PostgreSQL, and start again; if the server"
+            " still crashes, `millrace new-epoch` continues without that WAL, and reads"
+            " every table again. If another process crashed, start again",
         ) from error

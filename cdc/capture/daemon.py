@@ -106,7 +106,7 @@ class Daemon:
             except RecordRefusedError as error:
                 if not self.refusals.learn(error):
                     raise
-                log.warning("starting over to go on without a record", reason=error.what)
+                log.warning("starting over without one record", reason=error.what)
             except MillraceError as error:
                 self._check_lasting(error)
                 if time.monotonic() - started >= STEADY_S:
@@ -124,7 +124,7 @@ class Daemon:
             raise gap
         self._may_begin_anew = False
         log.warning(
-            "the log can't go on from here: snapshot.mode = when_needed begins a new epoch",
+            "the log can't continue from here: snapshot.mode = when_needed begins a new epoch",
             reason=gap.what,
             where=gap.where,
         )
@@ -191,7 +191,7 @@ class Daemon:
         finally:
             self._has_waited |= session.servers.has_waited
         if session.servers.is_complete:
-            log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
+            log.info("nothing to do: snapshot.mode is initial_only, and the snapshot is complete")
             return
         again = session.snapshotted if mode == "always" and not self._was_capturing else ()
         self._was_capturing = True
@@ -298,8 +298,9 @@ class Daemon:
             left = [str(name) for name in session.tables.states.requested if str(name) in names]
             if left and not stop.is_set():
                 raise NotDoneError(
-                    f"not read: {', '.join(sorted(left))}: what was paused before comes first",
-                    remedy="the request stands: millrace snapshot --resume",
+                    f"not read: {', '.join(sorted(left))}: snapshots that were paused earlier"
+                    " come first",
+                    remedy="the request stays in the log: continue with millrace snapshot --resume",
                 )
 
     def resume(self, names: Sequence[str], stop: threading.Event) -> None:
@@ -337,18 +338,18 @@ class Daemon:
             return
         if reasons := reads.not_done(signals):
             unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
-            remedy = "mend what is told, and ask again: millrace snapshot"
+            remedy = "solve this, and run millrace snapshot again"
             raise NotDoneError(f"not read: {unread}", remedy=remedy)
         if states.requested:
             paused = sorted(map(str, states.requested))
-            remedy = "millrace snapshot --resume goes on with them"
-            log.warning("tables stay paused", tables=paused, remedy=remedy)
+            remedy = "continue them with: millrace snapshot --resume"
+            log.warning("the snapshots of tables stay paused", tables=paused, remedy=remedy)
 
 
 def _require_slot(session: Session) -> None:
     """Raise ConfigError where nobody streams any more: what is read now would never be shown."""
     if session.servers.is_complete:
         raise ConfigError(
-            "snapshot.mode is initial_only, and it was done: its slot is gone",
-            remedy="to have all tables read anew: millrace new-epoch --yes, then millrace run",
+            "snapshot.mode is initial_only, the snapshot is complete, and its slot is removed",
+            remedy="to read all tables again: millrace new-epoch --yes, then millrace run",
         )

@@ -197,9 +197,9 @@ class Health:
                 due = self._since
             overdue_s = self._clock() - due
             if overdue_s > self._timeout_s:
-                return f"for {overdue_s:.0f} s nothing written to the source has come round"
+                return f"nothing written to the source has come back for {overdue_s:.0f} s"
             if self._arrived is None:
-                return "nothing written to the source has come round yet"
+                return "nothing written to the source has come back yet"
             return None
 
     def report(self) -> dict[str, Any]:

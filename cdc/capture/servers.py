@@ -227,16 +227,16 @@ class Servers:
         before = [each for each in publication_names(self.sql, oids) if each != name]
         if before:
             return PublicationError(
-                f"the log was captured through publication {before[0]}: publication {name} is"
-                " another one, and what was written before it was made can't be decoded with it",
+                f"the log was captured with publication {before[0]}: publication {name} is a"
+                " different one and can't decode WAL that is older than itself",
                 where=error.where,
                 remedy=f"set publication.name = {before[0]} again; or, {slot.NEW_EPOCH}",
             )
         return GapError(
-            f"publication {name} was dropped for a while, or publication.name was another one: what"
-            " was written before this one was made can't be decoded",
+            f"publication {name} was dropped and created again, or publication.name was changed:"
+            " WAL that is older than this publication can't be decoded",
             where=error.where,
-            remedy=f"if publication.name was changed, put the old one back; {slot.NEW_EPOCH}",
+            remedy=f"if publication.name was changed, restore the old name; {slot.NEW_EPOCH}",
         )
 
     def end_slot(self) -> None:

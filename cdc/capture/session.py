@@ -163,8 +163,8 @@ class Session:
             unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
             raise NotDoneError(
                 f"not read: {unread}",
-                remedy="mend that, or leave them out (table.exclude.list), and start again: until"
-                " then the slot holds back WAL",
+                remedy="solve this, or leave the tables out (table.exclude.list), and start again;"
+                " until then the slot holds back WAL",
             )
 
     @property
@@ -277,7 +277,7 @@ class Session:
         require_captured(again, (table.name for table in self._described))
         parts = [str(table.name) for table in self._described if table.row_filter or table.left_out]
         if parts:
-            what = "the publication has only a part of tables: row filters, or column lists"
+            what = "the publication has only a part of some tables: row filters or column lists"
             log.info(what, tables=parts[: start.SHOWN_MAX])
 
     def _describe_again(self) -> None:
@@ -292,7 +292,7 @@ class Session:
         ]
         if any(before[name] != now for name, now in _published(self._described).items()):
             raise UnreadTableError(
-                "the publication was changed while a snapshot was about to begin",
+                "the publication changed before the snapshot began",
                 where=self._capture.publication_name,
                 remedy="start again",
             )

@@ -65,9 +65,9 @@ class SlotLock:
         """Raise SourceUnreachableError once the right is lost."""
         if self._failure is not None:
             raise SourceUnreachableError(
-                f"the right to slot {self._name} was lost: {self._failure.what}",
+                f"the daemon lost its lock on slot {self._name}: {self._failure.what}",
                 where=self._failure.where,
-                remedy="nothing, if the daemon takes it again: it starts over",
+                remedy="none, if the daemon gets it again: it starts over",
             ) from self._failure
 
     def close(self) -> None:
@@ -136,9 +136,10 @@ class SlotLease:
             if lock.take():
                 return None
             return SlotInUseError(
-                "another daemon captures through this slot",
+                "another daemon captures with this slot",
                 where=f"slot {name}",
-                remedy="stop the other daemon; slot.max.retries = -1 lets `millrace run` stand by",
+                remedy="stop the other daemon, or set slot.max.retries = -1: `millrace run` then"
+                " waits as a standby",
             )
 
         self._health.has_slot = False
@@ -187,7 +188,7 @@ class SlotLease:
         elif time.monotonic() > self._drain_until:
             self._drain_until = math.inf
             log.warning(
-                "stopped without draining: Kafka doesn't answer; the next start sends what is left"
+                "stopped without finishing: Kafka doesn't answer; the next start sends the rest"
             )
             raise StoppedError
 
@@ -197,7 +198,9 @@ class SlotLease:
         if self._stop.is_set():
             raise StoppedError
         if int(waited_s) % WAITING_LINE_S == 1:
-            log.info("a new slot waits for open transactions of the source", seconds=int(waited_s))
+            log.info(
+                "the new slot waits for open transactions of the source", seconds=int(waited_s)
+            )
 
     def connect_replication(self) -> PGconn:
         """Open a replication connection to the server that the session is connected to."""
@@ -206,9 +209,10 @@ class SlotLease:
         if ours != other:
             connection.finish()
             raise SourceUnreachableError(
-                f"one connection leads to {ours}, the other to {other}",
+                f"one connection reaches {ours}, another {other}",
                 where="[source]",
-                remedy="target_session_attrs = read-write lets all of them find the primary",
+                remedy="set target_session_attrs = read-write: all connections then find the"
+                " primary",
             )
         return connection
 
@@ -244,7 +248,8 @@ class SlotLease:
         state = slot.inspect(self._sql, name)
         if state is None:  # the stream has ended already, and somebody has dropped it
             raise SourceUnreachableError(
-                f"slot {name} went away as it was taken", where=server_address(self._sql.pgconn)
+                f"slot {name} was dropped while the daemon took it",
+                where=server_address(self._sql.pgconn),
             )
         self.begin = state.confirmed_flush_lsn
         return None

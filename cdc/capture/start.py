@@ -37,26 +37,26 @@ def check_continuity(
     recorded = f"the log's progress record for slot {progress.slot}"
     if progress.system_identifier != system.identifier:
         raise GapError(
-            f"this is another PostgreSQL cluster (system identifier {system.identifier}, "
-            f"{recorded} has {progress.system_identifier})",
-            remedy="point [source] at the cluster that was captured, or capture this one under "
-            f"another topic.prefix; {NEW_EPOCH}",
+            f"[source] is another PostgreSQL cluster (system identifier {system.identifier};"
+            f" {recorded} has {progress.system_identifier})",
+            remedy="set [source] to the captured cluster, or capture this one with another"
+            f" topic.prefix; {NEW_EPOCH}",
         )
     _check_history(progress, system, wal_end)
     if state is None:
         raise GapError(
-            f"slot {progress.slot} is gone, but {recorded} says that it was at "
-            f"{progress.flush_lsn}: what was written since is not in the log",
+            f"slot {progress.slot} is missing, but {recorded} says that it was at"
+            f" {progress.flush_lsn}: the log lacks all later changes",
             remedy=NEW_EPOCH,
         )
     if (reason := slot.why_lost(state)) is not None:
         raise slot.lost(state.name, reason, recorded)
     if state.confirmed_flush_lsn > progress.flush_lsn:
         raise GapError(
-            f"slot {progress.slot} was moved to {state.confirmed_flush_lsn}, beyond "
-            f"{progress.flush_lsn} in {recorded}: what lies between is not in the log",
-            remedy="nothing else may advance the slot: if another program uses it, choose another "
-            f"slot.name; {NEW_EPOCH}",
+            f"slot {progress.slot} was moved to {state.confirmed_flush_lsn}, beyond"
+            f" {progress.flush_lsn} in {recorded}: the log lacks the changes between them",
+            remedy="let no other program advance the slot: if another one uses it, choose another"
+            f" slot.name; {NEW_EPOCH}",
         )
 
 
@@ -70,9 +70,9 @@ def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
     if kept >= needed:
         return
     raise GapError(
-        f"the server's history is another one: on timeline {progress.timeline} the log reaches "
-        f"{needed}, but the server (timeline {system.timeline}) has that only up to {kept}, after "
-        "a failover or from a backup. Other changes may stand in the same places",
+        "the server has another history, after a failover or from a backup: the log reaches"
+        f" {needed} on timeline {progress.timeline}, but the server (timeline {system.timeline})"
+        f" shares it only up to {kept}. Other changes may be at the same LSNs",
         remedy=NEW_EPOCH,
     )
 
@@ -82,10 +82,11 @@ def check_untouched(states: Container[TableName], tables: Iterable[TableName]) -
     captured = [str(table) for table in tables if table in states]
     if captured:
         raise GapError(
-            "the log has rows of these tables already, but nothing from this slot: "
-            f"{', '.join(captured[:SHOWN_MAX])}. What was written in between is not in the log",
-            remedy="keep the slot.name that they were captured with; or capture again under another"
-            " topic.prefix; or start anew: millrace drop --yes --topics, then millrace run",
+            "the log has rows of these tables, but nothing from this slot:"
+            f" {', '.join(captured[:SHOWN_MAX])}. The log lacks the changes in between",
+            remedy="set the slot.name that captured them; or capture again with another"
+            " topic.prefix; or begin a new log: millrace drop --yes --topics, then millrace"
+            " run",
         )
 
 
@@ -93,8 +94,8 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
     """Raise GapError for a slot that exists without a progress record."""
     if state is not None:
         raise GapError(
-            f"slot {name} exists, but the log has no progress record for it: nobody can tell "
-            "what it already gave away",
+            f"slot {name} exists, but the log has no progress record for it: what it has already"
+            " delivered is unknown",
             remedy="choose another slot.name and topic.prefix; or, if no other program uses the "
             f"slot, drop it at the source: {slot.drop_statement(name)}",
         )
@@ -103,14 +104,17 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
 def why_foreign(progress: Progress | None, state: SlotState, system: System) -> str:
     """Why a slot that exists isn't known to be Millrace's own; empty: the log says that it is."""
     if progress is None:
-        return "the log doesn't say that Millrace made it"
+        return "the log doesn't say that Millrace created it"
     if progress.system_identifier != system.identifier:
-        return "the log has that of another PostgreSQL cluster"
+        return "the log has the slot of another PostgreSQL cluster"
     if (state.plugin, state.database) != (slot.PLUGIN, progress.database):
-        return "it is another kind of slot, or another database's, than the one in the log"
+        return "its kind or its database differs from the slot in the log"
     is_made = progress.phase is not Phase.CREATING
     if is_made and state.confirmed_flush_lsn > progress.flush_lsn:
-        return "it is ahead of the log: somebody has moved it, or made another one of that name"
+        return (
+            "it is ahead of the log: another program moved it, or created another slot with this"
+            " name"
+        )
     return ""
 
 
@@ -127,8 +131,8 @@ def require_own(progress: Progress | None, state: SlotState | None, system: Syst
     """The same of what was read of both servers."""
     if state is not None and (reason := why_foreign(progress, state, system)):
         raise GapError(
-            f"slot {state.name} has to be made again, and the one that is there may be another "
-            f"program's: {reason}",
+            f"slot {state.name} must be created again, but the existing one may belong to another"
+            f" program: {reason}",
             remedy="choose another slot.name and topic.prefix; or, if no other program uses the "
             f"slot, drop it at the source and start again: {slot.drop_statement(state.name)}",
         )
@@ -159,9 +163,9 @@ def look_at_progress(servers: Servers) -> None:
 def nothing_to_go_on_from(name: str) -> ConfigError:
     """What to say where a new epoch is asked for, and the log has no first one of this slot."""
     return ConfigError(
-        f"the log has nothing from slot {name} to go on from",
+        f"the log has nothing from slot {name}, so it can't continue",
         where="topic.prefix and slot.name in [capture]",
-        remedy="name those that were captured with; a first start needs only `millrace run`",
+        remedy="set the names that were captured with; a first start needs only `millrace run`",
     )
 
 
@@ -230,8 +234,8 @@ def find_gap(servers: Servers) -> str:
     except GapError as gap:
         return f"gap: {gap.what}"
     return (
-        "no gap: `millrace run` goes on where the log ends, unless the stream shows it that "
-        "this server was restored from a copy, or the server crashes as it streams"
+        "no gap: `millrace run` continues where the log ends. Only the stream can show that this"
+        " server was restored from a copy, or that it crashes while it streams"
     )
 
 

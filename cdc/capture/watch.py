@@ -129,7 +129,7 @@ class SlotWatch:
         except MillraceError as error:
             self._disconnect()
             self._next_heartbeat = time.monotonic() + _AGAIN_S
-            self._warn([Concern("watch", 0, f"the slot can't be looked at: {error.what}")])
+            self._warn([Concern("watch", 0, f"can't read the slot's state: {error.what}")])
         finally:
             self._next_inspection = time.monotonic() + INSPECT_S
 
@@ -185,7 +185,7 @@ class SlotWatch:
         # What is to be dropped may be somebody else's until the start has compared slot and log.
         if policy == "drop" and self._health.progress is None:
             return
-        cause = "see why the log doesn't keep up (`millrace status`)"
+        cause = "find out why the log doesn't keep up (`millrace status`)"
         if state.lag_bytes < limit:
             cause = (
                 "end the oldest transaction (pg_stat_activity.xact_start, pg_prepared_xacts): the"
@@ -195,9 +195,8 @@ class SlotWatch:
             f"slot {state.name} holds back {size(state.retained_bytes)} of WAL, more than"
             f" slot.max.lag.bytes ({size(limit)})",
             where=target(self._source),
-            remedy=f"{cause}, and start again with a larger slot.max.lag.bytes, so that it can"
-            " catch up; or free the disk now, and read all tables anew later: millrace new-epoch"
-            " --yes",
+            remedy=f"{cause}, and start again with a larger slot.max.lag.bytes to catch up; or free"
+            " the disk now, and read all tables again later: millrace new-epoch --yes",
         )
 
     def _write(self, connection: psycopg.Connection, state: SlotState, now: float) -> None:
@@ -218,7 +217,7 @@ class SlotWatch:
                     raise
                 self._may_write = False
                 log.warning(
-                    "no heartbeats in the source, keepalives have to do",
+                    "the daemon writes no heartbeats to the source; it relies on keepalives",
                     reason=error.what,
                     remedy=emit_remedy(connection),
                 )
@@ -241,8 +240,8 @@ class SlotWatch:
                 deadline = 0
             else:
                 raise SlotLagError(
-                    f"{failure.what}: dropped, as slot.max.lag.policy says. What was written since"
-                    " isn't in the log",
+                    f"{failure.what}: the daemon dropped the slot (slot.max.lag.policy). The log"
+                    " lacks all later changes",
                     where=failure.where,
                     remedy=slot.NEW_EPOCH,
                 )
@@ -250,10 +249,10 @@ class SlotWatch:
                 break
             time.sleep(_TICK_S)
         raise SlotLagError(
-            f"{failure.what}, and couldn't be dropped: {reason}",
+            f"{failure.what}, but the daemon can't drop it: {reason}",
             where=failure.where,
-            remedy="drop it by hand, before the server's disk is full: "
-            f"{slot.drop_statement(self._capture.slot_name)}",
+            remedy="drop it by hand before the server's disk is full:"
+            f" {slot.drop_statement(self._capture.slot_name)}",
         )
 
 

@@ -105,7 +105,7 @@ def lookups(
         with explained(connection.pgconn):
             is_seen = await_visible(connection, frozenset({xid}), keep_alive)
         if not is_seen:
-            remedy = "it goes on once that has ended"
+            remedy = "the daemon continues once this is over"
             raise UnreadTableError(
                 INVISIBLE, where=server_address(connection.pgconn), remedy=remedy
             )

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 _REMEDY: Final = (
-    "`make environment` in a clone, else install Millrace again: from a wheel for this Python, or"
-    " with a C compiler and Python's headers (Debian: build-essential and python3-dev)"
+    "`make environment` in a clone; otherwise install Millrace again, from a wheel for this"
+    " Python, or with a C compiler and Python's headers (Debian: build-essential and"
+    " python3-dev)"
 )
 
 
@@ -38,13 +39,13 @@ def require_extension(name: str = "fast") -> None:
         extension = import_module(f"cdc.compiled.{name}")
     except ImportError as error:
         raise ExtensionError(
-            f"Millrace's compiled part can't be loaded: {error}",
+            f"can't load Millrace's compiled part: {error}",
             where=str(Path(__file__).with_name(name)),
             remedy=_REMEDY,
         ) from None
     if digest(name) != extension.SOURCES:
         raise ExtensionError(
-            "Millrace's compiled part was built from other sources than these",
+            "Millrace's compiled part was built from other sources",
             where=str(extension.__file__),
             remedy=_REMEDY,
         )

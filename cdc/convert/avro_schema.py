@@ -132,10 +132,10 @@ class _Compiler:
         name = self._field_name(field.name)
         if any(name == other for _, other, _ in members):
             raise ConversionError(
-                f"two columns become one in Avro: {name}",
+                f"two columns have the same name in Avro: {name}",
                 where=f"schema {record}",
-                remedy='field.name.adjustment.mode = "avro_unicode" keeps them apart; or leave one'
-                " out by column.exclude.list",
+                remedy='set field.name.adjustment.mode = "avro_unicode", or leave one out with'
+                " column.exclude.list",
             )
         made = self.any(field.schema, f"{record}, {field.name}")
         members.append((field.name, name, made.to_datum))
@@ -245,10 +245,10 @@ def _value_or_default(to_datum: ToDatum, default: Any, where: str, value: Any) -
         return to_datum(value)
     if default is None:
         raise ConversionError(
-            "a value is missing that Avro can't leave out",
+            "a value is missing, but its Avro type requires one",
             where=where,
-            remedy='toast.unavailable = "reselect" fills in what PostgreSQL didn\'t send;'
-            " unavailable.value.placeholder stands in for it",
+            remedy='set toast.unavailable = "reselect" to fill in what PostgreSQL didn\'t send, or'
+            " unavailable.value.placeholder",
         )
     return default
 
@@ -266,10 +266,10 @@ def _array(items: Schema, to_datum: ToDatum, where: str, values: Any) -> list[An
         items.type is not Type.ARRAY and any(value.__class__ is list for value in values)
     ):
         raise ConversionError(
-            "an array of several dimensions, or that doesn't begin at 1, has no Avro schema",
+            "Avro has no schema for an array of several dimensions, or one that doesn't begin at 1",
             where=where,
-            remedy="leave the column out by column.exclude.list, or use JSON; with"
-            " lossless = false it becomes what Debezium makes of it",
+            remedy="leave the column out with column.exclude.list, or use JSON, or set lossless ="
+            " false: it then becomes what Debezium writes",
         )
     return [to_datum(value) for value in values]
 

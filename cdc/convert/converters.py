@@ -80,7 +80,7 @@ def converters(section: Mapping[str, str], *, preset: bool = False) -> Converter
     checks: list[Check] = []
     shared = {name: value for name, value in section.items() if not name.startswith(_SIDES)}
     if shared.pop("header", "json") != "json":
-        raise ConfigError("headers are JSON with their schema", where="[format] header")
+        raise ConfigError("headers are JSON with their schemas", where="[format] header")
     key = Options("[format] key", {**shared, **_own(section, "key")})
     value = Options("[format] value", {**shared, **_own(section, "value")})
     made = Converters(
@@ -133,7 +133,7 @@ def _avro(options: Options, side: KeyOrValue, checks: list[Check]) -> Convert:
     strategy = options.text(long_name, short)
     subject = SUBJECTS.get(strategy.rpartition(".")[2])
     if subject is None:
-        raise options.wrong("subject.name.strategy", f"is one of {', '.join(SUBJECTS)}")
+        raise options.wrong("subject.name.strategy", f"must be one of {', '.join(SUBJECTS)}")
     registry = Registry(
         options.under(("schema.registry.", "basic.auth.")),
         auto_register=options.flag("auto.register.schemas", True),
@@ -180,7 +180,7 @@ def schema_reader(options: Mapping[str, str]) -> Callable[[int], str] | None:
 
 def _not_installed(error: ImportError, where: str) -> ConfigError:
     return ConfigError(
-        f"Avro needs packages that aren't installed: {error.name}",
+        f"Avro needs a package that isn't installed: {error.name}",
         where=where,
         remedy="pip install 'millrace[avro]'",
     )

@@ -33,23 +33,26 @@ _CONFLICT: Final = 409
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MESSAGE_LENGTH_MAX: Final = 600
 _CREDENTIALS: Final = (
-    "refuses our credentials",
-    "set schema.registry.basic.auth.user.info to user:password of one who may register schemas",
+    "refuses the credentials",
+    (
+        "set schema.registry.basic.auth.user.info to user:password of a user who may register"
+        " schemas"
+    ),
 )
 _ANSWERS: Final[Mapping[int, tuple[str, str]]] = {
     401: _CREDENTIALS,
     403: _CREDENTIALS,
     404: (
-        "doesn't know this",
+        "doesn't have this",
         (
             "check the path in schema.registry.url (Apicurio: /apis/ccompat/v7); with"
-            " auto.register.schemas = false register the schema first"
+            " auto.register.schemas = false, register the schema first"
         ),
     ),
     _CONFLICT: (
-        "finds the new schema incompatible",
+        "rejects the new schema as incompatible",
         (
-            "have consumers ready for the changed table, then set the subject's compatibility to"
+            "prepare consumers for the changed table; then set the subject's compatibility to"
             " NONE for one start, or delete the subject"
         ),
     ),
@@ -72,7 +75,8 @@ class Registry:
         except (ValueError, TypeError, OSError) as error:
             # It names options, but an address in it may hold a password.
             raise ConfigError(
-                f"the schema registry's options aren't valid: {_USER_INFO.sub('//', str(error))}",
+                "the options of the schema registry aren't valid:"
+                f" {_USER_INFO.sub('//', str(error))}",
                 where=self._where,
                 remedy="docs/reference/formats.md lists them",
             ) from None
@@ -88,7 +92,7 @@ class Registry:
             return self._request(subject, lambda: self._register(subject, avro))
         registered = self._request(subject, lambda: self._client.lookup_schema(subject, avro))
         if registered.schema_id is None:
-            raise RegistryError("the schema registry answers without an id", where=self._where)
+            raise RegistryError("the schema registry's answer has no id", where=self._where)
         return registered.schema_id
 
     def text_of(self, number: int) -> str:
@@ -100,9 +104,9 @@ class Registry:
             or schema.references
         ):
             raise RegistryError(
-                f"schema {number} isn't an Avro schema that stands by itself",
+                f"schema {number} isn't a self-contained Avro schema",
                 where=self._where,
-                remedy="topics must be written with Confluent's AvroConverter",
+                remedy="write the topics with Confluent's AvroConverter",
             )
         return str(schema.schema_str)
 
@@ -131,7 +135,7 @@ class Registry:
                 raise RegistryError(
                     f"the schema registry's certificate isn't trusted: {error}",
                     where=self._where,
-                    remedy="name the authority that signed it: schema.registry.ssl.ca.location",
+                    remedy="set schema.registry.ssl.ca.location to the authority that signed it",
                 ) from None
             raise RegistryUnreachableError(
                 f"the schema registry doesn't answer: {error or type(error).__name__}",
@@ -144,9 +148,9 @@ class Registry:
         status, said = error.http_status_code, str(error.error_message)[:_MESSAGE_LENGTH_MAX]
         if status in _BUSY:
             return RegistryUnreachableError(
-                f"the schema registry can't answer at the moment (HTTP {status}): {said}",
+                f"the schema registry can't answer now (HTTP {status}): {said}",
                 where=where,
-                remedy="look at the registry's own log",
+                remedy="read the registry's log",
             )
         what, remedy = _ANSWERS.get(status, ("refuses the request", ""))
         is_of_subject = bool(subject) and (what, remedy) != _CREDENTIALS
@@ -164,13 +168,14 @@ def _client_options(options: Mapping[str, str]) -> dict[str, str | float]:
     source = own.pop("basic.auth.credentials.source", "USER_INFO")
     if source not in {"USER_INFO", "URL"}:
         raise ConfigError(
-            f"basic.auth.credentials.source {source} isn't known",
-            remedy="USER_INFO takes schema.registry.basic.auth.user.info, URL what is in the url",
+            f"unknown basic.auth.credentials.source: {source}",
+            remedy="use USER_INFO with schema.registry.basic.auth.user.info, or URL with the"
+            " credentials in the URL",
         )
     if "url" not in own:
         raise ConfigError(
             "Avro needs a schema registry",
-            remedy="set schema.registry.url; docs/reference/formats.md",
+            remedy="set schema.registry.url: docs/reference/formats.md",
         )
     client: dict[str, str | float] = {**_WAITS, **own}
     for name in _WAITS.keys() & own.keys():

@@ -115,7 +115,7 @@ def _reduced(record: Record, excess: int) -> bytes:
         raise RecordRefusedError(
             "a record is too large for the log, even without its large columns",
             where=f"topic {record.topic}, key {(record.key or b'none')[:200]!r}",
-            remedy="raise the topic's max.message.bytes, and message.max.bytes under [kafka] if "
-            "that is lower; or name the table in errors.dead.letter.include.list",
+            remedy="raise the topic's max.message.bytes, and message.max.bytes in [kafka] if that"
+            " is lower; or add the table to errors.dead.letter.include.list",
         )
     return to_json(event)

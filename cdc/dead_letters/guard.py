@@ -269,7 +269,7 @@ class DeadLetters:
             return reason
         limits = self._limits.get(record.topic)
         if limits is not None and record.key is None and not limits.keyless:
-            return "a record without a key doesn't fit into a compacted topic"
+            return "a compacted topic refuses a record without a key"
         return None
 
     def _too_large(self, record: Record) -> str | None:
@@ -279,7 +279,7 @@ class DeadLetters:
         size = record_bytes(record) + _BATCH_BYTES
         size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
         if size > limits.bytes_max:
-            return f"the record has {size} bytes, and the topic takes {limits.bytes_max}"
+            return f"the record has {size} bytes; the topic accepts {limits.bytes_max}"
         return None
 
     def dead_letter(

@@ -101,7 +101,7 @@ def no_key(schema: TableSchema) -> TableRefusedError:
     """The error for a replica identity that doesn't cover the record's key."""
     again = f"millrace snapshot {shlex.quote(str(schema.name))}"
     return TableRefusedError(
-        "an old row came without its key: the replica identity doesn't cover it",
+        "an old row has no key: the replica identity doesn't contain it",
         where=f"table {schema.name}",
         remedy=f"ALTER TABLE {sql_names([schema.name])} REPLICA IDENTITY DEFAULT (or FULL); then"
         f" read it again, since what the WAL has by now stays without: {again}",

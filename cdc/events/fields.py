@@ -131,10 +131,10 @@ def _refuse_same_names(fields: tuple[EventField, ...], schema: TableSchema) -> N
         column = schema.columns[field.column].name
         if (other := columns.setdefault(field.name, column)) != column:
             raise TableRefusedError(
-                f"columns {other} and {column} would both be {field.name} in events",
+                f"columns {other} and {column} get the same name {field.name} in events",
                 where=f"table {schema.name}",
-                remedy='field.name.adjustment.mode = "avro_unicode" keeps them apart; or leave one'
-                " out by column.exclude.list",
+                remedy='set field.name.adjustment.mode = "avro_unicode", or leave one out with'
+                " column.exclude.list",
             )
 
 
@@ -186,10 +186,10 @@ def _of_row(
         rule = None
     if rule and rules.lossless and column.key is not None:
         raise TableRefusedError(
-            f"key column {column.name} is to be masked, but keys keep rows apart",
+            f"key column {column.name} can't be masked: the key must tell rows from each other",
             where=f"table {schema.name}",
-            remedy="take the column out of column.mask.… or column.truncate.…, or out of the key"
-            " by message.key.columns",
+            remedy="remove the column from column.mask.… and column.truncate.…, or from the key"
+            " with message.key.columns",
         )
     parameters = dict(field.schema.parameters or {})
     if rule:

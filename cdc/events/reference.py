@@ -133,7 +133,7 @@ class TableEvents:
         columns = len(self._schema.columns)
         if row is not None and len(row) != columns:
             raise BrokenRowError(
-                f"a row of {len(row)} columns where {columns} were announced",
+                f"a row has {len(row)} columns; its relation has {columns}",
                 where=f"table {self._schema.name}",
             )
 

@@ -77,7 +77,8 @@ def rekeyed(
     lacking = wanted - {name.lower() for name in names}
     if lacking and rules.lossless:
         raise TableRefusedError(
-            f"message.key.columns names {', '.join(sorted(lacking))}, which isn't a column",
+            f"message.key.columns names {', '.join(sorted(lacking))}, but the table has no such"
+            " column",
             where=f"table {table}",
             remedy="correct message.key.columns in [capture], or add the column",
         )
@@ -86,7 +87,7 @@ def rekeyed(
     identity = {column.name for column in columns if column.key is not None}
     if rules.lossless and replica_identity != "f" and not identity.issuperset(names):
         raise TableRefusedError(
-            "message.key.columns names columns that old rows come without",
+            "message.key.columns names columns that old rows don't contain",
             where=f"table {table}",
             remedy=f"ALTER TABLE {sql_names([table])} REPLICA IDENTITY FULL",
         )

@@ -75,8 +75,8 @@ class AlternatingWriters:
 
     def begin_commit(self) -> None:
         """Begin to commit what the current writer has written; the next turn is the other's."""
-        assert not self.is_committing, "its predecessor isn't committed"  # noqa: S101
-        assert not self.current.has_unwritten, "it would come too late"  # noqa: S101
+        assert not self.is_committing, "the transaction before it isn't committed"  # noqa: S101
+        assert not self.current.has_unwritten, "the commit would be too late"  # noqa: S101
         self.is_committing, self.may_write = True, False
         self._commit_requests.put(self.current)
         self.current, self._other = self._other, self.current

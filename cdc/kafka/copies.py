@@ -34,10 +34,10 @@ def copies_of(settings: LogSettings, brokers: int) -> Copies:
     min_isr = settings.topic_min_insync_replicas or min_isr
     if min_isr > replicas:
         raise ConfigError(
-            f"topic.min.insync.replicas = {min_isr} is above the copies of new topics ({replicas},"
-            f" in a cluster of {brokers}), so that no broker could be lost",
+            f"topic.min.insync.replicas = {min_isr} exceeds the copies of new topics ({replicas},"
+            f" in a cluster of {brokers} brokers): no record could be written",
             where="topic.min.insync.replicas in [log]",
-            remedy=f"set it to {replicas} at most, or leave it out; or start the other brokers",
+            remedy=f"set it to at most {replicas}, or remove it; or start the other brokers",
         )
     return Copies(replicas, min_isr)
 
@@ -54,7 +54,7 @@ def too_few(
     ]
     if short:
         yield (
-            f"topics have a {MIN_ISR} above their copies: some releases of Kafka take no record so",
+            f"topics have {MIN_ISR} above their copies: some releases then refuse every record",
             f"kafka-configs --alter --entity-type topics --entity-name … --add-config {MIN_ISR}=1",
             short,
         )
@@ -63,15 +63,21 @@ def too_few(
     lone = [name for name, topic in topics.items() if topic.replicas == 1]
     if lone:
         yield (
-            "topics have one copy in a cluster of several brokers: what its broker loses is lost",
-            "kafka-reassign-partitions adds copies; topic.replication.factor says it of new topics",
+            (
+                "topics have one copy in a cluster of several brokers: if its broker fails, the"
+                " topic is lost"
+            ),
+            (
+                "add copies with kafka-reassign-partitions; for new topics set"
+                " topic.replication.factor"
+            ),
             lone,
         )
     few = [name for name, topic in topics.items() if 1 < topic.replicas < min(_REPLICAS, brokers)]
     if few:
         yield (
-            "topics have two copies in a cluster that has brokers for three",
-            f"kafka-reassign-partitions adds copies; with three, set {MIN_ISR}=2",
+            "topics have two copies, but the cluster has brokers for three",
+            f"add copies with kafka-reassign-partitions; with three, set {MIN_ISR}=2",
             few,
         )
     lax = [
@@ -81,7 +87,7 @@ def too_few(
     ]
     if lax:
         yield (
-            f"topics have {MIN_ISR} = 1: what one broker alone has counts as written",
+            f"topics have {MIN_ISR} = 1: a record counts as written once a single broker has it",
             f"kafka-configs --alter --entity-type topics --entity-name … --add-config {MIN_ISR}=2",
             lax,
         )

@@ -98,14 +98,14 @@ unknown topic, and librdkafka's own of that kind. KafkaError.retriable() is for 
 COMPLAINTS_MAX: Final = 20
 """How many of a client's latest complaints are kept to explain a failure."""
 _ACCESS_REMEDY: Final = (
-    "check security.protocol, sasl.* and ssl.* under [kafka], and the rights of that user: "
-    "Describe, Read, Write, Create and DescribeConfigs on topics, Write on both transactional ids"
+    "check security.protocol, sasl.* and ssl.* in [kafka], and the user's rights: Describe,"
+    " Read, Write, Create and DescribeConfigs on topics, Write on both transactional ids"
 )
 _KINDS: Final[tuple[tuple[frozenset[str], type[MillraceError], str], ...]] = (
     (_ACCESS, LogAccessError, _ACCESS_REMEDY),
     (_REFUSED, RecordRefusedError, ""),
     (_TOPIC, TopicMismatchError, "check the topic, and the broker's policy for new topics"),
-    (_CONFIG, ConfigError, "change it under [kafka] or [log]"),
+    (_CONFIG, ConfigError, "change it in [kafka] or [log]"),
 )
 """Names of errors → what they are to the user, and the remedy."""
 _OPTION: Final = re.compile(r'property "([^"]+)"')
@@ -166,14 +166,14 @@ def log_error(
         return FencedError(
             "another daemon writes with the same transactional.id",
             where=where or doing,
-            remedy="run one daemon per slot; give other slots or topic.prefixes to the others",
+            remedy="run one daemon per slot; give each daemon its own slot or topic.prefix",
         )
     for names, kind, remedy in _KINDS:
         if name in names:
             return kind(what, where=where, remedy=remedy)
-    remedy = "check that the brokers are up: their logs say what they lack"
+    remedy = "check that the brokers run; read their logs"
     if not connected or name == "_RESOLVE":
-        remedy = "check that the brokers are up and bootstrap.servers is right"
+        remedy = "check that the brokers run and that bootstrap.servers is right"
     return LogUnreachableError(what, where=where, remedy=remedy)
 
 
@@ -182,11 +182,11 @@ def option_error(error: KafkaError, options: Mapping[str, str]) -> ConfigError:
     text = error.str()
     named = _OPTION.search(text)
     if named and text.startswith("No such"):
-        what = f"Kafka's client knows no option {named[1]}"
+        what = f"Kafka's client has no option {named[1]}"
     elif named:
         # librdkafka names linger.ms as queue.buffering.max.ms, and the like.
-        alias = "" if named[1] in options else ", or of an alias of it,"
-        what = f"the value of {named[1]}{alias} is not valid"
+        alias = "" if named[1] in options else ", or of its alias"
+        what = f"the value of {named[1]}{alias} isn't valid"
     else:
         what = _without_secrets(text, options)
     return ConfigError(

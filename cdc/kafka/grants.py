@@ -28,7 +28,7 @@ def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable
 def hidden_topic(name: str, servers: str, prefix: str) -> LogAccessError:
     """Say that a topic is there, and that the user isn't told of it."""
     return LogAccessError(
-        f"topic {name} exists, and the user may not see it",
+        f"topic {name} exists, but the user lacks the right to see it",
         where=servers,
         remedy=grants(servers, prefix, [name], TOPIC_OPERATIONS),
     )

@@ -175,9 +175,9 @@ def producer_options(options: Mapping[str, str], transactional_id: str | None) -
 def _check(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         if name in _OWNED and value not in _OWNED[name]:
-            ours = " or ".join(sorted(_OWNED[name])) or "made from topic.prefix and slot.name"
+            ours = " or ".join(sorted(_OWNED[name])) or "derived from topic.prefix and slot.name"
             raise ConfigError(
-                f"{name} isn't free to choose: it is {ours}",
+                f"{name} can't be set: Millrace sets it to {ours}",
                 where="[kafka]",
-                remedy=f"remove {name}; exactly-once rests on it",
+                remedy=f"remove {name}: exactly-once delivery needs Millrace's value",
             )

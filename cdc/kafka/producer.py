@@ -176,7 +176,7 @@ class LogWriter:
                 break
             if time.monotonic() > deadline:
                 self._broken = True
-                what = f"nothing was taken for {GIVE_UP_S:.0f} s"
+                what = f"the brokers accepted no record for {GIVE_UP_S:.0f} s"
                 raise LogUnreachableError(what, where=self._where)
         self._group.clear()
 
@@ -198,7 +198,7 @@ class LogWriter:
             elif time.monotonic() > deadline:
                 self._broken = True
                 topic = next(each(batch[done:])).topic
-                what = f"nothing could be sent for {GIVE_UP_S:.0f} s"
+                what = f"no record could be sent for {GIVE_UP_S:.0f} s"
                 raise LogUnreachableError(what, where=topic)
             done = stopped
 
@@ -290,7 +290,7 @@ class LogWriter:
                 raise LogUnreachableError(
                     f"{doing}: the brokers didn't answer for {give_up_s:.0f} s{because}",
                     where=self._where,
-                    remedy="check that the brokers are up; the next start finds out what is there",
+                    remedy="check that the brokers run; the next start finds out what the log has",
                 )
 
     def _on_refused(self, error: KafkaError | None, message: Message) -> None:
@@ -299,7 +299,7 @@ class LogWriter:
             self._refused.append((error, _Reported(message.topic() or "", message.key(), size)))
 
     def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
-        assert record is not None, "the client was given none"  # noqa: S101
+        assert record is not None, "the client has none"  # noqa: S101
         if is_refusal(error):
             self._group = [record]
             raise self._refusal(error, _Reported(record.topic, record.key, record_bytes(record)))
@@ -324,7 +324,7 @@ class LogWriter:
             # The coordinator bumps the epoch of a transaction that it times out, too. Starting
             # over is safe either way: the slot is taken before the log is.
             raise LogUnreachableError(
-                f"{doing}: the transaction was open for longer than transaction.timeout.ms",
+                f"{doing}: the transaction was open longer than transaction.timeout.ms",
                 where=self._where,
             )
         raise log_error(error, doing, self._where)
@@ -365,22 +365,22 @@ def _refusal(error: KafkaError, record: _Reported, position: str) -> RecordRefus
     if is_too_large(error):
         what = "a record is too large for the log"
         remedy = (
-            "raise the topic's limit (kafka-configs --alter --entity-type topics --entity-name "
-            f"{topic} --add-config max.message.bytes=…), and message.max.bytes under "
-            "[kafka] if that is lower; or set oversized.record under [capture], which keeps such "
-            "records; or leave the table out (table.exclude.list)"
+            "raise the topic's limit (kafka-configs --alter --entity-type topics --entity-name"
+            f" {topic} --add-config max.message.bytes=…), and message.max.bytes in [kafka] if"
+            " that is lower; or set oversized.record in [capture] to keep such records; or leave"
+            " the table out (table.exclude.list)"
         )
     elif key is None and error.name() == "INVALID_RECORD":
-        what = "a record without a key doesn't fit into a compacted topic"
+        what = "a compacted topic refuses a record without a key"
         remedy = (
-            "the table lost its primary key after its topic was made: add one, and read it again, "
-            "since what the WAL has by now stays without (millrace snapshot SCHEMA.TABLE); or it "
-            "is routed to the topic of a table with a key: route it elsewhere; or leave it out "
-            "(table.exclude.list)"
+            "if the table lost its primary key after its topic was made, add one and read the"
+            " table again (millrace snapshot SCHEMA.TABLE): its changes in the WAL have no key;"
+            " if it is routed to the topic of a table with a key, route it elsewhere; or leave"
+            " it out (table.exclude.list)"
         )
     else:
         what = f"the broker refuses a record: {error.str()}"
-        remedy = "the broker's log says more"
+        remedy = "read the broker's log"
     return RecordRefusedError(
         what,
         where=f"topic {topic}, {shown}, position {position}, {size} bytes",

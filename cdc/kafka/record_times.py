@@ -91,20 +91,20 @@ class RecordTimes:
     def _warn(self, topic: str, wanted_ms: int, older_ms: int, limits: TimeLimits) -> None:
         if older_ms < -limits.newer_ms_max:
             log.warning(
-                "an event's time is in the future: such records get the time of their writing, or"
-                " the topic would refuse them, or keep them for ever",
+                "an event's time is in the future: its record gets the time of writing, or the"
+                " topic would refuse it or keep it for ever",
                 topic=topic,
                 event_ms=wanted_ms,
-                remedy=f"see that the column of {OWN_TIME} has the time in UTC",
+                remedy=f"check that the column of {OWN_TIME} has the time in UTC",
             )
             return
         retention_ms = max(self._keep_ms + LATE_MS, older_ms + self._keep_ms + 2 * ROOM_MS)
         log.warning(
-            "an event's time is so old that the topic wouldn't keep its record for log.keep: such"
-            " records get the time of their writing",
+            "an event's time is too old for its topic to keep the record for log.keep: the"
+            " record gets the time of writing",
             topic=topic,
             event_ms=wanted_ms,
-            remedy="where consumers need it, have the topic keep records for longer, and start"
-            f" again: kafka-configs --bootstrap-server {self._servers} --alter --entity-type topics"
-            f" --entity-name {topic} --add-config retention.ms={retention_ms}",
+            remedy="if consumers need the event's time, raise the topic's retention, and start"
+            f" again: kafka-configs --bootstrap-server {self._servers} --alter --entity-type"
+            f" topics --entity-name {topic} --add-config retention.ms={retention_ms}",
         )

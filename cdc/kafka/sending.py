@@ -51,7 +51,7 @@ class Sender:
         if len(answers) < sent:
             self._producer.purge()
             what = f"{doing}: no answer for {_WAIT_S:.0f} s"
-            remedy = "check that the brokers are up: their logs say what they lack"
+            remedy = "check that the brokers run; read their logs"
             raise LogUnreachableError(what, where=where, remedy=remedy)
         for error, _ in answers:
             if error is not None:

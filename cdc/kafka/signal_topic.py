@@ -113,7 +113,11 @@ class Follower:
         is_other = previous_id not in {"", topic_id}
         if is_other or not low <= self._offset <= end:
             if is_other or self._offset:
-                why = "it is another one by now" if is_other else "what wasn't read yet is gone"
+                why = (
+                    "it was created again"
+                    if is_other
+                    else "the topic has deleted signals that weren't read yet"
+                )
                 log.warning("a topic is read from its beginning", topic=self._topic, reason=why)
             self._offset = low
         self._last_error = ""
@@ -164,4 +168,4 @@ class Follower:
         """Say once why nothing can be read."""
         if error.name() != self._last_error:
             self._last_error = error.name()
-            log.warning("a topic can't be read for now", topic=self._topic, reason=error.str())
+            log.warning("a topic can't be read at present", topic=self._topic, reason=error.str())

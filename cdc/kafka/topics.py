@@ -96,8 +96,8 @@ class LogTopics:
             self._ensure_channel(self._signals)
         except (LogAccessError, TopicMismatchError) as error:
             log.warning(
-                "no signals come by the topic, nor requests of `millrace snapshot`, as long as it"
-                " can't be read",
+                "the topic can't be read: the daemon gets no signals from it and no requests of"
+                " `millrace snapshot`",
                 topic=self._signals,
                 reason=error.what,
                 remedy=error.remedy,
@@ -111,7 +111,7 @@ class LogTopics:
         try:
             self.ensure_report_topics()
         except (LogAccessError, TopicMismatchError) as error:
-            log.warning("no run is reported", reason=error.what, remedy=error.remedy)
+            log.warning("no run can report", reason=error.what, remedy=error.remedy)
 
     def ensure_report_topics(self) -> None:
         """The same for what sinks and the daemon say of themselves; the newest state is kept."""
@@ -129,7 +129,7 @@ class LogTopics:
             self._create([WantedTopic(name, 1, "delete")], {}, self._keep_ms)
         else:
             for what, remedy in channel_mismatches(name, topic, self._admin.servers, keep_ms):
-                log.warning("a topic isn't as it should be", reason=what, remedy=remedy)
+                log.warning("a topic has wrong settings", reason=what, remedy=remedy)
         self._opened.add(name)
 
     def writer_options(self, tables: Iterable[TopicTable], *, fits: bool = False) -> dict[str, str]:
@@ -176,10 +176,10 @@ class LogTopics:
             topic = wanted_topic(self._prefix, self._log, table, recorded.get(table.name))
             if topic.name in wanted and self._lossless:
                 raise ConfigError(
-                    f"two captured tables would share the topic {topic.name}, one of them "
-                    f"{table.name}: characters that Kafka doesn't allow become _",
+                    f"two captured tables would share the topic {topic.name}, one of them"
+                    f" {table.name}: Millrace replaces characters that Kafka doesn't allow by _",
                     where="table.include.list",
-                    remedy="leave one of them out, or capture it under another topic.prefix",
+                    remedy="leave one of them out, or capture it with another topic.prefix",
                 )
             wanted[topic.name] = topic
         self._ensure(wanted.values(), self._data_config, self._keep_ms)
@@ -217,9 +217,7 @@ class LogTopics:
         ]
         if mismatches:
             raise TopicMismatchError(
-                Lines(
-                    "\n  ".join(["topics aren't what they have to be:", *mismatches[:SHOWN_MAX]])
-                ),
+                Lines("\n  ".join(["topics have wrong settings:", *mismatches[:SHOWN_MAX]])),
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)

@@ -26,7 +26,7 @@ from cdc.records.topics import (
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.settings.model import LogSettings
 
-START_OVER: Final = "start over: millrace drop --yes --topics, then millrace run"
+START_OVER: Final = "begin a new log: millrace drop --yes --topics, then millrace run"
 
 
 def state_topics(prefix: str) -> list[WantedTopic]:
@@ -64,15 +64,15 @@ def wanted_topic(
         return WantedTopic(name, settings.topic_partitions, cleanup)
     if keyed and policy == "delete" and state.cleanup == "compact":
         raise TopicMismatchError(
-            f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
+            f"table {table.name} has a compacted topic, but topic.cleanup.policy is delete",
             where=f"topic {state.topic}",
-            remedy='set topic.cleanup.policy = "compact" under [log], or capture again under'
-            " another topic.prefix",
+            remedy='set topic.cleanup.policy = "compact" in [log], or capture again with another'
+            " topic.prefix",
         )
     if state.cleanup == "compact" and not keyed:
         raise TopicMismatchError(
-            f"table {table.name} no longer has a primary key, but its topic was made for a"
-            " table with one",
+            f"table {table.name} no longer has a primary key, but its topic was made for a table"
+            " with a key",
             where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
             remedy="undo the change, or leave the table out (table.exclude.list)",
         )
@@ -98,11 +98,11 @@ def channel_mismatches(
         if keep_ms is not None or setting == "cleanup.policy":
             yield f"topic {name}: {finding}", _alter(servers, name, setting, value)
     if existing.partitions != 1:
-        what = "of which the first alone is read, or in which the order is lost"
+        what = "but only the first is read, or their order is lost"
         delete = f"kafka-topics --bootstrap-server {servers} --delete --topic {name}"
         yield (
             f"topic {name} has {existing.partitions} partitions, {what}",
-            f"run {delete}, and let the next start make it",
+            f"run {delete}; the next start creates it again",
         )
 
 
@@ -120,7 +120,7 @@ def topic_mismatches(
     """What is wrong with a topic, each with what mends it; one that is to be made is all right."""
     if existing is None:
         if wanted.recorded:
-            yield f"topic {wanted.name} was deleted, and what it held is nowhere else", START_OVER
+            yield f"topic {wanted.name} was deleted, and nothing else has its records", START_OVER
         return
     for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms):
         yield f"topic {wanted.name}: {finding}", _alter(servers, wanted.name, name, value)
@@ -135,11 +135,13 @@ def _repartition(wanted: WantedTopic, existing: TopicDescription, servers: str) 
     """What mends a number of partitions: Kafka makes it larger only, and then keys have moved."""
     if wanted.recorded:
         return (
-            "keys have moved between partitions: start over with a new topic "
-            "(millrace drop --yes --topics, then millrace run)"
+            "keys have moved between partitions: begin a new log (millrace drop --yes --topics,"
+            " then millrace run)"
         )
     if wanted.content == "changes":
-        return f"delete the topic, or set topic.partitions = {existing.partitions} under [log]"
+        return f"delete the topic, or set topic.partitions = {existing.partitions} in [log]"
     delete = f"kafka-topics --bootstrap-server {servers} --delete --topic {wanted.name}"
-    anew = f"run {delete}, and let the next start make it"
-    return anew if wanted.content == "reports" else f"where no daemon ran yet, {anew}; {START_OVER}"
+    anew = f"run {delete}; the next start creates it again"
+    return (
+        anew if wanted.content == "reports" else f"if no daemon has run yet, {anew}; {START_OVER}"
+    )

@@ -55,11 +55,11 @@ class LogState:
 def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
     """No daemon has written a log under these names."""
     return LogMissingError(
-        f"there is no log under topic.prefix {prefix}: no daemon has written one",
+        f"topic.prefix {prefix} has no log: no daemon has written one",
         where=f"slot.name {slot}, bootstrap.servers {servers}",
-        remedy="start the daemon (millrace run) first, correct topic.prefix, slot.name or"
-        " bootstrap.servers, or allow the user Describe on the log's topics: brokers"
-        " hide all others",
+        remedy="start the daemon first (millrace run); or correct topic.prefix, slot.name or"
+        " bootstrap.servers; or allow the user Describe on the log's topics: brokers hide"
+        " them without it",
     )
 
 
@@ -164,7 +164,7 @@ class LogReader:
                 raise LogError(
                     f"a transaction has been open for more than {MARKERS_S:.0f} s",
                     where=f"topic {waiting[0][0]}, partition {waiting[0][1]}",
-                    remedy="is a daemon hanging? The next run tries again",
+                    remedy="check whether a daemon hangs; the next run tries again",
                 )
             if not is_reported and time.monotonic() > began + _SAY_S:
                 report(f"waiting for an open Kafka transaction in {waiting[0][0]}")

@@ -24,8 +24,8 @@ SILENCE_S: Final = 30.0
 _RETRY_S: Final = 0.05
 _END: Final = "_PARTITION_EOF"
 _EARLY_REMEDY: Final = (
-    "check that all replicas of the partition are in sync; without client.rack under [kafka] its"
-    " leader is read"
+    "check that all replicas of the partition are in sync; without client.rack in [kafka], only"
+    " its leader is read"
 )
 
 
@@ -161,5 +161,5 @@ class PartitionReader:
         if error is not None and (is_access(error) or (has_timed_out and not early)):
             raise log_error(error, "reading the log", where, connected=connected)
         if has_timed_out:
-            what = f"reading the log: nothing came for {patience_s:.0f} s{early}"
+            what = f"reading the log: no record arrived for {patience_s:.0f} s{early}"
             raise LogUnreachableError(what, where=where, remedy=_EARLY_REMEDY if early else "")

@@ -310,7 +310,7 @@ class ReportWriter:
     def _fail(self, error: MillraceError) -> None:
         self._topics = None
         self._again_at = time.monotonic() + _AGAIN_S
-        warning = Lines(f"warning: runs aren't reported to the log: {error}")
+        warning = Lines(f"warning: the runs can't report to the log: {error}")
         is_told_by_run = isinstance(error, LogUnreachableError | LogMissingError)
         if not is_told_by_run and warning not in self._warned:
             self._warned.add(warning)
@@ -331,7 +331,7 @@ class _ReportTopics:
         self._reader = ReportReader(kafka, prefix, while_waiting)
         if not self._reader.has_topic():
             if settings.captures_itself:  # the daemon makes them, if this is the log's name
-                raise LogMissingError(f"there is no topic {self._status}")
+                raise LogMissingError(f"the topic {self._status} is missing")
             LogTopics(settings, while_waiting).ensure_report_topics()
         self._written = self._reader.read()
         self._is_behind = False
@@ -375,7 +375,7 @@ class _ReportTopics:
         except KafkaException as error:  # it is larger than the user's message.max.bytes
             raise log_error(reason(error), "writing", f"topic {topic}") from None
         except BufferError:
-            raise LogUnreachableError("the brokers take no more reports") from None
+            raise LogUnreachableError("the brokers refuse further reports") from None
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         self._refusal = error or self._refusal

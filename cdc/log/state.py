@@ -108,7 +108,7 @@ def read_pieces(
     reader = PartitionReader(StateConsumer(kafka_options, while_waiting), topic, PIECES_PARTITION)
     pieces = _read_pieces(reader, wanted, dead_letter.ts_ms)
     if len(pieces) < len(wanted):
-        what = f"what dead letter {dead_letter.id} holds is gone"
+        what = f"the log no longer has the record of dead letter {dead_letter.id}"
         raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
     return b"".join(pieces[number] for number in sorted(pieces))
 

@@ -47,7 +47,7 @@ class LastRecord(NamedTuple):
             return self.unknown
         if self.end is not None and self.end < start:
             return "it was made again, or has lost records"
-        return "it has forgotten records that aren't applied" if start < self.first else ""
+        return "it no longer has records that weren't applied" if start < self.first else ""
 
 
 def last_records(
@@ -127,7 +127,9 @@ class Tails:
             if message is None:
                 self._while_waiting()
                 if time.monotonic() > deadline:
-                    raise LogUnreachableError("reading the log: nothing came", where="its topics")
+                    raise LogUnreachableError(
+                        "reading the log: no record arrived", where="its topics"
+                    )
                 continue
             place = message.topic() or "", message.partition() or 0
             if is_end(message):

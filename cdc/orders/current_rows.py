@@ -29,8 +29,8 @@ Key = tuple[bytes, ...]
 """The texts of a row's key, in the order of the table's columns."""
 LeaveOut = Callable[[MillraceError], None]
 _KEPT: Final = (
-    "the source doesn't have the row; it may be of a dropped partition, whose rows are kept"
-    " (partition.drop.policy)"
+    "the source doesn't have the row; it may have been in a dropped partition, and these rows"
+    " are kept (partition.drop.policy)"
 )
 _BYTES_MAX: Final = 32 << 20
 """An order for several rows ends with the one that reaches this."""
@@ -105,7 +105,7 @@ class CurrentRows:
                 query(self.connection, limit)
             described = described_tables(self.connection, self._settings, captured)
         if not described:
-            raise InVainError(f"table {state.name} is gone")
+            raise InVainError(f"table {state.name} no longer exists")
         return described[0]
 
     def records(
@@ -128,7 +128,7 @@ class CurrentRows:
                 row = current_row(self.connection, table, key)
                 size += sum(len(value) for value in row or () if isinstance(value, bytes))
                 if size > _BYTES_MAX and rows and leave_out is not None:
-                    leave_out(InVainError("rows of one order are larger than memory may be"))
+                    leave_out(InVainError("the rows of one order are larger than the memory limit"))
                     break
                 if row is None and repaired is not None and repaired.keeps_gone:
                     raise InVainError(_KEPT)

@@ -71,7 +71,7 @@ class Orders:
             if now < self._next_warning:
                 return []
             self._next_warning = now + _WARN_S
-            return _ignored(prefix, "no command of this pipeline has written it")
+            return _ignored(prefix, "no command of this pipeline wrote it")
         except (InVainError, SourceError, LogAccessError, LogFormatError, *ROW_ERRORS) as error:
             if error.retry or self._connection.broken:  # the next start follows it
                 raise
@@ -91,5 +91,5 @@ class Orders:
 
 
 def _ignored(prefix: str, reason: str) -> list[Record]:
-    log.warning("an order is not followed", prefix=prefix, reason=reason)
+    log.warning("an order is ignored", prefix=prefix, reason=reason)
     return []

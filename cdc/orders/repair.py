@@ -54,7 +54,7 @@ class Repairs:
         ]
         columns = {column.name for column in table.columns if column.key is not None}
         if not columns or any(key.keys() != columns for key in order.keys):
-            raise InVainError(f"the key of table {state.name} has other columns by now")
+            raise InVainError(f"the key of table {state.name} has other columns now")
         self._topics.refresh_limits({state.topic})
         left_out = list[MillraceError]()
         repaired = Repaired(left_out.append, keeps_gone=state.gone_partitions > 0)

@@ -132,7 +132,7 @@ class Replays:
     def _encoder_of(self, table: TableName, version: int) -> Encoder:
         schema = self._rows.schemas.newest(table)
         if schema is None or schema.version != version:
-            raise InVainError("the table has other columns by now")
+            raise InVainError("the table has other columns now")
         return self._rows.encoders.encoder(schema)
 
 
@@ -150,7 +150,7 @@ def _as_it_was(
 ) -> list[Record]:
     if dead_letter.masked:
         raise InVainError(
-            f"it doesn't hold what events mask ({', '.join(dead_letter.masked)});"
+            f"it lacks values that events mask ({', '.join(dead_letter.masked)});"
             f" {_read_again(dead_letter)}"
         )
     lsn = Lsn.parse(dead_letter.lsn)

@@ -95,7 +95,7 @@ def require_captured(names: Iterable[str], captured: Iterable[TableName]) -> Non
         raise ConfigError(
             f"not captured: {', '.join(sorted(missing))}",
             where="table.include.list and the publication",
-            remedy="name tables as schema.table, that the lists and the publication have",
+            remedy="name tables as schema.table; the lists and the publication must have them",
         )
 
 
@@ -228,7 +228,8 @@ def _require_publication(connection: psycopg.Connection, name: str) -> None:
         raise PublicationError(
             f"publication {name} doesn't exist",
             where=server_address(connection.pgconn),
-            remedy="create it, or let Millrace do so: publication.autocreate.mode = filtered",
+            remedy="create it, or set publication.autocreate.mode = filtered: Millrace then"
+            " creates it",
         )
 
 
@@ -263,7 +264,7 @@ def create_publication(
 def may_not_create(name: str, statement: str, why: str, where: str) -> SourcePrivilegeError:
     """What to say of a role that lacks a right to create the publication."""
     return SourcePrivilegeError(
-        f"the role may not create publication {name}: {why}",
+        f"the role lacks the right to create publication {name}: {why}",
         where=where,
         remedy=Lines(
             "the role needs CREATE on the database and must own the tables; or let their owner"
@@ -316,8 +317,8 @@ def _compare(
     if complete and has_begun():
         if extra:
             log.warning(
-                "the publication has tables that the lists leave out: their changes are decoded,"
-                " and go by",
+                "the publication has tables that the lists leave out: PostgreSQL decodes their"
+                " changes, and Millrace drops them",
                 tables=_names(extra),
                 remedy=_alter(name, "DROP", extra),
             )
@@ -326,11 +327,11 @@ def _compare(
     if missing:
         problems.append(f"it lacks {_names(missing)}")
     if extra:
-        problems.append(f"it publishes {_names(extra)} too")
+        problems.append(f"it also publishes {_names(extra)}")
     if not complete:
-        problems.append("it doesn't publish every operation through partition roots")
+        problems.append("it doesn't publish all operations, or not through partition roots")
     raise PublicationError(
-        f"publication {name} isn't what the configuration asks for: {'; '.join(problems)}",
+        f"publication {name} doesn't match the configuration: {'; '.join(problems)}",
         where=server_address(connection.pgconn),
         remedy=_remedy(
             connection, name, wanted, published, all_tables=all_tables, complete=complete
@@ -365,7 +366,7 @@ def _remedy(
     sql_lines = "".join(f"\n      {line}" for line in lines)
     return Lines(
         f"let its owner run{sql_lines}\n    or change table.include.list and table.exclude.list,"
-        " or use it as it is with publication.autocreate.mode = disabled"
+        " or use the publication unchanged with publication.autocreate.mode = disabled"
     )
 
 

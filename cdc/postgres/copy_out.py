@@ -79,7 +79,7 @@ class PlainCopy(SocketBuffer):
                 if kind == b"E":
                     self._refusal = RefusedError(*error_fields(body))
                 elif kind in {b"G", b"W"}:
-                    raise RefusedError("08P01", "the server didn't begin to COPY TO STDOUT")
+                    raise RefusedError("08P01", "the server didn't begin COPY TO STDOUT")
                 elif kind == b"Z":
                     self._runs = False
                     if self._refusal is not None:

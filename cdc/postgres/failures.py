@@ -36,8 +36,8 @@ _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
         r"unsupported (options )?startup parameter",
         ConfigError,
         (
-            "this is PgBouncer, or another pooler: let host and port in [source] lead to PostgreSQL"
-            " itself, since a pooler passes neither replication nor a session's settings through"
+            "a pooler such as PgBouncer answered: set host and port in [source] to PostgreSQL"
+            " itself. A pooler supports neither replication nor session settings"
         ),
     ),
     (
@@ -62,12 +62,12 @@ _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
     (
         r"role .+ does not exist|not permitted to log in|authentication failed",
         SourceAuthenticationError,
-        "name a role that may log in as user in [source]",
+        "set user in [source] to a role that may log in",
     ),
     (
         r"does not support SSL",
         SourceAuthenticationError,
-        "enable TLS at the server (ssl = on), or choose another sslmode in [source]",
+        "enable TLS on the server (ssl = on), or choose another sslmode in [source]",
     ),
     (
         r"certificate|SSL error|tlsv1 alert|private key file|channel binding",
@@ -80,7 +80,7 @@ _CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
     (
         r"database .+ does not exist",
         ConfigError,
-        "name an existing database as dbname in [source]",
+        "set dbname in [source] to an existing database",
     ),
     (
         r"start WAL sender|superuser or replication role",
@@ -114,33 +114,36 @@ _PREFIX = re.compile(
 """What libpq puts before the reason; the place is named anyway."""
 
 _NOT_UTF8 = (
-    "the database's encoding has bytes that are no character of UTF-8, and what the WAL has of them"
-    " by now stays: mend the rows (docs/guides/postgresql.md, Encodings, finds them), or leave the"
-    " table out (table.exclude.list), then start over: millrace drop --yes --topics, then"
-    " millrace run"
+    "the database has bytes that aren't UTF-8, and the WAL has them, too: correct the rows"
+    " (docs/guides/postgresql.md, Encodings, shows how to find them), or leave the table out"
+    " (table.exclude.list); then begin a new log: millrace drop --yes --topics, then millrace"
+    " run"
 )
 _CONFLICT = (
-    "it is tried again; on a standby, which ends what stands in the way of its replay,"
-    " hot_standby_feedback = on and a larger max_standby_streaming_delay help"
+    "none: the daemon retries; on a standby that cancels queries for its replay, set"
+    " hot_standby_feedback = on and a larger max_standby_streaming_delay"
 )
 _CANCELLED = (
-    "where it took too long: snapshot.query.timeout.ms, or the role's statement_timeout; else find"
-    " out who has cancelled it"
+    "if the query took too long, raise snapshot.query.timeout.ms or the role's"
+    " statement_timeout; otherwise find out who cancelled it"
 )
 _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
-    "08": (SourceUnreachableError, "check the server and the network in between"),
+    "08": (SourceUnreachableError, "check the server and the network"),
     "22021": (TableRefusedError, _NOT_UTF8),
     "22P05": (TableRefusedError, _NOT_UTF8),
     "25006": (
         SourceSettingError,
-        "connect to the primary; or, if this is it, let default_transaction_read_only be off",
+        (
+            "connect to the primary; or, if this is the primary, set default_transaction_read_only"
+            " to off"
+        ),
     ),
     "40001": (SourceUnreachableError, _CONFLICT),
     "40P01": (SourceUnreachableError, _CONFLICT),
     "42501": (SourcePrivilegeError, "grant the missing right to the role in [source]"),
-    "42703": (TableChangedError, "a table was changed meanwhile: start again"),
-    "42P01": (TableChangedError, "a table was dropped or renamed meanwhile: start again"),
-    "53": (SourceUnreachableError, "free the resource that the server is short of"),
+    "42703": (TableChangedError, "a table changed at the same time: start again"),
+    "42P01": (TableChangedError, "a table was dropped or renamed at the same time: start again"),
+    "53": (SourceUnreachableError, "free the resource that the server lacks"),
     "53400": (SourceSettingError, "raise that limit in postgresql.conf and restart the server"),
     "55P03": (
         TableLockedError,
@@ -196,17 +199,17 @@ def unfit(pgconn: PGconn) -> SourceSettingError | None:
     if version < VERSION_MIN:
         told = (pgconn.parameter_status(b"server_version") or b"unknown").decode()
         return SourceSettingError(
-            f"the server is PostgreSQL {told}, or something else that says so, and Millrace needs"
-            " 14 or newer",
+            f"the server reports version {told}; Millrace needs PostgreSQL 14 or newer",
             where=where,
             remedy="upgrade the server",
         )
     style = pgconn.parameter_status(b"IntervalStyle")
     if style not in {None, b"iso_8601"}:
         return SourceSettingError(
-            "the session isn't set as it was asked for: a pooler such as PgBouncer lies in between",
+            "the session lacks the settings that were requested: a pooler such as PgBouncer is"
+            " in between",
             where=where,
-            remedy="let host and port in [source] lead to PostgreSQL itself",
+            remedy="set host and port in [source] to PostgreSQL itself",
         )
     return None
 
@@ -260,7 +263,7 @@ def blaming(key: str | None) -> Iterator[None]:
         if key is None:
             raise
         what = f"PostgreSQL refuses {key}: {error.what}"
-        remedy = f"correct {key} in [capture], or grant what it needs to the role in [source]"
+        remedy = f"correct {key} in [capture], or grant the needed right to the role in [source]"
         raise ConfigError(what, where=error.where, remedy=remedy) from error
 
 

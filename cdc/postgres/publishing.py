@@ -115,7 +115,7 @@ def _add(
             raise
         if told.get(table.oid) != error.what:
             log.warning(
-                "a table can't be added to the publication yet: it is tried again",
+                "the daemon can't add a table to the publication yet, and retries",
                 table=str(table.name),
                 reason=error.what,
                 remedy=f"let the table's owner run: {statement}; or add it to table.exclude.list",
@@ -125,4 +125,4 @@ def _add(
             raise
     else:
         told.pop(table.oid, None)
-        log.info("a new table is added to the publication", table=str(table.name))
+        log.info("the daemon adds a new table to the publication", table=str(table.name))

@@ -38,10 +38,10 @@ _SESSION: Final = (
     "SET jit = off",
     "SET max_parallel_workers_per_gather = 0",
 )
-_UNREADABLE_KEY: Final = "has no unique index, or a type that its owner's functions check"
+_UNREADABLE_KEY: Final = "has no unique index, or has a type with checks by functions of its owner"
 INVISIBLE: Final = (
-    f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit (does it wait for a"
-    " synchronous standby?)"
+    f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit (it may wait for a"
+    " synchronous standby)"
 )
 _TABLE: Final = """
 SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
@@ -195,7 +195,7 @@ class Rereading:
         if not all(_is_same(request, index, table) for index in request.identity) or (
             set(names) != table.operators.keys()
         ):
-            raise _UnreadableError("the table's key was changed")
+            raise _UnreadableError("the table's key has changed")
         if not all(table.columns[name].is_plain for name in names):
             raise _UnreadableError(f"the key {_UNREADABLE_KEY}")
         statement = _statement(table, request, names, wanted)
@@ -208,7 +208,7 @@ class Rereading:
             return
         self._warned_until[oid] = time.monotonic() + PAUSE_S
         names = ", ".join(request.relation.columns[index].name for index in sorted(lost))
-        _warn(request, f"dropped, or of another name or type by now: {names}")
+        _warn(request, f"dropped, renamed, or of another type now: {names}")
 
     def _open(self) -> psycopg.Connection:
         if self._connection is None:

@@ -30,7 +30,9 @@ from cdc.settings import LibraryOptions
 log = structlog.get_logger()
 PLUGIN: Final = "pgoutput"
 SET_WAL_LEVEL: Final = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
-NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table again"
+NEW_EPOCH: Final = (
+    "to continue without these changes: millrace new-epoch, which reads every table again"
+)
 _SINCE_17: Final = "invalidation_reason, failover, synced"
 _STATE: Final = """
 SELECT coalesce(confirmed_flush_lsn, '0/0')::text, slot_name::text, plugin::text, database::text,
@@ -43,8 +45,11 @@ SELECT coalesce(confirmed_flush_lsn, '0/0')::text, slot_name::text, plugin::text
 FROM pg_replication_slots WHERE slot_name = %s
 """
 _BY_LIMIT: Final = {
-    "wal_removed": ("max_slot_wal_keep_size", "it held back more WAL than that"),
-    "idle_timeout": ("idle_replication_slot_timeout", "nobody read it for longer than that"),
+    "wal_removed": ("max_slot_wal_keep_size", "it held back more WAL than this limit"),
+    "idle_timeout": (
+        "idle_replication_slot_timeout",
+        "no session read it for longer than this limit",
+    ),
 }
 """invalidation_reason → the setting that is behind it, and what it says of the slot."""
 _OBJECT_IN_USE: Final = "55006"
@@ -62,16 +67,18 @@ LEVELS: Final = (100, 80, 50)
 """Percents of a limit that are reported."""
 _STATUSES: Final = {
     "extended": "it holds back more WAL than max_wal_size",
-    "unreserved": "the server may remove WAL that it needs at the next checkpoint, unless it"
-    " catches up before (max_slot_wal_keep_size)",
+    "unreserved": (
+        "the server may remove WAL that it needs at the next checkpoint, unless it catches up"
+        " first (max_slot_wal_keep_size)"
+    ),
     "lost": "the server has removed WAL that it needs (max_slot_wal_keep_size): there is a gap",
 }
-HELD: Final = "held for transactions that are open, or until the next checkpoint"
+HELD: Final = "held for open transactions, or until the next checkpoint"
 """Why a slot may hold back more than what its reader lacks."""
 _END_OLDEST: Final = (
-    "look for a transaction that was left open: SELECT pid, usename, xact_start, query FROM"
+    "find a transaction that was left open: SELECT pid, usename, xact_start, query FROM"
     " pg_stat_activity WHERE xact_start IS NOT NULL ORDER BY xact_start LIMIT 1; and end it:"
-    " SELECT pg_terminate_backend(pid); without one, let a superuser run CHECKPOINT;"
+    " SELECT pg_terminate_backend(pid); if there is none, let a superuser run CHECKPOINT;"
 )
 _UNITS: Final = ((40, "TB"), (30, "GB"), (20, "MB"), (10, "kB"))
 
@@ -129,10 +136,10 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
     if state.plugin != PLUGIN or state.database != connection.info.dbname or unfinished:
         kind = f"plugin {state.plugin}" if state.plugin else "physical"
         raise ConfigError(
-            f"slot {state.name} belongs to something else ({kind}, database {state.database})",
+            f"slot {state.name} belongs to another program ({kind}, database {state.database})",
             where=server_address(connection.pgconn),
-            remedy="choose another slot.name; or, if nobody needs that slot, drop it there: "
-            f"{drop_statement(state.name)}",
+            remedy="choose another slot.name; or, if no program needs that slot, drop it there:"
+            f" {drop_statement(state.name)}",
         )
 
 
@@ -141,7 +148,7 @@ def why_lost(state: SlotState) -> str | None:
     if state.wal_status == "lost" or state.invalidation_reason:
         return _invalidated(state)
     if state.temporary:
-        return "it is a copy that wasn't complete when this server was promoted"
+        return "it is an incomplete copy: this server was promoted before the copy was complete"
     return None
 
 
@@ -153,15 +160,15 @@ def _invalidated(state: SlotState) -> str:
         return text
     name, why = _BY_LIMIT[reason]
     return (
-        f"{text}: {name} is {state.limits[name]}, and {why}. Set it so that the slot outlives the"
-        " longest time that the daemon may be away"
+        f"{text}: {name} is {state.limits[name]}, and {why}. Raise it, so that the slot survives"
+        " the longest time without a daemon"
     )
 
 
 def lost(name: str, reason: str, where: str) -> GapError:
     """What to say of a slot that can't give the changes it stood for any more."""
     return GapError(
-        f"slot {name} has lost changes that the log doesn't have: {reason}",
+        f"slot {name} has lost changes that the log lacks: {reason}",
         where=where,
         remedy=NEW_EPOCH,
     )
@@ -221,7 +228,9 @@ def let_fail_over(pgconn: PGconn, state: SlotState) -> None:
     except SourceUnreachableError:
         raise
     except SourceError as error:
-        log.warning("the slot isn't copied to standbys", slot=state.name, reason=error.what)
+        log.warning(
+            "the server doesn't copy the slot to standbys", slot=state.name, reason=error.what
+        )
 
 
 @contextmanager
@@ -274,8 +283,7 @@ def in_use(name: str, pid: int | None, where: str) -> SlotInUseError:
     return SlotInUseError(
         f"slot {name} is in use by {reader}",
         where=where,
-        remedy="stop the other reader (pg_stat_replication shows who it is), or choose another"
-        " slot.name",
+        remedy="stop the other reader (see pg_stat_replication), or choose another slot.name",
     )
 
 
@@ -303,15 +311,15 @@ def refused(name: str, refusal: RefusedError, where: str) -> MillraceError:
         return in_use(name, int(pid[1] or pid[2]) if pid else None, where)
     if refusal.sqlstate == _DUPLICATE_OBJECT:
         return SlotInUseError(
-            f"slot {name} exists already: somebody made it just now",
+            f"slot {name} already exists: another program has created it",
             where=where,
             remedy="stop the other daemon, or choose another slot.name",
         )
     if refusal.sqlstate == _LIMIT_EXCEEDED:
         return SourceSettingError(
-            f"no free replication slot: {refusal.text}",
+            f"no replication slot is free: {refusal.text}",
             where=where,
-            remedy="drop a slot that nobody needs (SELECT * FROM pg_replication_slots), or raise"
+            remedy="drop an unused slot (SELECT * FROM pg_replication_slots), or raise"
             " max_replication_slots and restart the server",
         )
     if refusal.sqlstate == _NOT_IN_PREREQUISITE_STATE:
@@ -359,7 +367,7 @@ def concerns(state: SlotState, bytes_max: int | None) -> Iterator[Concern]:
 def _catch_up(state: SlotState) -> str:
     """What lets a slot go on, or gives it more room."""
     reads = (
-        "see what slows the daemon down: its log, and millrace check"
+        "find out what slows the daemon down: read its log, and run millrace check"
         if state.active
         else "let the daemon catch up: millrace run"
     )

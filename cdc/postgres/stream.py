@@ -183,7 +183,7 @@ class ReplicationStream:
         requested = self._silent_s // ASK_AFTER_S
         self._silent_s += waited_s
         if self._silent_s >= SILENCE_S_MAX:
-            raise self._disconnected(f"nothing came for {SILENCE_S_MAX:.0f} s")
+            raise self._disconnected(f"the server sent nothing for {SILENCE_S_MAX:.0f} s")
         if self._silent_s // ASK_AFTER_S > requested:
             self._send(reply_requested=True)
 
@@ -229,14 +229,15 @@ class ReplicationStream:
         return UndecodableError(
             text,
             where=self._where,
-            remedy=f"create publication {self._publication} as it was, and start again",
+            remedy=f"create publication {self._publication} again with its old definition, and"
+            " start again",
         )
 
     def _disconnected(self, text: str) -> SourceUnreachableError:
         return SourceUnreachableError(
             f"the replication connection was lost: {' '.join(text.split())}",
             where=self._where,
-            remedy="check the server and the network in between; the slot keeps what comes after",
+            remedy="check the server and the network; the slot keeps later changes",
         )
 
     @contextmanager
@@ -254,7 +255,7 @@ class ReplicationStream:
 
     def _not_started(self, refusal: RefusedError) -> MillraceError:
         if refusal.sqlstate == _UNDEFINED_OBJECT:
-            return slots.lost(self._slot, "the slot doesn't exist any more", self._where)
+            return slots.lost(self._slot, "the slot no longer exists", self._where)
         return self._failure(refusal)
 
     def _failure(self, refusal: RefusedError) -> MillraceError:

@@ -94,7 +94,9 @@ class SocketBuffer:
         """How long the message at the start is; what can't be a length has lost the thread."""
         length = int(_HEAD.unpack_from(self.buffer, self.start)[1])
         if not 4 <= length <= _MESSAGE_BYTES_MAX:
-            raise RefusedError(None, f"a message of {length} bytes: what comes isn't the protocol")
+            raise RefusedError(
+                None, f"a message has {length} bytes: this isn't PostgreSQL's protocol"
+            )
         return 1 + length
 
     def _kind(self) -> bytes | None:

@@ -196,8 +196,8 @@ def record_of(message: Message | None) -> Message | None:
         raise _ended(message, error)
     if error.name() == _EXCEEDED:
         log.warning(
-            "the loop's body took longer than max.poll.interval.ms, so that the group went on"
-            " without this member: changes may come again. Raise it under [kafka]"
+            "the loop's body took longer than max.poll.interval.ms, and the group continued"
+            " without this member: changes may come again. Raise it in [kafka]"
         )
     return None
 
@@ -206,9 +206,9 @@ def _ended(message: Message, error: KafkaError) -> MillraceError:
     where = f"topic {message.topic()}, partition {message.partition()}"
     if error.name() in _FORGOTTEN:
         return LogForgottenError(
-            "the log no longer has what comes next for this reader",
+            "the log no longer has the next changes for this reader",
             where=where,
-            remedy="read by a new group, from the beginning; and read more often than log.keep",
+            remedy="read with a new group from the beginning, and read more often than log.keep",
         )
     if error.name() in _UNREADABLE:
         return LogFormatError(

@@ -47,14 +47,14 @@ class Decoder:
         from fastavro import schemaless_reader
 
         if len(data) < _ID_END:
-            raise ValueError("it ends before its Avro schema's id does")
+            raise ValueError("it ends before the id of its Avro schema")
         number = int.from_bytes(data[1:_ID_END])
         if number not in self._schemas:
             self._schemas[number] = self._parsed(number)
         try:
             return schemaless_reader(io.BytesIO(data[_ID_END:]), self._schemas[number], None)
         except (EOFError, IndexError, TypeError, KeyError) as error:
-            raise ValueError(f"it isn't of its Avro schema {number}: {error!r}") from None
+            raise ValueError(f"it doesn't match its Avro schema {number}: {error!r}") from None
 
     def _parsed(self, number: int) -> Any:
         from fastavro import parse_schema
@@ -65,7 +65,7 @@ class Decoder:
             self._schema_of = schema_reader(self._options)
         if self._schema_of is None:
             raise ConfigError(
-                "records are written in Avro, and no schema registry is configured",
+                "records are in Avro, but no schema registry is configured",
                 where="[format]",
                 remedy="set schema.registry.url",
             )
@@ -90,7 +90,7 @@ def _converted(schema: Any, value: Any) -> Any:
     try:
         return _of_schema(schema, value)
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"its schema isn't one of Kafka Connect's: {error!r}") from None
+        raise ValueError(f"its schema isn't a Kafka Connect schema: {error!r}") from None
 
 
 def _of_schema(schema: Mapping[str, Any] | None, value: Any) -> Any:

@@ -27,8 +27,8 @@ from cdc.settings import Settings
 
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FORM_REMEDY: Final = (
-    "flattened events (ExtractNewRecordState) don't say what was deleted, or unchanged: have the"
-    " envelope written"
+    "write the envelope: flattened events (ExtractNewRecordState) don't show which rows were"
+    " deleted and which values were unchanged"
 )
 
 
@@ -87,7 +87,7 @@ class Envelopes:
             is_lost, value = whole is None, value if whole is None else whole
         envelope = decode_or_refuse(self._decoder, value, "value", where)
         if not isinstance(envelope, dict) or "op" not in envelope or "source" not in envelope:
-            what = "a record isn't Debezium's envelope (before, after, source, op)"
+            what = "a record doesn't have Debezium's envelope (before, after, source, op)"
             raise LogFormatError(what, where=where, remedy=_FORM_REMEDY)
         if envelope["op"] == "d":
             self._deleted[topic, partition] = raw_key
@@ -97,7 +97,7 @@ class Envelopes:
         try:
             return self._event(envelope, common, columns, is_lost=is_lost)
         except (ValidationError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            what = f"a record isn't an event of Debezium's: {type(error).__name__}"
+            what = f"a record isn't a Debezium event: {type(error).__name__}"
             raise LogFormatError(what, where=where, remedy=_FORM_REMEDY) from None
 
     def operation(self, message: Message) -> str:
@@ -142,7 +142,8 @@ class Envelopes:
             raise LogFormatError(
                 "a record's key isn't a struct",
                 where=where,
-                remedy="Debezium's keys are structs; is a transform (ExtractField) at work?",
+                remedy="Debezium's keys are structs: remove the transform that changes them"
+                " (ExtractField)",
             )
         is_row = ENDED_KEY not in decoded and decoded != {"__millrace_truncate": True}
         return decoded if is_row else None
@@ -155,10 +156,10 @@ class Envelopes:
         schema = self._references.schema(table, version, ts_ms)
         if schema is None:
             raise LogFormatError(
-                f"the log has no schema {version} of {table}, so that absent columns aren't known",
+                f"the log has no schema {version} of {table}, so absent columns are unknown",
                 where=where,
-                remedy="upgrade this Millrace, if a newer one writes to the log; is the topic of"
-                " schemas another one by now?",
+                remedy="upgrade this Millrace if a newer one writes to the log; check whether the"
+                " topic of schemas was created again",
             )
         names = tuple(self._adjusted(column.name) for column in schema.event_columns)
         filled = (schema.columns[i].name for i in position.filled if i < len(schema.columns))
@@ -235,7 +236,7 @@ def _bad_header(name: str, where: str) -> LogFormatError:
     return LogFormatError(
         f"a record's header {name} can't be read",
         where=where,
-        remedy="upgrade this Millrace, if a newer one writes to the log",
+        remedy="upgrade this Millrace if a newer one writes to the log",
     )
 
 

@@ -84,7 +84,7 @@ class ReaderGroup:
             raise ConfigError(
                 f"the group {self.name} reads {way}",
                 where="group",
-                remedy="name another group: what one has processed says nothing for the other way",
+                remedy="choose another group: a group has one way of reading",
             )
 
     def unknown(self, topics: Mapping[str, TableTopic]) -> dict[str, TableTopic]:
@@ -137,7 +137,7 @@ class ReaderGroup:
             raise ConfigError(
                 f"the group {self.name} has read transactions with {left_out[name]} so far",
                 where="tables",
-                remedy="name another group for other tables",
+                remedy="choose another group for other tables",
             )
         begun_ms = min((place.begun_ms for place in self._places.values()), default=0)
         for topic in self.unknown(topics).values():
@@ -145,7 +145,7 @@ class ReaderGroup:
                 raise ConfigError(
                     f"the group {self.name} has read transactions without {topic.table} so far",
                     where="tables",
-                    remedy="name another group for other tables",
+                    remedy="choose another group for other tables",
                 )
 
     def place(self, topic: TableTopic, partition: int) -> ReaderOffset | None:
@@ -195,10 +195,10 @@ class ReaderGroup:
 
     def _too_late(self, topic: str, number: int, offset: int) -> LogForgottenError:
         return LogForgottenError(
-            f"the group {self.name} comes too late: the log may have forgotten changes that it"
+            f"the group {self.name} is too late: the log may no longer have changes that it"
             " hasn't read",
             where=f"topic {topic}, partition {number}, offset {offset}",
-            remedy="read by a new group, from the beginning; and read more often than log.keep"
+            remedy="read with a new group from the beginning, and read more often than log.keep"
             f" ({self._settings.log.keep})",
         )
 

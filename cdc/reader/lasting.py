@@ -89,7 +89,7 @@ class LastingReader(Iterator[ReadItem]):
         except LogUnreachableError as error:
             if self._since:
                 end = "come again" if self._is_open is False else "would come again after a crash"
-                what = "the position of the group isn't kept (%s): changes since %s %s"
+                what = "the group's position can't be stored (%s): changes since %s %s"
                 log.warning(what, error.what, self._since, end)
         else:
             self._since = ""

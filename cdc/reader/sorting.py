@@ -102,8 +102,8 @@ def _disk() -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         raise SpillError(
-            f"the disk doesn't take, or give back, a backlog of transactions: {error}",
+            f"the disk can't store a backlog of transactions: {error}",
             where="spill.directory",
-            remedy="free some space there, or name another folder; read the backlog in steps, from"
-            " a later start",
+            remedy="free some space, or choose another folder; or read the backlog in steps, from a"
+            " later start",
         ) from None

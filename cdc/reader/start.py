@@ -26,7 +26,7 @@ from cdc.settings import Settings
 Start: TypeAlias = str | datetime | Lsn
 """``beginning``, ``now``, a time or an LSN; both may be text."""
 _PLACES: Final = (
-    "say beginning, now, an LSN (16/B374D848), or a time with its offset (2026-11-27T10:00:00Z)"
+    "use beginning, now, an LSN (16/B374D848), or a time with its offset (2026-11-27T10:00:00Z)"
 )
 CLOCKS_MS: Final = 600_000
 """How much earlier than its commit a record's time may be, as clocks differ."""
@@ -46,7 +46,7 @@ def parse_start(start: Start) -> ParsedStart:
             start = Lsn.parse(start) if "/" in start else datetime.fromisoformat(start)
         except ValueError:
             raise ConfigError(
-                f"{start} isn't a place to start at",
+                f"{start} isn't a start",
                 where="start",
                 remedy=_PLACES,
             ) from None
@@ -54,12 +54,10 @@ def parse_start(start: Start) -> ParsedStart:
         raise ConfigError(
             f"the time {start} has no offset",
             where="start",
-            remedy=f"say which one is meant, such as {start.isoformat()}Z",
+            remedy=f"add the offset, such as {start.isoformat()}Z",
         )
     if not isinstance(start, str | datetime | Lsn):
-        raise ConfigError(
-            f"a {type(start).__name__} isn't a place to start at", where="start", remedy=_PLACES
-        )
+        raise ConfigError(f"a {type(start).__name__} isn't a start", where="start", remedy=_PLACES)
     return start  # type: ignore[return-value]  # of texts two are left
 
 
@@ -157,9 +155,9 @@ class StartFinder(LogReader):
     def _from_lsn(self, position: Position, topics: Mapping[str, TableTopic]) -> Offsets:
         if not self._settings.captures_itself:
             raise ConfigError(
-                "records of a real Debezium don't say the LSN of their commit",
+                "records of a real Debezium don't contain the LSN of their commit",
                 where="start",
-                remedy="start at a time",
+                remedy="use a time as the start",
             )
         since_ms = self._time_before(position)
         is_proven = since_ms is not None and since_ms >= self._since_ms()

@@ -49,7 +49,7 @@ class ReadTopics:
                 raise ConfigError(
                     f"{table} isn't captured",
                     where="tables",
-                    remedy="name a table as schema.table, one that table.include.list captures",
+                    remedy="name a table as schema.table; table.include.list must capture it",
                 )
         self._while_waiting = while_waiting
         self._states = StateReader(settings.kafka, while_waiting)
@@ -103,11 +103,10 @@ class ReadTopics:
     def _grown(self, topic: TableTopic, partitions: int) -> TableTopic:
         if self.has_cut:
             raise TopicMismatchError(
-                f"the topic has {partitions} partitions, and {topic.partitions} so far: keys move"
-                " between them, and their changes lose their order",
+                f"the topic has {partitions} partitions, but had {topic.partitions} so far: keys"
+                " move between partitions, and their changes lose their order",
                 where=f"topic {topic.name}",
-                remedy="start over with a new topic (millrace drop --yes --topics, then millrace"
-                " run)",
+                remedy="begin a new log (millrace drop --yes --topics, then millrace run)",
             )
         return topic._replace(partitions=partitions)
 
@@ -116,9 +115,9 @@ class ReadTopics:
         for name, id_ in ids.items():
             topic = self._topics.get(name)
             if topic is not None and topic.id != id_:
-                of_table = "; a group can't go on in another topic: name a new one"
+                of_table = "; a group can't continue in another topic: choose a new group"
                 raise TopicMismatchError(
-                    "the topic was made again: it isn't the one that was read so far",
+                    "the topic was created again since the last read",
                     where=f"topic {name}",
                     remedy=f"start again{of_table if topic.table else ''}",
                 )
@@ -141,7 +140,7 @@ class ReadTopics:
             tables = {str(table): topic for table, topic in captured.items()}
             if not tables:
                 raise LogMissingError(
-                    f"there is no topic of a captured table under topic.prefix {self._prefix}",
+                    f"topic.prefix {self._prefix} has no topic of a captured table",
                     where=f"bootstrap.servers {self._admin.servers}",
                     remedy="start Debezium first, or correct topic.prefix, table.include.list or"
                     " bootstrap.servers",

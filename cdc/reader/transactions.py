@@ -103,8 +103,8 @@ class TransactionStream(LastingReader[SourceTransaction]):
         settings = access.settings
         if not (access.topics.has_cut and settings.capture.position_header):
             raise ConfigError(
-                "transactions=True needs topics that Millrace writes, with position.header: others"
-                " don't say up to where transactions are whole",
+                "transactions=True needs topics that Millrace writes, with position.header:"
+                " other topics don't show where a transaction is complete",
                 where="transactions",
                 remedy="read changes one by one",
             )
@@ -258,7 +258,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         header = headers_of(message).get(HEADER)
         if header is None:
             raise LogFormatError(
-                f"a record has no header {HEADER}, so that its transaction isn't known",
+                f"a record has no header {HEADER}, so its transaction is unknown",
                 where=f"topic {place[0]}, partition {place[1]}, offset {message.offset()}",
                 remedy="read changes one by one",
             )

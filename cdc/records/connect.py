@@ -66,13 +66,13 @@ class Schema:
     def of_items(self) -> "Schema":
         """Return the schema of an array's elements, or of a map's values."""
         if self.items is None:
-            raise TypeError(f"a schema of type {self.type.value} without that of its items")
+            raise TypeError(f"a schema of type {self.type.value} has no schema for its items")
         return self.items
 
     def of_keys(self) -> "Schema":
         """Return the schema of a map's keys."""
         if self.keys is None:
-            raise TypeError(f"a schema of type {self.type.value} without that of its keys")
+            raise TypeError(f"a schema of type {self.type.value} has no schema for its keys")
         return self.keys
 
     def of_field(self, name: str) -> "Schema | None":

@@ -12,7 +12,7 @@ def _lsn(value: object) -> Lsn:
         return Lsn.parse(value)
     if isinstance(value, int) and 0 <= value < 1 << 64:
         return Lsn(value)
-    raise ValueError("not an LSN")
+    raise ValueError("isn't an LSN")
 
 
 def _position(value: object) -> Position:
@@ -20,7 +20,7 @@ def _position(value: object) -> Position:
         return Position.parse(value)
     if isinstance(value, Position):
         return value
-    raise ValueError("not a position")
+    raise ValueError("isn't a position")
 
 
 LsnField = Annotated[Lsn, PlainValidator(_lsn), PlainSerializer(str, return_type=str)]

@@ -32,7 +32,7 @@ class Lsn(int):
         """Read PostgreSQL's text form; raises ValueError for anything else."""
         match = _LSN.match(text)
         if match is None:
-            raise ValueError(f"not an LSN: {text!r}")
+            raise ValueError(f"{text!r} isn't an LSN")
         return cls((int(match[1], 16) << 32) | int(match[2], 16))
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Position(NamedTuple):
         """Read the text form; raises ValueError for anything else."""
         match = _POSITION.match(text)
         if match is None:
-            raise ValueError(f"not a position: {text!r}")
+            raise ValueError(f"{text!r} isn't a position")
         return cls(int(match[1], 16), Lsn(int(match[2], 16)), int(match[3], 16))
 
 

@@ -347,7 +347,7 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
         field, found = ".".join(map(str, first["loc"])), first["input"]
         if field == "format" and isinstance(found, int) and FORMAT < found < 1 << 31:
             raise LogFormatError(
-                f"a record of {kind.__name__} has format {found}, a newer one than {FORMAT}",
+                f"a record of {kind.__name__} has format {found}, newer than {FORMAT}",
                 where=f"topic {topic}",
                 remedy="upgrade this Millrace: a newer one has written to the log",
             ) from error
@@ -355,7 +355,7 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
         raise LogFormatError(
             f"a record of {kind.__name__} can't be read: {problem}",
             where=f"topic {topic}",
-            remedy="nobody but Millrace may write to this topic; report it if nobody else does",
+            remedy="let no other program write to this topic; if none does, report this",
         ) from error
 
 

@@ -48,7 +48,7 @@ class SnapshotSettings(Section):
             set(self.snapshot_select_statements),
         )
         if missing := sorted(listed - given):
-            raise ValueError(f"{_OVERRIDES} names {missing[0]}: needs {_OVERRIDES}.{missing[0]}")
+            raise ValueError(f"{_OVERRIDES} names {missing[0]}: add {_OVERRIDES}.{missing[0]}")
         if unlisted := sorted(given - listed):
             raise ValueError(f"{_OVERRIDES}.{unlisted[0]}: {_OVERRIDES} doesn't name the table")
         return self
@@ -94,7 +94,7 @@ class SignalSettings(Section):
     def _has_sink(self) -> Self:
         if "sink" in self.notification_enabled_channels and not self.notification_sink_topic_name:
             raise ValueError(
-                "notification.enabled.channels has sink: needs notification.sink.topic.name"
+                "notification.enabled.channels has sink: add notification.sink.topic.name"
             )
         return self
 

@@ -148,7 +148,7 @@ def _rule(key: str, columns: Patterns) -> ColumnRule:
     assert match is not None, key  # noqa: S101 (_is_rule said so)
     version, digest, salt = match.groups()
     if digest not in _DIGESTS:
-        raise ValueError(f"no such hash: {digest} (one of {', '.join(sorted(_DIGESTS))})")
+        raise ValueError(f"unknown hash {digest} (use one of {', '.join(sorted(_DIGESTS))})")
     return ColumnRule("hash", columns, hash=digest, salt=salt, version=2 if version == "v2" else 1)
 
 
@@ -161,7 +161,7 @@ def _placeholder(value: object) -> object:
     try:
         return bytes.fromhex(value.removeprefix("hex:"))
     except ValueError:
-        raise ValueError("after hex: come pairs of hexadecimal digits") from None
+        raise ValueError("pairs of hexadecimal digits must follow hex:") from None
 
 
 class ValueSettings(Section):

@@ -91,7 +91,7 @@ def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
     elif mode == "require" and not (given["sslrootcert"] or _has_own_authority()):
         yield Exposure(
             section,
-            f"encrypts, and doesn't check that it is {there} that answers (sslmode = {mode})",
+            f"encrypts, but doesn't check the server's identity at {there} (sslmode = {mode})",
             'set sslmode = "verify-full", and sslrootcert to the authority\'s file',
             is_plain=False,
         )
@@ -119,8 +119,8 @@ def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
             "[kafka]",
             f"sends {sent} to {', '.join(remote)} in plain text (security.protocol ="
             f" {protocol.upper()})",
-            f'set security.protocol = "{secure}", and ssl.ca.location where the system doesn\'t'
-            " know the authority",
+            f'set security.protocol = "{secure}", and ssl.ca.location if the system doesn\'t know'
+            " the authority",
         )
     elif (
         options.get("enable.ssl.certificate.verification", "true").lower() in _FALSE
@@ -128,8 +128,8 @@ def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
     ):
         yield Exposure(
             "[kafka]",
-            f"encrypts, and doesn't check that it is {', '.join(remote)} that answers",
-            "leave out enable.ssl.certificate.verification and"
+            f"encrypts, but doesn't check the server's identity at {', '.join(remote)}",
+            "remove enable.ssl.certificate.verification and"
             " ssl.endpoint.identification.algorithm, and set ssl.ca.location",
             is_plain=False,
         )

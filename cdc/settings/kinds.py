@@ -36,14 +36,14 @@ def _size(value: object) -> object:
         return value
     match = _SIZE.match(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError("should be a whole number, or one with B, kB, MB, GB or TB")
+        raise ValueError("must be a whole number, or one with B, kB, MB, GB or TB")
     return int(match[1]) << _SIZE_UNITS[match[2] or "B"]
 
 
 def _address(value: str) -> str:
     match = _ADDRESS.match(value)
     if match is None or not 0 < int(match[1]) < 1 << 16:
-        raise ValueError("should be address:port, such as 127.0.0.1:8080, 0.0.0.0:8080, [::]:8080")
+        raise ValueError("must be address:port, such as 127.0.0.1:8080, 0.0.0.0:8080, [::]:8080")
     return value
 
 
@@ -83,7 +83,7 @@ def web_address(value: str) -> str:
     except ValueError:
         is_one = False
     if not is_one:
-        raise ValueError("should be a URL, such as https://host:9200; a password in it, %-encoded")
+        raise ValueError("must be a URL, such as https://host:9200, with a %-encoded password")
     return value
 
 
@@ -92,7 +92,7 @@ def regex(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"not a regular expression: {error}") from error
+        raise ValueError(f"isn't a regular expression: {error}") from error
     return value
 
 
@@ -117,5 +117,5 @@ class Section(BaseModel):
     @classmethod
     def _bounded(cls, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, Bytes) and value > _NUMBER_MAX:
-            raise ValueError(f"should be at most {_NUMBER_MAX}")
+            raise ValueError(f"must be at most {_NUMBER_MAX}")
         return value

@@ -26,7 +26,7 @@ _IN_CATALOG: Final = r"^[^.`]+(\.[^.`]+){1,2}$"
 
 def _table(text: str) -> str:
     if not _TABLE.fullmatch(text):
-        raise ValueError(f"{text!r} has no schema: a table is named schema.table")
+        raise ValueError(f"{text!r} has no schema: write schema.table")
     return text
 
 
@@ -66,22 +66,22 @@ class DerivedTable(OwnDropSettings):
     def _check_types(cls, types: dict[str, str]) -> dict[str, str]:
         for column, kind in types.items():
             if not _TYPE.fullmatch(kind):
-                raise ValueError(f"{column}: {kind} is none of string, smallint, int, bigint, "
-                                 "float, double, decimal(p,s) with p up to 38")  # fmt: skip
+                kinds = "string, smallint, int, bigint, float, double, decimal(p,s) with p up to 38"
+                raise ValueError(f"{column}: {kind} isn't one of {kinds}")
         return types
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.include and self.exclude:
-            raise ValueError(f"{self.source}: either include or exclude, not both")
+            raise ValueError(f"{self.source}: set include or exclude, not both")
         if self.partition and self.cluster:
-            raise ValueError(f"{self.source}: either partition or cluster, not both")
+            raise ValueError(f"{self.source}: set partition or cluster, not both")
         if self.deletes is not None and self.kind != "current":
             raise ValueError(f"{self.source}: deletes is for kind = current")
         if self.column_drop_policy == "remove" and self.kind == "changes":
             raise ValueError(
-                f'{self.source}: column.drop.policy = "remove" isn\'t for kind = changes: an '
-                "archive keeps every event as it was"
+                f'{self.source}: column.drop.policy = "remove" isn\'t for kind = changes: an'
+                " archive keeps every event unchanged"
             )
         return self
 
@@ -134,31 +134,32 @@ class LakehouseSettings(DropSettings):
     def _complete(self) -> Self:
         if self.types and self.topics_written_by == "millrace":
             raise ValueError(
-                'types is for topics_written_by = "debezium": Millrace\'s own log tells them'
+                'types is for topics_written_by = "debezium": Millrace\'s own log has all types'
             )
         policies = (self.table_drop_policy, *(table.table_drop_policy for table in self.tables))
         if "delete" in policies and self.topics_written_by == "debezium":
             raise ValueError(
-                'table.drop.policy = "delete" needs Millrace\'s own log: the topics of a real '
-                "Debezium don't tell which tables are gone"
+                'table.drop.policy = "delete" needs Millrace\'s own log: the topics of a real'
+                " Debezium don't show that a table was dropped"
             )
         columns = (self.column_drop_policy, *(table.column_drop_policy for table in self.tables))
         if "remove" in columns and self.topics_written_by == "debezium":
             raise ValueError(
-                'column.drop.policy = "remove" needs Millrace\'s own log: a member that '
-                "records of a real Debezium lack isn't surely a column that was dropped"
+                'column.drop.policy = "remove" needs Millrace\'s own log: a field that records of'
+                " a real Debezium lack may not be a dropped column"
             )
         options = (self.incompatible, *(table.incompatible for table in self.tables))
         if "new_column" in options and self.topics_written_by == "debezium":
             raise ValueError(
-                'incompatible = "new_column" needs schema versions, which the records of a real '
-                "Debezium don't have: fail_table or cast"
+                'incompatible = "new_column" needs schema versions, which the records of a real'
+                " Debezium don't have: use fail_table or cast"
             )
         if twice := repeated([table.derived_name for table in self.tables]):
             raise ValueError(f"tables: {twice}: give each derived table another name")
         if self.salt is None and any("hash" in table.mask.values() for table in self.tables):
             raise ValueError(
-                'a mask that hashes needs a salt ("${env:NAME}"), or anyone could guess values'
+                'a mask that hashes needs a salt ("${env:NAME}"): without one, anyone can guess'
+                " values"
             )
         return self
 

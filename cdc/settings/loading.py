@@ -31,10 +31,10 @@ ENV_PREFIX: Final = "MILLRACE_"
 _REFERENCE: Final = re.compile(r"\$\{(\w+):([^}]+)\}")
 _SALT: Final = re.compile(r"(\.with\.salt\.).+", re.DOTALL)
 """A key that holds a secret, as Debezium has it."""
-_REMEDY: Final = "write ${env:NAME}, and set the variable, or ${file:/path} of a file to be read"
+_REMEDY: Final = "write ${env:NAME} and set the variable, or write ${file:/path}"
 _VARIABLE: Final = (
-    "set the variable (systemd's units and the cron jobs take it from /etc/millrace/environment),"
-    " or write ${file:/path} of a file to be read"
+    "set the variable (systemd's units and the cron jobs read /etc/millrace/environment), or"
+    " write ${file:/path}"
 )
 _GATHERED: Final = {"column_rules", "snapshot_select_statements"}
 """Fields that aren't keys themselves: their members are."""
@@ -46,27 +46,28 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            "there is no configuration file",
+            "the configuration file doesn't exist",
             where=str(path),
-            remedy="write one with `millrace init`, or name yours with --config",
+            remedy="write one with `millrace init`, or give another path with --config",
         ) from None
     except PermissionError:
         file = shlex.quote(str(path))
         raise ConfigError(
-            f"the user {_user()} may not read the configuration file",
+            f"the user {_user()} can't read the configuration file",
             where=str(path),
-            remedy="let this user's group read it, and nobody else, since it may hold passwords:"
-            f" chgrp {os.getegid()} {file} && chmod 640 {file}; its folder has to let the user in",
+            remedy="let this user's group alone read it, since it may contain passwords: chgrp"
+            f" {os.getegid()} {file} && chmod 640 {file}; the user needs access to its"
+            " folder, too",
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"the configuration file can't be read: {error.strerror}", where=str(path)
+            f"can't read the configuration file: {error.strerror}", where=str(path)
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the configuration file isn't UTF-8: {error}",
             where=str(path),
-            remedy="save it as such",
+            remedy="save it as UTF-8",
         ) from None
     try:
         sections = _flattened(tomllib.loads(text), str(path))
@@ -78,16 +79,16 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
                 sections[name] = section
         return Settings.model_validate(sections)
     except tomllib.TOMLDecodeError as error:
-        remedy = "https://toml.io says what is"
+        remedy = "https://toml.io has the syntax"
         if "overwrite" in str(error):
             remedy = (
-                'quote a name that another one begins with: "max.batch.size" = 5000 and '
-                '"max.batch.size.in.bytes" = 1000000; no key may stand there twice'
+                'quote a key that begins another key: "max.batch.size" = 5000 and'
+                ' "max.batch.size.in.bytes" = 1000000; write each key only once'
             )
         raise ConfigError(f"not valid TOML: {error}", where=str(path), remedy=remedy) from None
     except ValidationError as error:
         raise ConfigError(
-            Lines("the configuration is not valid:" + "".join(map(_explain, error.errors()))),
+            Lines("the configuration isn't valid:" + "".join(map(_explain, error.errors()))),
             where=f"{path} and {ENV_PREFIX}… variables",
             remedy="docs/reference/configuration.md lists every key",
         ) from None
@@ -124,7 +125,7 @@ def _environment() -> dict[str, Any]:
         else:
             whole = ENV_PREFIX + section.upper()
             raise ConfigError(
-                f"{whole} isn't a section, of which {variable} could be a member",
+                f"{whole} isn't a section, so {variable} can't set a key of it",
                 where=variable,
                 remedy=f"unset {whole}, or give the section as JSON: {{…}}",
             )
@@ -141,7 +142,7 @@ def _whole(variable: str, text: str) -> Any:
         raise ConfigError(
             f"not valid JSON: {error.msg}",
             where=f"{variable}, character {error.pos + 1}",
-            remedy='a section is written so: {"host": "db", "dbname": "shop"}',
+            remedy='write a section as: {"host": "db", "dbname": "shop"}',
         ) from None
 
 
@@ -185,15 +186,15 @@ def _dereference(where: str, match: re.Match[str]) -> str:
     if kind == "env":
         if name not in os.environ:
             raise ConfigError(
-                f"{match[0]}: the environment variable is not set", where=where, remedy=_VARIABLE
+                f"{match[0]}: the environment variable isn't set", where=where, remedy=_VARIABLE
             )
         return os.environ[name]
     if kind != "file":
-        raise ConfigError(f"{match[0]}: there is no such reference", where=where, remedy=_REMEDY)
+        raise ConfigError(f"{match[0]}: unknown reference", where=where, remedy=_REMEDY)
     try:
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        what = f"{match[0]}: the file can't be read: {error}"
+        what = f"{match[0]}: can't read the file: {error}"
         raise ConfigError(what, where=where, remedy=_REMEDY) from None
 
 
@@ -203,7 +204,7 @@ def _explain(error: Mapping[str, Any]) -> str:
     key = ".".join(name for name in names if isinstance(name, str) and name not in _GATHERED)
     full_key = _SALT.sub(r"\1…", f"[{section}] {key}".rstrip())
     reason = {
-        "extra_forbidden": "no such key",
+        "extra_forbidden": "unknown key",
         "missing": "is required",
     }.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
     return f"\n  {full_key}: {reason}"

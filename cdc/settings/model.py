@@ -65,7 +65,7 @@ def in_order(section: Any) -> Any:
         if dot:
             given.setdefault(name, {})[option] = _text(value)
         elif name != "order":
-            raise ValueError(f"{name}: no such key; options are <name>.type, <name>.…")
+            raise ValueError(f"{name}: unknown key; options are <name>.type, <name>.…")
     order = [name.strip() for name in str(section.get("order", ",".join(given))).split(",")]
     order = [name for name in order if name]
     if sorted(order) != sorted(given):
@@ -113,8 +113,8 @@ class LogSettings(Section):
         replicas, in_sync = self.topic_replication_factor, self.topic_min_insync_replicas
         if replicas is not None and in_sync is not None and in_sync > replicas:
             raise ValueError(
-                "topic.min.insync.replicas is above topic.replication.factor: a record can't have "
-                "more copies than its topic"
+                "topic.min.insync.replicas exceeds topic.replication.factor: a topic can't have"
+                " more copies in sync than copies"
             )
         return self
 
@@ -190,8 +190,8 @@ class Settings(Section):
     def _documents_have_tables(self) -> Self:
         if self.search is not None and self.search.documents and self.lakehouse is None:
             raise ValueError(
-                "[[search.documents]] are made of the lakehouse's tables, and there is none:"
-                ' add a section [lakehouse] with path = "…"'
+                "[[search.documents]] need the lakehouse's tables: add a section [lakehouse]"
+                ' with path = "…"'
             )
         return self
 
@@ -199,13 +199,12 @@ class Settings(Section):
     def _views_have_tables(self) -> Self:
         if self.views and self.lakehouse is None:
             raise ValueError(
-                "[[views]] are made of the lakehouse's tables, and there is none:"
-                ' add a section [lakehouse] with path = "…"'
+                '[[views]] need the lakehouse\'s tables: add a section [lakehouse] with path = "…"'
             )
         if self.views and not self.captures_itself:
             raise ValueError(
-                "[[views]] need Millrace's own log: topics of a real Debezium don't tell when all"
-                " tables were there together"
+                "[[views]] need Millrace's own log: the topics of a real Debezium don't show at"
+                " which instants all tables are complete"
             )
         if twice := repeated([name for view in self.views for name in view.tables]):
             raise ValueError(f"[[views]]: {twice}: give each view another name")
@@ -245,7 +244,7 @@ class Settings(Section):
         """The section [lakehouse]; raises ConfigError where there is none."""
         if self.lakehouse is None:
             raise ConfigError(
-                "there is no lakehouse",
+                "the configuration has no lakehouse",
                 where="[lakehouse]",
                 remedy='add a section [lakehouse] with path = "…"',
             )
@@ -255,16 +254,16 @@ class Settings(Section):
         """The views of these names, or all; raises ConfigError where there is none."""
         if not self.views:
             raise ConfigError(
-                "there is no view",
+                "the configuration has no view",
                 where="[[views]]",
                 remedy='add a section [[views]] with name = "…" and query = "SELECT …"',
             )
         there = [view.name for view in self.views]
         if unknown := sorted({*names}.difference(there)):
             raise ConfigError(
-                f"there is no view {', '.join(unknown)}",
+                f"unknown view: {', '.join(unknown)}",
                 where="[[views]]",
-                remedy=f"there are: {', '.join(there)}",
+                remedy=f"the views are: {', '.join(there)}",
             )
         return tuple(view for view in self.views if not names or view.name in names)
 
@@ -272,7 +271,7 @@ class Settings(Section):
         """The section [search]; raises ConfigError where there is none."""
         if self.search is None:
             raise ConfigError(
-                "there is no search server",
+                "the configuration has no search server",
                 where="[search]",
                 remedy='add a section [search] with url = "…"',
             )
@@ -287,12 +286,12 @@ class Settings(Section):
         """Raise ConfigError for a command that captures, where a real Debezium does that."""
         if not self.captures_itself:
             raise ConfigError(
-                f"a real Debezium captures here, and `millrace {command}` would touch its slot, its"
-                " publication, its topics, or the source",
+                f"a real Debezium captures the source: `millrace {command}` could change its"
+                " slot, its publication, its topics or the source",
                 where='[lakehouse] topics_written_by = "debezium"',
-                remedy="with this option Millrace only reads these topics, as `merge lakehouse` "
-                "does. To capture by Millrace, remove it, and name a topic.prefix, a slot.name and "
-                "a publication.name that no Debezium has",
+                remedy="with this option Millrace only reads these topics, as `merge lakehouse`"
+                " does. To capture with Millrace, remove it, and choose a topic.prefix, a"
+                " slot.name and a publication.name that no Debezium uses",
             )
 
     @property
@@ -315,11 +314,13 @@ class Settings(Section):
 
 def _check_keywords(section: str, keywords: LibraryOptions) -> None:
     if "://" in keywords.get("host", ""):  # errors name the host, and so a password in it
-        raise ValueError(f"[{section}] host is a URL: host, port, user and password are keys")
+        raise ValueError(f"[{section}] host is a URL: set host, port, user and password as keys")
     if _CONNECTION_STRING.search(keywords.get("dbname", "")):
         raise ValueError(
-            f"[{section}] dbname is a connection string: host, port, user, password and dbname "
-            "(the name alone) are keys of their own"
+            f"[{section}] dbname is a connection string: set host, port, user, password and"
+            " dbname (the name alone) as keys"
         )
     if "replication" in keywords:
-        raise ValueError(f"[{section}] can't have replication: only some connections are for that")
+        raise ValueError(
+            f"[{section}] can't have replication: Millrace sets it for the connections that need it"
+        )

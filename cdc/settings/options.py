@@ -37,7 +37,7 @@ class Options:
         """Return a switch."""
         value = self.text(name).lower()
         if value not in {"", "true", "false"}:
-            raise self.wrong(name, "is true or false")
+            raise self.wrong(name, "must be true or false")
         return value == "true" if value else default
 
     def choice(self, name: str, choices: Collection[T], default: T) -> T:
@@ -46,7 +46,7 @@ class Options:
         for choice in choices:
             if choice.lower() == value.lower():
                 return choice
-        raise self.wrong(name, f"is one of {', '.join(choices)}")
+        raise self.wrong(name, f"must be one of {', '.join(choices)}")
 
     def adjustment(self, name: str) -> Adjustment:
         """Return how names are adjusted; none by default."""
@@ -83,7 +83,7 @@ class Options:
         """Raise ConfigError for options that don't exist."""
         unread = sorted(self.unread - set(read_elsewhere))
         if unread:
-            raise self.wrong(", ".join(unread), "isn't known")
+            raise self.wrong(", ".join(unread), "is unknown")
 
     def wrong(self, name: str, why: str) -> ConfigError:
         """Describe a wrong option, without its value, which may be a secret."""

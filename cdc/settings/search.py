@@ -28,13 +28,15 @@ _INDEX: Final = r"^[a-z0-9][a-z0-9._-]*$"
 
 def _field(text: str) -> str:
     if not _FIELD.fullmatch(text):
-        raise ValueError(f"{text!r} can't be a field: no dot, no _ at its beginning, nor blank")
+        raise ValueError(
+            f"{text!r} can't be a field: it must have no dot, no blank, and no _ at its beginning"
+        )
     return text
 
 
 def _index(text: str) -> str:
     if text in OWN_INDEXES:
-        raise ValueError(f"{text} is an index of Millrace's own: choose another name")
+        raise ValueError(f"{text} is one of Millrace's own indexes: choose another name")
     return text
 
 
@@ -68,14 +70,14 @@ class JoinedRows(Section):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.include and self.exclude:
-            raise ValueError(f"{self.table}: either include or exclude, not both")
+            raise ValueError(f"{self.table}: set include or exclude, not both")
         fields = [
             *self.rename.values(),
             *self.computed,
             *(embedded.field for embedded in self.embed),
         ]
         if twice := repeated(fields):
-            raise ValueError(f"{self.table}: two fields would be called {twice}")
+            raise ValueError(f"{self.table}: two fields have the name {twice}")
         return self
 
     def tables(self) -> Iterator[str]:
@@ -166,10 +168,10 @@ class SearchSettings(DropSettings):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.api_key is not None and self.username is not None:
-            raise ValueError("either api.key or username and password, not both")
+            raise ValueError("set api.key, or username and password, not both")
         names = [document.name for document in self.documents]
         if twice := repeated(names):
             raise ValueError(f"documents: {twice}: give each index another name")
         if twice := repeated([index.table for index in self.indexes]):
-            raise ValueError(f"indexes: {twice}: say all of a table's in one place")
+            raise ValueError(f"indexes: {twice}: write all options of a table in one place")
         return self

@@ -22,7 +22,7 @@ def history_name(view: str) -> str:
 def _view_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
-            f"{text!r} can't be a view's: up to 128 of a-z, 0-9 and _, the first one a letter"
+            f"{text!r} can't name a view: use up to 128 of a-z, 0-9 and _, beginning with a letter"
         )
     return text
 
@@ -42,7 +42,7 @@ class View(Section):
     @model_validator(mode="after")
     def _has_text(self) -> Self:
         if (self.query is None) == (self.file is None):
-            raise ValueError(f"{self.name}: either query or file, one of them")
+            raise ValueError(f"{self.name}: set either query or file")
         return self
 
     @property
@@ -63,11 +63,11 @@ class View(Section):
         try:
             text = self.file.read_text(encoding="utf-8")
         except OSError as error:
-            what = f"its file {self.file} can't be read: {error.strerror}"
+            what = f"can't read its file {self.file}: {error.strerror}"
             raise ConfigError(what, where=self.where, remedy=remedy) from None
         except UnicodeDecodeError:
             what = f"its file {self.file} isn't UTF-8"
-            raise ConfigError(what, where=self.where, remedy="save it as such") from None
+            raise ConfigError(what, where=self.where, remedy="save it as UTF-8") from None
         if not text.strip():
             what = f"its file {self.file} is empty"
             raise ConfigError(what, where=self.where, remedy="write a SELECT into it")

@@ -72,9 +72,9 @@ def check_spill(directory: Path) -> None:
         if error.errno in _FULL:
             return
         raise ConfigError(
-            f"no file can be made for transactions too large for memory: {error.strerror}",
+            f"can't create a file for transactions too large for memory: {error.strerror}",
             where=f"spill.directory: {directory}",
-            remedy="name a directory on a disk that the daemon may write to",
+            remedy="choose a directory that the daemon can write to",
         ) from None
 
 
@@ -287,9 +287,9 @@ class Spilled:
 
     def _failed(self, error: OSError) -> SpillError:
         few = error.errno in {errno.EMFILE, errno.ENFILE}
-        remedy = "free some space there, or name another directory"
+        remedy = "free some space, or choose another directory"
         return SpillError(
-            f"a transaction too large for memory can't be kept on disk: {error.strerror}",
+            f"can't keep a transaction too large for memory on disk: {error.strerror}",
             where=f"spill.directory: {self._directory}, at {self._on_disk:,} bytes of it",
             remedy="raise the limit of open files, or spill.memory.bytes" if few else remedy,
         )
@@ -374,10 +374,10 @@ class _OpenTransaction:
     def whole(self, message: StreamCommit, lsn: Lsn) -> Iterator[bytes]:
         if self._is_unclear:
             raise UnclearMessagesError(
-                "logical messages of a large transaction may be those of a savepoint that was"
-                " rolled back",
+                "logical messages of a large transaction may be from a savepoint that was rolled"
+                " back",
                 where=f"xid {message.xid}, LSN {message.commit_lsn}",
-                remedy="none is needed: the transaction is read again as a whole",
+                remedy="none: the daemon reads the whole transaction again",
             )
         if not self._xids and not self._after_message:  # sent whole, it wouldn't be sent at all
             yield from self.kept.read()

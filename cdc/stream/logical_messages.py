@@ -124,7 +124,7 @@ class LogicalMessages:
             return False
         limit = self._dead_letters.bytes_max(self._events.topic) if self._dead_letters else 0
         if limit and size > limit:
-            reason = f"it has {size} bytes, and the topic takes {limit}"
+            reason = f"it has {size} bytes; the topic accepts {limit}"
             self._leave_out(prefix, size, lsn, reason)
             return False
         return True

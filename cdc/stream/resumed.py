@@ -56,9 +56,9 @@ class Resumed:
 
     def _gap(self, lsn: Lsn) -> GapError:
         return GapError(
-            f"the server's history is another one: the log has a commit at {self._last} and "
-            f"everything up to {self._reached}, the server has something else there (at {lsn}), as "
-            "after a restore from a copy. Its changes stand in places that the log has passed",
-            remedy="`millrace new-epoch --yes`, with the daemon stopped, goes on from this server: "
-            "it reads all tables again (docs/guides/operations.md)",
+            "the server has another history, as after a restore from a copy: the log has a"
+            f" commit at {self._last} and everything up to {self._reached}, but the server has"
+            f" other WAL there (at {lsn}). Its changes are at LSNs that the log has passed",
+            remedy="stop the daemon, and run `millrace new-epoch --yes`: the log continues from"
+            " this server, and all tables are read again (docs/guides/operations.md)",
         )

@@ -41,11 +41,11 @@ They are PostgreSQL's, with times in UTC; before year 1 they end in BC.
 _ENDED_CHARS_MAX: Final = 200_000
 """How much a state record has of partitions whose rows are to end, but can't for now."""
 KEEP: Final = "partition.drop.policy is keep"
-_FULL: Final = "too many others wait for the end of their rows already, as millrace status says"
-_CUT: Final = "its bounds were too long to be remembered, alone or with those of other partitions"
+_FULL: Final = "too many other partitions wait for the end of their rows (see millrace status)"
+_CUT: Final = "the bounds, alone or with those of other partitions, are too long to store"
 _UNSAID: Final = (
-    "its bounds can't be said in an event: only ranges and lists of constants, of columns in the"
-    " record's key, of types with the same order everywhere"
+    "an event can't contain its bounds: it can contain only ranges and lists of constants, of"
+    " columns in the record's key, of types with the same order everywhere"
 )
 
 
@@ -215,7 +215,7 @@ def _json(field: EventField, column: Column, text: object) -> str | int | None:
         return None
     held = _HELD.get(column.type)
     if held and not held.fullmatch(str(text)):
-        raise CorruptMessageError("a value that sinks can't hold")
+        raise CorruptMessageError("a value that sinks can't store")
     value: str | int = field.of_text(str(text).encode())
     return value
 
@@ -230,7 +230,7 @@ def _without(state: TableState, partition: EndedPartition) -> tuple[EndedPartiti
 
 def _warn(table: TableName, reason: str, partitions: int) -> None:
     log.warning(
-        "partitions are gone, and the log keeps their rows",
+        "partitions were dropped, and the log keeps their rows",
         table=str(table),
         partitions=partitions,
         reason=reason,

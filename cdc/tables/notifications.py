@@ -55,7 +55,7 @@ class Notifications:
         self._logs = LOG in channels
         self._topic = settings.notification_topic
         for other in channels - {LOG, SINK}:
-            log.warning("notification.enabled.channels: there is no such channel", channel=other)
+            log.warning("notification.enabled.channels: unknown channel", channel=other)
 
     def initial(
         self, kind: NotificationType, position: Position, tables: Iterable[TableName] = ()

@@ -165,8 +165,8 @@ class Obstacles:
         self._check_cleanup(table, key)
         if replica_identity != "f" and not (identity and key <= set(identity)):
             raise TableRefusedError(
-                f"the replica identity of table {table} doesn't cover its key: a change doesn't"
-                " tell which row it is of",
+                f"the replica identity of table {table} doesn't contain its key: a change doesn't"
+                " identify its row",
                 remedy=Lines(
                     f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}"
                 ),
@@ -270,7 +270,7 @@ class Obstacles:
         state = self._states.get(table)
         if state is not None and state.is_in_log and state.cleanup == "compact" and not key:
             raise TableRefusedError(
-                f"table {table} has no key any more, and its topic takes no record without one",
+                f"table {table} no longer has a key, and its topic refuses records without one",
                 remedy="add the key again, or leave the table out (table.exclude.list)",
             )
 
@@ -288,13 +288,14 @@ def _warn(table: TableName, error: MillraceError) -> None:
     remedy = error.remedy
     if not isinstance(error, TableRefusedError):
         again = (
-            f"mend the row, or name the table in {_DEAD_LETTERS}; then run: millrace snapshot"
-            f" --reset {shlex.quote(str(table))}; or start again, where doubt.policy,"
-            " doubt.reread.bytes.max and settings of snapshots let the table be read by itself"
+            f"correct the row, or add the table to {_DEAD_LETTERS}; then run: millrace snapshot"
+            f" --reset {shlex.quote(str(table))}; or start again, if doubt.policy,"
+            " doubt.reread.bytes.max and the settings of snapshots allow the daemon to read the"
+            " table"
         )
         remedy = f"{remedy}; or {again}" if remedy else again
     log.warning(
-        "a table is set aside: its changes aren't taken until it can be read again",
+        "a table is set aside: its changes aren't captured until it can be read again",
         table=str(table),
         reason=error.what,
         where=error.where,

@@ -299,7 +299,7 @@ class TableReads:
             elif state.doubt is not None and state.doubt.set_aside:
                 reasons[str(name)] = state.doubt.reason
             elif state.is_left_unread:
-                reasons[str(name)] = "it is gone, or was left out"
+                reasons[str(name)] = "it was dropped, or left out"
         return reasons
 
     def advance(
@@ -322,7 +322,7 @@ class TableReads:
         others = [request for request in state.requests if request.kind != "initial"]
         before = state.initial or SnapshotRequest(kind="initial")
         if before.read:
-            log.warning("a table is read anew", table=str(table), reason=reason)
+            log.warning("a table is read again", table=str(table), reason=reason)
         now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
         self._states.reset_tracking()

@@ -312,8 +312,8 @@ class SchemaVersions:
             return []
         if name in self._settings.snapshot_select_statements:
             log.warning(
-                "columns were altered, and rows from before aren't read again, which a SELECT of"
-                " one's own gives",
+                "columns were altered, and earlier rows aren't read again: your own SELECT reads"
+                " them",
                 table=name,
                 columns=altered,
                 remedy=f"stop the daemon, and run millrace snapshot {shlex.quote(name)}",

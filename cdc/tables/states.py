@@ -304,11 +304,11 @@ class TableStates(dict[TableName, TableState]):
         """
         if not is_readable_name(table) and self._captures(str(table)):
             reason = "its name isn't UTF-8: rename it (docs/guides/postgresql.md, Encodings)"
-            log.warning("changes of a table are passed over", table=str(table), reason=reason)
+            log.warning("changes of a table are ignored", table=str(table), reason=reason)
         state = self.get(table)
         if state is None or state.entry == _LEFT_OUT:
             return []
-        log.info("changes of a table go by: the lists leave it out", table=str(table))
+        log.info("changes of a table are ignored: the lists leave it out", table=str(table))
         return [self.put(state.model_copy(update={"entry": _LEFT_OUT}))]
 
     def renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
@@ -389,8 +389,8 @@ def check_published(
     ]
     if names:
         raise GapError(
-            "tables left the publication or had another name, and came back, were made anew, or are"
-            " published with other columns or rows: what they lack isn't in the log:"
+            "the log lacks changes of these tables: they left the publication or were renamed"
+            " and came back, were created again, or are published with other columns or rows:"
             f" {', '.join(names[:20])}",
             remedy="read them again: millrace snapshot " + " ".join(names),
         )

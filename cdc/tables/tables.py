@@ -171,7 +171,7 @@ class Tables:
             if not (joined.records and states.is_taken(table)):
                 return Arrival(None, records, effects)
         if entry == 0 and states[table].oid not in {0, relation.oid}:
-            _pass_over(table, since, "they are of an older table of that name, which is gone")
+            _pass_over(table, since, "they are from an older table of that name, which was dropped")
             return Arrival(None, records, effects)
         if entry != 0:  # 0: it has just left, maybe for ever
             records += self._check_entry(table, relation.oid, entry, since)
@@ -208,8 +208,7 @@ class Tables:
         names = [str(table.name) for table in aside if not self.has_joined(table)]
         if names:
             raise GapError(
-                "tables were set aside, and changes of them went by that aren't in the log:"
-                f" {', '.join(names[:20])}",
+                f"the log lacks changes of tables that were set aside: {', '.join(names[:20])}",
                 remedy="read them again: millrace snapshot " + " ".join(names),
             )
 
@@ -229,7 +228,7 @@ class Tables:
             return Joined(self.obstacles.refuse(table, error, reached))
         if not self.is_joinable(table, read=read):
             raise UnreadTableError(
-                f"table {name} has joined what is captured, and its rows were never read",
+                f"table {name} is now captured, and its rows were never read",
                 where=f"position {reached}",
                 remedy="start again: its rows are read first",
             )
@@ -259,7 +258,7 @@ class Tables:
             if reached.commit_lsn < wal_end:
                 continue
             del self.states.waiting[name]
-            log.info("a table appeared: its rows are read while streaming", table=str(name))
+            log.info("a new table is captured: its rows are read while streaming", table=str(name))
             now_ms = time.time_ns() // 1_000_000
             request = SnapshotRequest(kind="initial", order=order, behind_xid=xid, begun_ms=now_ms)
             events, states = self.begin_anew(table, reached, (request,), reached)
@@ -368,7 +367,7 @@ class Tables:
         """
         table = self._lookups.description(oid, name)
         if table is None:
-            reason = "it was dropped, renamed or taken out of the publication before it was read"
+            reason = "it was dropped, renamed or removed from the publication before it was read"
             _pass_over(name, since, reason)
             return Joined([])
         return self.join(table, since._replace(index=since.index - 1), read=read)
@@ -376,7 +375,7 @@ class Tables:
     def _follow(self, joined: WaitingTable, reached: Position) -> Joined:
         """Follow a table without its rows; what it was like until now is no gap."""
         table, wal_end, xid, _ = joined
-        log.info("a table appeared: its changes are followed", table=str(table.name))
+        log.info("a new table is captured: its changes are followed", table=str(table.name))
         if (before := self.states.get(table.name)) is not None:
             reached = max(reached, Position(before.epoch, before.snapshot_lsn, 0))
         first = (SnapshotRequest(kind="initial"),)
@@ -395,5 +394,5 @@ class Tables:
 
 def _pass_over(table: TableName, since: Position, reason: str) -> None:
     log.warning(
-        "changes of a table are passed over", table=str(table), position=str(since), reason=reason
+        "changes of a table are ignored", table=str(table), position=str(since), reason=reason
     )

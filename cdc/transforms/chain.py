@@ -122,5 +122,5 @@ def _predicate(plugin: ConnectPlugin) -> Predicate:
 
 def _of_type(plugin: ConnectPlugin, options: Options, types: Mapping[str, T]) -> T:
     if plugin.type not in types:
-        raise options.wrong("type", f"is one of {', '.join(types)}")
+        raise options.wrong("type", f"must be one of {', '.join(types)}")
     return types[plugin.type]

@@ -97,8 +97,8 @@ class EventRouter:
             raise ConversionError(
                 "a row of an outbox table was updated",
                 where=f"topic {record.topic}",
-                remedy="outbox rows are inserted and deleted only; with"
-                ' table.op.invalid.behavior = "warn" such changes are left out',
+                remedy="only insert and delete outbox rows; with table.op.invalid.behavior ="
+                ' "warn", other changes are left out',
             )
         report = log.warning if self._on_update == "warn" else log.error
         report("an outbox row was updated: left out", topic=record.topic)
@@ -139,7 +139,7 @@ class EventRouter:
         by = row.get(self._route_by)
         if by is None:
             log.warning(
-                "an outbox row names no topic: left as a change of its table",
+                "an outbox row names no topic: it is written as a change of its table",
                 topic=record.topic,
                 column=self._route_by,
             )
@@ -154,7 +154,7 @@ class EventRouter:
         if self._expansion is None or payload is None:
             return payload, schema
         if not isinstance(payload, str):
-            log.warning("an outbox payload isn't text: not expanded", topic=record.topic)
+            log.warning("an outbox payload isn't text: it isn't expanded", topic=record.topic)
             return payload, schema
         try:
             value, expanded = self._expansion.expand(payload, self._payload)
@@ -216,10 +216,10 @@ class EventRouter:
         lacking = [name for name in needed if row.of_field(name) is None]
         if lacking:
             raise ConfigError(
-                f"not an outbox table: it has no column {', '.join(lacking)}",
+                f"the table isn't an outbox table: it has no column {', '.join(lacking)}",
                 where=f"transform of {envelope.name}",
-                remedy="name the columns by table.field.event.…, or apply the transform to the"
-                " outbox's topic alone, by a predicate",
+                remedy="name the columns with table.field.event.…, or apply the transform only to"
+                " the outbox's topic, with a predicate",
             )
         if self._timestamp and _of(row, self._timestamp).name not in _TO_MS:
             raise ConfigError(
@@ -243,8 +243,8 @@ def _additional(options: Options) -> list[_Additional]:
         if placement not in _PLACEMENTS or ":" in alias:
             raise options.wrong(
                 option,
-                "is a list of column:placement or column:placement:alias,"
-                " with header, envelope or partition as the placement",
+                "must be a list of column:placement or column:placement:alias, with header,"
+                " envelope or partition as the placement",
             )
         additional.append(_Additional(column, placement, alias if colon else column))
     return additional

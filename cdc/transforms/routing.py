@@ -40,15 +40,15 @@ def _template(options: Options, pattern: re.Pattern[str], option: str, text: str
             template += literal or escaped.replace("\\", r"\\")
         elif name:
             if name not in pattern.groupindex:
-                raise options.wrong(option, f"names a group that isn't there: {name}")
+                raise options.wrong(option, f"refers to an unknown group: {name}")
             template += rf"\g<{name}>"
         elif digits:
             number, rest = _group(digits, pattern.groups)
             if number > pattern.groups:
-                raise options.wrong(option, f"names a group that isn't there: {number}")
+                raise options.wrong(option, f"refers to an unknown group: {number}")
             template += rf"\g<{number}>{rest}"
         else:
-            raise options.wrong(option, f"has a {other} that stands for nothing")
+            raise options.wrong(option, f"has a {other} that refers to no group")
     return template
 
 

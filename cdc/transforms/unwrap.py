@@ -43,7 +43,7 @@ class _Reference(NamedTuple):
         path, *aliases = text.split(":")
         *parents, name = path.split(".")
         if len(aliases) > 1 or len(parents) > 1 or not name:
-            raise options.wrong(option, "is a list of name, block.name or block.name:new_name")
+            raise options.wrong(option, "must be a list of name, block.name or block.name:new_name")
         if parents:
             return cls(
                 parents[0], name, prefix + (aliases[0] if aliases else f"{parents[0]}_{name}")
@@ -123,7 +123,7 @@ class Unwrap:
         self._last_delete = _UnwrappedDelete(record.topic, record.key, added) if deleted else None
         row = envelope.get("before") if deleted else row
         if row is None:
-            log.warning("a TRUNCATE has no row to unwrap: left out", topic=record.topic)
+            log.warning("a TRUNCATE has no row to unwrap: it is left out", topic=record.topic)
             return None
         if deleted and self._mode == "drop":
             return None
@@ -225,9 +225,9 @@ def _refuse_same_names(flat: Schema, envelope: Schema) -> None:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise ConversionError(
-            f"unwrapping adds what the row has, too: {', '.join(twice)}",
+            f"the unwrapped row already has these fields: {', '.join(twice)}",
             where=f"transform of {envelope.name}",
-            remedy="add it under another name: add.fields.prefix, or name:other_name in add.fields",
+            remedy="rename them with add.fields.prefix, or with name:other_name in add.fields",
         )
 
 

@@ -97,13 +97,13 @@ def malformed(column: Column, table: TableName, error: Exception | None = None) 
         return BrokenRowError(
             f"a value of column {column.name}, a {column.declared}, can't be written: {error}",
             where=f"table {table}",
-            remedy="choose a mode that has a form for it (docs/reference/types.md), or lossless ="
+            remedy="choose a mode that can represent it (docs/reference/types.md), or lossless ="
             " false, which writes null",
         )
     if isinstance(error, UnicodeDecodeError):
         return BrokenRowError(
             f"a value of column {column.name} isn't a {column.declared}: it has bytes that aren't"
-            " UTF-8, as a SQL_ASCII database takes them",
+            " UTF-8, which a SQL_ASCII database accepts",
             where=f"table {table}",
         )
     return BrokenRowError(

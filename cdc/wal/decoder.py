@@ -29,7 +29,8 @@ _PREFIX_AT: Final = 10
 _LENGTH_BYTES: Final = 4
 _TWO_PHASE: Final = dict.fromkeys(
     (b"b", b"P", b"K", b"r", b"p"),
-    "a message of a prepared transaction: the slot was made with two_phase, which isn't supported",
+    "a message of a prepared transaction: the slot was created with two_phase, which Millrace"
+    " doesn't support",
 )
 
 _u16 = struct.Struct(">H").unpack_from

@@ -157,8 +157,8 @@ class Comparing:
                 raise NotDoneError(
                     f"{lacking} within {self.options.timeout_s:.0f} s",
                     where=f"topic.prefix {capture.topic_prefix}",
-                    remedy="`millrace status` shows whether the daemon runs, and how far behind"
-                    " it is",
+                    remedy="`millrace status` shows whether the daemon runs, and how far it is"
+                    " behind",
                 )
             time.sleep(_AGAIN_S)
 
@@ -226,16 +226,14 @@ class Comparing:
         """Why a table can't be compared with the source; empty: it may."""
         capture = self._settings.capture
         if table.kind == "changes":
-            return "an archive has events, and not rows"
+            return "an archive has events, not rows"
         if self._settings.transforms or capture.skipped_operations:
-            return (
-                "the log doesn't have all changes as they were ([transforms], skipped.operations)"
-            )
+            return "the log doesn't have all changes unchanged ([transforms], skipped.operations)"
         is_own = table.source in capture.snapshot_select_statements
         if is_own or not capture.snapshots(table.source):
-            return "its first rows may be others, or not in the log (snapshot options)"
+            return "its first rows may differ, or not be in the log (snapshot options)"
         if description is None:
-            return "the source doesn't have the table any more, or it isn't captured"
+            return "the table was dropped at the source, or is no longer captured"
         return "" if description.all_changes else "the publication leaves out operations"
 
     def _derived(
@@ -334,8 +332,8 @@ def _require_there(names: WantedNames, sides: Sequence[Side]) -> None:
     wanted = {name for some in names.values() for name in some or ()}
     if unknown := sorted(wanted - there):
         raise ConfigError(
-            f"there is no derived table {', '.join(unknown)}",
-            remedy=f"there are: {', '.join(sorted(there))}",
+            f"unknown derived table: {', '.join(unknown)}",
+            remedy=f"the derived tables are: {', '.join(sorted(there))}",
         )
 
 
@@ -357,8 +355,8 @@ def lacks(progress: Progress, lsn: Lsn, timeline: int) -> str:
     """
     if progress.timeline != timeline:
         return (
-            f"the source is on timeline {timeline}, and the daemon, which was on"
-            f" {progress.timeline}, hasn't followed the failover"
+            f"the source is on timeline {timeline}, but the daemon is still on timeline"
+            f" {progress.timeline}: it hasn't followed the failover"
         )
     reached = progress.cut.commit_lsn
     return "" if reached >= lsn else f"the source was at {lsn}, and the log has reached {reached}"
@@ -368,10 +366,10 @@ def _require_same_cluster(progress: Progress, cluster: str) -> None:
     """Refuse a source whose LSNs aren't the log's."""
     if progress.system_identifier != cluster:
         raise ConfigError(
-            f"the source is cluster {cluster}, and the log is of cluster"
-            f" {progress.system_identifier}: nothing can be compared",
+            f"the source is cluster {cluster}, but the log is of cluster"
+            f" {progress.system_identifier}: they can't be compared",
             where="[source]",
-            remedy="correct [source]; after a gap: millrace new-epoch",
+            remedy="correct [source]; if the source was replaced: millrace new-epoch",
         )
 
 
@@ -384,13 +382,16 @@ def _lacking(
     """Why the columns of both sides don't fit each other; empty: they do."""
     if not compared.columns:
         reasons = [f"{name}: {why}" for name, why in compared.left_out.items()]
-        return f"no column of it can be compared ({'; '.join(reasons)})"
+        return f"none of its columns can be compared ({'; '.join(reasons)})"
     keeps, table = settings.capture.column_modes.keeps, str(shape.table)
     columns = description.columns if description is not None else ()
     at_source = {_form(column) for column in columns if keeps(table, column.name)}
     in_log = {_form(column) for column in shape.versions[-1].event_columns}
     if others := sorted({name for name, *_ in at_source ^ in_log}):
-        return f"its columns have changed, and the log doesn't know yet: {', '.join(others)}"
+        return (
+            "its columns have changed, and the log doesn't have the change yet:"
+            f" {', '.join(others)}"
+        )
     return ""
 
 

@@ -156,7 +156,7 @@ class ScratchLakehouse:
         if names is None:
             others = standing.plan.all_tables.keys() - self.derived.keys()
             self.missing |= dict.fromkeys(
-                others, "it isn't configured, or not in the log, any more"
+                others, "it is no longer configured, or no longer in the log"
             )
         self._tables = {name: before[name] for name in wanted if name not in self.missing}
         self.expected = dict[str, TableShape]()
@@ -219,7 +219,7 @@ class ScratchLakehouse:
     def _require_expected(self, name: str, plans: Mapping[str, TablePlan]) -> None:
         newest = self.expected[name].versions[-1].version
         if name in plans and plans[name].applied_version != newest:
-            raise SinkError("its columns change, and no run has changed them yet")
+            raise SinkError("its columns are about to change, and no run has changed them yet")
 
     def described(self, name: str) -> tuple[str, str]:
         """The captured table that a derived one is of, and its kind."""
@@ -242,7 +242,7 @@ class ScratchLakehouse:
             return _WAITS
         if name in before:
             return None
-        return "it was refused, or waits" if name in plan.waiting else "no run has made it yet"
+        return "it was refused, or waits" if name in plan.waiting else "no run has created it yet"
 
     def _version(self, name: str) -> int:
         """The newest version that no later run has written to, whoever else has."""
@@ -293,7 +293,7 @@ class ScratchLakehouse:
 
 
 _WAITS: Final = "its rows are being read again"
-_FORGOTTEN: Final = "the log has forgotten changes since its cut (log.keep)"
+_FORGOTTEN: Final = "the log no longer has all changes since its cut (log.keep)"
 
 
 def _moved(lakehouse: LakehouseSettings, folder: str) -> LakehouseSettings:

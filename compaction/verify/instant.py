@@ -149,13 +149,13 @@ def _ping(connection: psycopg.Connection, ended: threading.Event) -> None:
 
 
 def _held_up(settings: Settings, timeout_s: float) -> NotDoneError:
-    oldest = "they can't be seen by this role"
+    oldest = "this role can't see them"
     with suppress(MillraceError), closing(open_session(settings)) as connection:
         rows = query(connection, _OLDEST_FIRST.format(_OLDEST))
         oldest = "; ".join(text for (text,) in rows) or oldest
     return NotDoneError(
-        f"no instant to compare at within {timeout_s:.0f} s: transactions that write are open"
+        f"no instant could be compared within {timeout_s:.0f} s: transactions that write are open"
         f" ({oldest})",
         where="the source",
-        remedy="end them, or wait longer: --timeout",
+        remedy="end them, or wait longer with --timeout",
     )

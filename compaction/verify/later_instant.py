@@ -23,7 +23,7 @@ from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
 from snapshots.reader import OF_ONE_TABLE
 
-_OTHER_KEY: Final = "its columns have other types since then"
+_OTHER_KEY: Final = "its columns have other types now"
 
 
 class LaterInstant:
@@ -66,8 +66,11 @@ class LaterInstant:
     def _unconfirmed(self, place: SinkTable) -> VerifiedTable:
         """A table of which rows have differed, and that couldn't be compared again."""
         rows = self._found[place].counts.total()
-        why = self._why_not.get(place) or "it isn't there any more"
-        text = f"{rows:,} rows differed at one instant, and then it couldn't be compared: {why}"
+        why = self._why_not.get(place) or "it no longer exists"
+        text = (
+            f"{rows:,} rows differed at the first instant, but it can't be compared at a later"
+            f" one: {why}"
+        )
         update = {"unverified": text, "unconfirmed": rows}
         return self._tables[place].model_copy(update=update)
 

@@ -28,7 +28,7 @@ _HEAD_BYTES: Final = 1_024
 """What an order has beside its keys, and its message beside it, is less."""
 REPAIRED_MAX: Final = 10_000
 """The daemon reads row by row, and its stream waits: more are read again as a table."""
-_UNKNOWN: Final = "the keys of some can't be ordered: {} reads the table again"
+_UNKNOWN: Final = "some keys can't be sent as orders: {} reads the table again"
 _UNANSWERED: Final = "the source hasn't confirmed the orders in time: verify again later"
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 _KeyByName = dict[str, str]
@@ -124,7 +124,7 @@ def _why_not(rows: DifferingRows) -> str:
     again = f"{_again(rows)} reads the table again"
     sources = [compared.columns[place].source for place in compared.key]
     if not compared.is_keyed or set(sources) != set(description.identifying_columns):
-        return f"they aren't known by the key that the log has: {again}"
+        return f"their keys in the log are unknown: {again}"
     if len(rows.keys) > REPAIRED_MAX:
         return f"more than {REPAIRED_MAX:,} keys differ: {again}"
     return ""

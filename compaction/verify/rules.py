@@ -155,7 +155,7 @@ def rule_of(field: DerivedField, salt: str) -> Rule | str:
         return "texts that can't partition a table are null"
     natural = spark_type(field.column)
     if field.unfit_is_null and field.type not in {natural, "string"}:
-        return "values that don't fit its own type are null"
+        return "values that don't fit its type are null"
     rule = _of_scalar(field.column, natural, field.type)
     return rule._replace(unfit=field.unfit_is_null) if isinstance(rule, Rule) else rule
 

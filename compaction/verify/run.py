@@ -27,22 +27,22 @@ INSTANTS_MAX: Final = 3
 LOOKS_MAX: Final = 3
 """How often rows that were sent again are looked at."""
 _OF_VIEW: Final = (
-    "run `millrace merge all`; if it still differs, make the view again (`millrace rebuild view`)"
+    "run `millrace merge all`; if it still differs, write the view again (`millrace rebuild view`)"
 )
 VerifiedTables = dict[SinkTable, VerifiedTable]
 _UNKEYED: Final = (
-    "its rows can't be sent again by a key: read the table again (`millrace snapshot`), or make the"
-    " derived one again (`millrace rebuild`)"
+    "its rows can't be sent again by a key: read the table again (`millrace snapshot`), or write"
+    " the derived one again (`millrace rebuild`)"
 )
 _TOO_MANY: Final = "too many rows differ: read the table again (`millrace snapshot`)"
 _KEPT: Final = (
-    "the source has dropped partitions whose rows are kept (partition.drop.policy): rows that it"
-    " doesn't have aren't deleted"
+    "the source has dropped partitions, and their rows are kept (partition.drop.policy): rows"
+    " that the source doesn't have aren't deleted"
 )
-_BROKEN: Final = "versions stay as they are: make the history again (`millrace rebuild lakehouse`)"
+_BROKEN: Final = "versions aren't repaired: write the history again (`millrace rebuild lakehouse`)"
 _NOT_HEALED: Final = (
-    "sent again, they still differ: make the derived table again (`millrace rebuild`); if the"
-    " daemon has sent nothing, its log says why"
+    "the daemon sent these rows again, and they still differ: write the derived table again"
+    " (`millrace rebuild`); if the daemon sent nothing, its log says why"
 )
 
 

@@ -185,7 +185,7 @@ def not_compared(settings: Settings, shape: TableShape) -> dict[str, str]:
     """Why columns aren't compared: the capture masks or cuts their values."""
     modes, table = settings.capture.column_modes, str(shape.table)
     return {
-        field.name: "the capture masks it, or cuts it"
+        field.name: "the capture masks or truncates it"
         for field in shape.fields
         if modes.rule(table, field.column.name) is not None
     }

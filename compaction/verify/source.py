@@ -206,7 +206,7 @@ class SourceReader:
         table.error = TableRefusedError(
             f"it can't be read within {self._age_max_s:.0f} s",
             where=f"table {table.place.name}",
-            remedy="keep the snapshot for longer, by --max-age",
+            remedy="keep the snapshot longer with --max-age",
         )
         return False
 
@@ -249,9 +249,9 @@ class SourceReader:
             now = _columns(self._now, leaf.oid)
         if now != table.columns[leaf.oid]:
             raise TableChangedError(
-                f"table {leaf.name} got other columns after the instant",
+                f"the columns of table {leaf.name} changed after the instant",
                 where="the source",
-                remedy="verify it again",
+                remedy="verify the table again",
             )
 
 

@@ -69,7 +69,7 @@ def _why(instant: str) -> SparkColumn:
     is_marked = (F.col(IS_CURRENT) == ended) | (F.col(VALID_TO).isNotNull() != ended)
     return (
         F.when((position > instant) | (end > instant), "a version is newer than the instant")
-        .when(position == after, "a version is there twice")
+        .when(position == after, "a version exists twice")
         .when(end.isNull() & after.isNotNull(), "another version follows the current one")
         .when(end > after, "versions overlap")
         .when(end < position, "a version ends before it begins")

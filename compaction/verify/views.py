@@ -35,10 +35,12 @@ from sinks.views.target import ViewTarget
 ROUNDING: Final[Mapping[type[DataType], float]] = {DoubleType: 1e-9, FloatType: 1e-6}
 """Floating-point numbers that differ by no more of the larger one, or of 1, are the same: a sum
 depends on the order in which it is made, and a view's groups are made at different times."""
-_NOT_BUILT: Final = "it isn't built yet: `millrace merge views` builds it"
-_FROZEN: Final = "its rows stay as they are until it is built again: `millrace merge views`"
-_OTHER: Final = "its definition was changed, and no run has built it yet: `millrace merge views`"
-_NO_CUT: Final = "the lakehouse doesn't have its cut any more: `millrace merge all`"
+_NOT_BUILT: Final = "it isn't built yet: run `millrace merge views`"
+_FROZEN: Final = "its rows stay unchanged until it is built again: run `millrace merge views`"
+_OTHER: Final = (
+    "its definition was changed, and it isn't built again yet: run `millrace merge views`"
+)
+_NO_CUT: Final = "the lakehouse no longer has its cut: run `millrace merge all`"
 _MADE: Final = "_millrace_made"
 _STORED: Final = "_millrace_stored"
 _COLUMNS: Final = "_millrace_columns"
@@ -200,7 +202,7 @@ def _stored(target: ViewTarget, *, is_history: bool) -> DataFrame:
     view, *history = target.stored_in
     record, recorded = target.record, target.record.version
     if recorded is None or view.delta.applied().at.id != recorded.id:
-        raise SinkError("another table stands where its own was", where=view.delta.path)
+        raise SinkError("another table has replaced it", where=view.delta.path)
     (table,) = history if is_history else [view]
     is_under_way = record.to is not None or record.loading is not None
     return table.rows_of(view.delta.run_at(recorded.version) if is_under_way else record.step)

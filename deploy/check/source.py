@@ -194,7 +194,7 @@ class _Source:
         slots.verify_ours(self.connection, state)
         if (reason := slots.why_lost(state)) is not None:
             raise slots.lost(name, reason, self.where)
-        activity = "a daemon reads it" if state.active else "nobody reads it"
+        activity = "a daemon reads it" if state.active else "no daemon reads it"
         held = slots.size(state.retained_bytes)
         return f"{name}: {activity}, holds back {held}, {state.wal_status or 'status unknown'}"
 
@@ -263,7 +263,7 @@ class _Source:
                 f" '{', '.join(_PUBLISHED)}');",
             )
         else:
-            roots = "their roots" if by_root else "each by itself"
+            roots = "their roots" if by_root else "their own names"
             found = f"{name} is used unchanged: it publishes every operation; partitions by {roots}"
             yield self.part.ok("publication", found)
 

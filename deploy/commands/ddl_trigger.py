@@ -36,8 +36,7 @@ def ddl_trigger(
         raise ConfigError(
             "ddl-trigger needs --print: it installs nothing itself",
             where="--print",
-            remedy=(
-                "let a superuser run the SQL: millrace ddl-trigger --print | psql -d the_database"
-            ),
+            remedy="let a superuser run the SQL: millrace ddl-trigger --print | psql -d"
+            " the_database",
         )
     print(_SQL)

@@ -230,10 +230,8 @@ def _order(
     if remaining:
         raise NotDoneError(
             f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, remaining))}",
-            remedy=(
-                "start the daemon: it then carries out the order; if it runs, its log says what"
-                " stops it"
-            ),
+            remedy="start the daemon: it then carries out the order; if it runs, its log says what"
+            " stops it",
         )
 
 

@@ -237,9 +237,8 @@ def _slot(settings: Settings, state: slot.SlotState) -> Item:
             f"only the log shows whether Millrace created slot {name}, and it can't be read:"
             f" {error.what}",
             where=error.where,
-            remedy=(
-                f"{again}; or, if no other program uses the slot, drop it at the source: {by_hand}"
-            ),
+            remedy=f"{again}; or, if no other program uses the slot, drop it at the source:"
+            f" {by_hand}",
         ) from error
     if reason := why_foreign(progress, state, _system(settings)):
         return Item(f"slot {name}", why=f"{reason}. If no other program uses it: {by_hand}")

@@ -117,10 +117,8 @@ def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]
         raise ConfigError(
             "Millrace's daemon ends the doubt about its own tables: it reads them again",
             where="--accept-doubt",
-            remedy=(
-                '--accept-doubt is for topics_written_by = "debezium" in [lakehouse]; otherwise'
-                " run: millrace snapshot"
-            ),
+            remedy='--accept-doubt is for topics_written_by = "debezium" in [lakehouse]; otherwise'
+            " run: millrace snapshot",
         )
     return frozenset(names)
 

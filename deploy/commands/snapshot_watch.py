@@ -189,10 +189,8 @@ class SnapshotWatch:
         elif waited_s > _PATIENCE_S:
             raise NotDoneError(
                 f"the daemon hasn't accepted the request within {_PATIENCE_S:.0f} s",
-                remedy=(
-                    "the daemon carries the request out once it streams; its log and `millrace"
-                    " status` show what it is doing"
-                ),
+                remedy="the daemon carries the request out once it streams; its log and `millrace"
+                " status` show what it is doing",
             )
 
     def _look(self) -> None:

@@ -119,7 +119,7 @@ def render() -> str:
     text += "\n\nLibraries in these packages:\n"
     for name, parts in BUNDLED.items():
         text += f"  {name}\n" + "".join(f"    {part}: {parts[part]}\n" for part in parts)
-    text += "\nJars that `millrace jars` fetches; their META-INF tells what is in them:\n"
+    text += "\nJars that `millrace jars` fetches; their META-INF lists their contents:\n"
     for jar in manifest().jars:
         text += f"  {jar.group}:{jar.artifact}  {_OF_JARS[jar.group]}\n"
     return text + _IMAGES

@@ -79,10 +79,8 @@ def _of_capture(
             yield Problem(
                 part="the source",
                 what=f"slot {name} is missing, and the log has a gap",
-                remedy=(
-                    "read about exit code 17 in docs/reference/errors.md; millrace new-epoch"
-                    " reads every table again"
-                ),
+                remedy="read about exit code 17 in docs/reference/errors.md; millrace new-epoch"
+                " reads every table again",
             )
     daemon = status.daemon
     if daemon is not None and daemon.fault:

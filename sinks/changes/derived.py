@@ -123,8 +123,8 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
         name = options.derived_name
         if name in tables:
             raise ConfigError(
-                f"there would be two derived tables {name}, of {tables[name].source} "
-                f"({tables[name].kind}) and of {options.source} ({options.kind})",
+                f"two derived tables would have the name {name}: one of {tables[name].source}"
+                f" ({tables[name].kind}) and one of {options.source} ({options.kind})",
                 where="[[lakehouse.tables]]",
                 remedy="give one of them another name",
             )
@@ -180,9 +180,9 @@ def require_keyless_kind(derived: Derived) -> None:
     """Raise ConfigError where a table without a key is one whose rows are followed by it."""
     if derived.kind == "history" or derived.marks_deletes:
         raise ConfigError(
-            f"{derived.source} has no key, by which a row could be followed",
+            f"{derived.source} has no key, so its rows can't be followed",
             where="[[lakehouse.tables]]",
-            remedy='leave out kind = "history" and deletes = "mark" for it',
+            remedy='remove kind = "history" and deletes = "mark" for it',
         )
 
 
@@ -205,9 +205,9 @@ def _require_different(tables: Iterable[Derived]) -> None:
         if name in by_catalog_name:
             other = by_catalog_name[name]
             raise ConfigError(
-                f"in the catalog, {other} and {table.name} would both be {table.catalog}",
+                f"{other} and {table.name} would both be {table.catalog} in the catalog",
                 where="[lakehouse] catalog",
-                remedy="give one of them another name by catalog in [[lakehouse.tables]]",
+                remedy="give one of them another name with catalog in [[lakehouse.tables]]",
             )
         by_catalog_name[name] = table.name
 

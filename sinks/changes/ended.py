@@ -115,15 +115,15 @@ def _column(name: str, bound: Bound, end: RowsEnd, shape: TableShape) -> BoundCo
         compares = bound.values is not None or field.type.startswith(_ORDERED)
         if field.hashed or not compares or not holds(field.type, spark_type(column)):
             raise SinkError(
-                f"rows of a partition go by {name}, whose values this table doesn't have as the "
-                "source has them",
+                f"rows of a partition are found by {name}, but this table has other values for it"
+                " than the source",
                 where=f"table {shape.table}",
-                remedy=f"take {name} out of mask and types in [[lakehouse.tables]], and rebuild it:"
-                " `millrace rebuild lakehouse` with its name",
+                remedy=f"remove {name} from mask and types in [[lakehouse.tables]], and rebuild the"
+                " table: `millrace rebuild lakehouse` with its name",
             )
         return BoundColumn(field, column)
     raise SinkError(
-        f"rows of a partition go by {name}, which isn't in the key",
+        f"rows of a partition are found by {name}, which isn't in the key",
         where=f"table {shape.table}",
         remedy=f"millrace snapshot --reset {shlex.quote(str(shape.table))}; then rebuild the"
         " derived table: `millrace rebuild` with its name",

@@ -39,7 +39,7 @@ class RowsEnd(BaseModel):
             raise LogFormatError(
                 f"an event of op p can't be read: {error.errors()[0]['msg']}",
                 where=f"position {position}",
-                remedy="a newer Millrace has written it: run that one",
+                remedy="upgrade this Millrace: a newer one has written it",
             ) from None
         return cls(
             position=rows.upto, ts_us=ts_us, bounds=rows.bounds, schema_version=schema_version

@@ -106,7 +106,7 @@ def require_one(versions: Sequence[TableSchema]) -> None:
             for version in versions
         ]
         raise SinkError(
-            f"the table's key was changed: {' → '.join(dict.fromkeys(keys))}",
+            f"the table's key has changed: {' → '.join(dict.fromkeys(keys))}",
             where=f"table {versions[-1].name}",
             remedy="rows of the old key can't be found by the new one: give the table a new topic,"
             " and remove the derived table",
@@ -176,9 +176,9 @@ def _require_shown(fields: Iterable[DerivedField], version: TableSchema) -> None
     keyed = (field for field in fields if field.column.key is not None)
     if hidden := [field.column.name for field in keyed if field.nulled or field.unfit_is_null]:
         raise SinkError(
-            f"columns that were the key, up to schema version {version.version}, can't be null:"
+            f"columns that were in the key up to schema version {version.version} can't be null:"
             f" {', '.join(hidden)}",
             where=f"table {version.name}",
-            remedy="a history tells rows of before apart by them: have them hashed, or leave them"
-            " out (exclude)",
+            remedy="a history needs them to tell earlier rows from each other: hash them, or leave"
+            " them out (exclude)",
         )

@@ -197,11 +197,11 @@ def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None =
 def lost(absent: SparkColumn) -> SparkColumn:
     """The message for a new row with columns whose values the log never had under its key."""
     return F.concat(
-        F.lit("a row's key changed, and the log has no value for its unchanged columns "),
+        F.lit("a row's key has changed, and the log has no value for its unchanged columns "),
         F.concat_ws(", ", absent),
         F.lit(
-            " (yet, if the row is gone by now). If the next run says so again: set REPLICA IDENTITY"
-            " FULL and take a new snapshot of the table"
+            " (yet, if the row no longer exists). If the next run repeats this: set REPLICA"
+            " IDENTITY FULL and take a new snapshot of the table"
         ),
     )
 

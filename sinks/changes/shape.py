@@ -153,18 +153,18 @@ def derive_shape(
     lost = [column.name for column in newest.key if column.name in hidden]
     if by_key and lost:
         raise SinkError(
-            f"the key's columns can't be left out, or be null: {', '.join(lost)}",
+            f"columns of the key can't be left out, or be null: {', '.join(lost)}",
             where=f"table {newest.name}",
-            remedy="keep them, or have them hashed; a table of kind changes may do without",
+            remedy="keep them, or hash them; a table of kind changes doesn't need them",
         )
     names = {column.name for version in versions for column in version.columns}
     named = (options.include, options.exclude, options.rename, options.mask, options.types)
     if unknown := sorted({*chain(*named, options.unfit)} - names):
         raise SinkError(
-            f"[[lakehouse.tables]] speaks of columns that {newest.name} doesn't have: "
-            f"{', '.join(unknown)}",
+            f"[[lakehouse.tables]] names columns that {newest.name} doesn't have:"
+            f" {', '.join(unknown)}",
             where=f"table {newest.name}",
-            remedy="correct the names; columns go by their names in the source",
+            remedy="correct the names: they are those in the source",
         )
     lines = column_lines(versions)
     live = [typed(line, newest, first, options) for line in lines if newest.version in line.sources]
@@ -299,7 +299,7 @@ def typed(line: ColumnLine, newest: TableSchema, first: int, options: DerivedTab
 def _chosen(column: Column, chosen_type: str, newest: TableSchema) -> str:
     if column.array:
         raise SinkError(
-            f"types: {column.name} is an array, whose type can't be chosen",
+            f"types: {column.name} is an array, and types can't set its type",
             where=f"table {newest.name}",
         )
     return chosen_type.replace(" ", "")
@@ -325,8 +325,8 @@ def _changed(
     if options.kind != "current":  # which has older values, too
         anew = f'set types = {{ {field.column.name} = "string" }} there, and {anew}'
     raise SinkError(
-        f"column {field.column.name} was {field.type} here, and is {field.column.declared} in the "
-        f"source from schema version {number} on: {kind} doesn't hold its old values",
+        f"column {field.column.name} has type {field.type} here, but {field.column.declared} in"
+        f" the source from schema version {number} on: {kind} can't hold the old values",
         where=f"table {newest.name}",
         remedy='set incompatible = "cast" or "new_column" for the table in [[lakehouse.tables]], '
         f"or {anew}",

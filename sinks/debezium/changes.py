@@ -98,10 +98,10 @@ def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup
     topic = describe(planned.name, groups, source, before=planned)
     if topic is None or topic.schema.columns != planned.columns:
         raise SinkError(
-            "the records don't have the columns any more that the plan was made for",
+            "the records no longer have the columns for which the run was planned",
             where=f"table {planned.name}",
-            remedy="was the configuration changed while a run was unfinished? Set it back for one "
-            "run; else remove the Delta table, so that the next run rebuilds it",
+            remedy="if the configuration was changed during an unfinished run, restore it for one"
+            " run; otherwise remove the Delta table: the next run rebuilds it",
         )
     return topic
 

@@ -119,7 +119,7 @@ def member_of(value: SparkColumn, schema: Schema, name: str) -> tuple[SparkColum
     for index, field in enumerate(schema.fields):
         if field.name == name:
             return value[avro_member_name(index)], field.schema
-    raise SinkError(f"a record has no member {name}, so it isn't one of Debezium's")
+    raise SinkError(f"a record has no field {name}, so it isn't a Debezium record")
 
 
 def _named(value: SparkColumn, schema: Schema) -> SparkColumn:

@@ -163,8 +163,8 @@ class _LayoutReader:
             f"{self.name} is JSON without schemas, and nothing says what type its columns "
             f"have: {', '.join(missing) or 'none is known'}",
             where=f'[lakehouse.types."{self.name}"]',
-            remedy=f"describe each there as PostgreSQL declares it, such as {example}; or run once "
-            "with --types-from-source",
+            remedy=f"describe each column there as PostgreSQL declares it, such as {example}; or"
+            " run once with --types-from-source",
         )
 
     def layouts(self, schemas: Iterable[Written | None], *, of_keys: bool) -> tuple[Layout, ...]:
@@ -197,7 +197,7 @@ class _LayoutReader:
             }
         except (TypeError, ValueError) as error:  # a list without items, digits that are none
             raise SinkError(
-                f"a record's schema isn't one of Kafka Connect's: {error}",
+                f"a record's schema isn't a Kafka Connect schema: {error}",
                 where=f"table {self.name}",
             ) from None
         return Layout(written.mark, written.encoding, members, columns, *(avro or ()))
@@ -205,7 +205,7 @@ class _LayoutReader:
     def _avro(self, number: int) -> AvroSchema:
         if self.source.schema_of is None:
             raise ConfigError(
-                f"{self.name} is written in Avro, and no schema registry is configured",
+                f"{self.name} is in Avro, but no schema registry is configured",
                 where="[format]",
                 remedy="set schema.registry.url",
             )
@@ -215,10 +215,10 @@ class _LayoutReader:
         row = envelope.of_field("after")
         if row is None or row.type is not Type.STRUCT or envelope.of_field("op") is None:
             raise SinkError(
-                "its records aren't Debezium's envelope (before, after, source, op)",
+                "its records don't have Debezium's envelope (before, after, source, op)",
                 where=f"table {self.name}",
-                remedy="flattened events (ExtractNewRecordState) can't be merged: they don't say "
-                "what was deleted, or unchanged",
+                remedy="write the envelope: flattened events (ExtractNewRecordState) don't show"
+                " which rows were deleted and which values were unchanged",
             )
         return row
 
@@ -246,7 +246,8 @@ def _members(key: str, name: TableName) -> list[str]:
         raise SinkError(
             "a key isn't a JSON object",
             where=f"table {name}",
-            remedy="Debezium's keys are objects; is a transform (ExtractField) at work?",
+            remedy="Debezium's keys are objects: remove the transform that changes them"
+            " (ExtractField)",
         ) from None
 
 
@@ -274,7 +275,7 @@ def _require_same_key(name: TableName, keys: Sequence[Layout], before: TableSche
         forms.insert(0, ", ".join(column.name for column in before.key) or "none")
     if len(set(forms)) > 1:
         raise SinkError(
-            f"the records' key was changed: {' → '.join(dict.fromkeys(forms))}",
+            f"the records' key has changed: {' → '.join(dict.fromkeys(forms))}",
             where=f"table {name}",
             remedy="rows of the old key can't be found by the new one: remove the Delta table "
             "once the topic begins with records of the new key",
@@ -290,10 +291,10 @@ def declared_column(name: str, text: str) -> Column:
     type_ = _name(match[1] + match[4]) if match else ""
     if match is None or not (is_known(type_) or type_ == "composite"):
         raise ConfigError(
-            f"{text} isn't a type that Debezium's values can be read by",
+            f"{text} isn't a type for values of Debezium",
             where=f"[lakehouse.types], column {name}",
-            remedy="write enum for an enum, the base type of a domain, composite for types of "
-            "which Debezium hands on the text, or text",
+            remedy="write enum for an enum, the base type for a domain, composite for a type that"
+            " Debezium writes as text, or text",
         )
     return Column(
         name=name,
@@ -326,9 +327,9 @@ def connector_options(settings: Settings) -> ConnectorOptions:
     """The options by which the connector writes values; raises ConfigError without the preset."""
     if settings.preset != "debezium":
         raise ConfigError(
-            "topics of a real Debezium are described by its own options, with its defaults",
+            "topics of a real Debezium need its own options, with its defaults",
             where="the configuration",
-            remedy='set preset = "debezium", and in [capture] what the connector has',
+            remedy='set preset = "debezium", and the connector\'s options in [capture]',
         )
     options = settings.format
     chosen = options.get(f"value.{_DECIMAL_FORMAT}", options.get(_DECIMAL_FORMAT, "BASE64"))

@@ -70,9 +70,9 @@ def with_avro(records: DataFrame, topic: TopicLayout) -> DataFrame:
         if "AVRO_NOT_LOADED" not in str(error):
             raise
         raise SparkMissingError(
-            "Spark's Avro decoder is not on its class path",
-            remedy="make setup, or give spark-submit --packages "
-            "org.apache.spark:spark-avro_2.13:4.2.0",
+            "Spark's class path lacks the Avro decoder",
+            remedy="run make setup, or give spark-submit --packages"
+            " org.apache.spark:spark-avro_2.13:4.2.0",
         ) from None
 
 
@@ -233,7 +233,7 @@ def _position(topic: TopicLayout, *, truncates: bool) -> SparkColumn:
     message = F.concat(
         F.lit("record at "),
         F.concat_ws(":", *_COORDINATES),
-        F.lit(" is not one of Debezium's, or has other members than its table was said to have"),
+        F.lit(" isn't a Debezium record, or has other fields than the description of its table"),
     )
     text = F.concat(
         F.lit(f"{FIRST_EPOCH:08x}."),

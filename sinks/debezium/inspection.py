@@ -228,10 +228,10 @@ def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[RowsEnd, ...]:
     )
     if not all(is_of_table for *_, is_of_table in rows):
         raise SinkError(
-            "one of several tables that share the topic was emptied: its rows can't be told apart",
+            "a TRUNCATE emptied one of several tables that share the topic: their rows can't be"
+            " told apart",
             where=f"topic {topic.schema.topic}",
-            remedy="give each table a topic of its own, or leave TRUNCATE out "
-            '(skipped.operations = "t")',
+            remedy='give each table its own topic, or skip TRUNCATE (skipped.operations = "t")',
         )
     return tuple(
         RowsEnd(position=Position(FIRST_EPOCH, Lsn(offset), lsn), ts_us=us)
@@ -256,12 +256,12 @@ def _require_keys(table: TablePlan, described: TopicLayout) -> None:
     if table.kind == "changes" and not some:
         return
     raise SinkError(
-        f"{some}the table's records have no key: an event that Debezium sends again can't be told "
-        "from a new one",
+        f"{some}the table's records have no key: an event that Debezium sends again looks like a"
+        " new one",
         where=f"topic {table.topic}",
-        remedy="give the table a primary key, or set message.key.columns in the connector; then "
-        "have Debezium write to a new topic and take a snapshot of the table (a signal), and "
-        "remove the Delta table. Or leave the table out (table.exclude.list)",
+        remedy="give the table a primary key, or set message.key.columns in the connector; then"
+        " have Debezium write to a new topic, take a snapshot of the table (a signal), and"
+        " remove the Delta table. Or leave the table out (table.exclude.list)",
     )
 
 
@@ -275,8 +275,8 @@ def _require_order(table: TablePlan, *, is_compacted: bool) -> None:
     partitions = len(table.start)
     if partitions > 1 and table.ends and table.kind != "changes":
         raise SinkError(
-            f"the topic has {partitions} partitions, and a TRUNCATE among its records: which rows "
-            "were there before can't be told",
+            f"the topic has {partitions} partitions and records of TRUNCATE: the order between"
+            " them is unknown, and so are the rows that it deleted",
             where=f"topic {table.topic}",
             remedy="have Debezium write the table to a new topic, of one partition or without "
             'TRUNCATE (skipped.operations = "t"), and remove the Delta table',
@@ -285,15 +285,15 @@ def _require_order(table: TablePlan, *, is_compacted: bool) -> None:
     others = [form for form in forms[1:] if not _alike(forms[0], form)]
     if others and (partitions > 1 or is_compacted):
         raise SinkError(
-            f"keys are written in another way than before ({forms[0]} → {others[-1]}): "
+            f"keys are written in another form than before ({forms[0]} → {others[-1]}): "
             + (
                 "a row's events are in several partitions"
                 if partitions > 1
                 else "compaction keeps both"
             ),
             where=f"topic {table.topic}",
-            remedy="have Debezium write to a new topic, or take a snapshot of the table once more "
-            "(a signal) when records of the old keys are gone; then remove the Delta table",
+            remedy="have Debezium write to a new topic, or take a new snapshot of the table (a"
+            " signal) once records of the old keys are gone; then remove the Delta table",
         )
 
 

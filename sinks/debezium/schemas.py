@@ -33,7 +33,7 @@ def read_json_schema(text: str) -> Schema:
     try:
         return _schema(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SinkError(f"a record's schema isn't one of Kafka Connect's: {error!r}") from None
+        raise SinkError(f"a record's schema isn't a Kafka Connect schema: {error!r}") from None
 
 
 def _schema(read: Mapping[str, Any]) -> Schema:
@@ -63,8 +63,8 @@ def read_avro_schema(text: str) -> AvroSchema:
         schema, neutral = _AvroSchemaReader().read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SinkError(
-            f"an Avro schema isn't one of Kafka Connect's: {error!r}"[:400],
-            remedy="topics must be written by Debezium with Confluent's AvroConverter",
+            f"an Avro schema isn't a Kafka Connect schema: {error!r}"[:400],
+            remedy="let Debezium write the topics with Confluent's AvroConverter",
         ) from None
     return AvroSchema(schema, json.dumps(neutral))
 

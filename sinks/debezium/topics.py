@@ -76,7 +76,7 @@ class DebeziumTopics:
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:
             raise LogMissingError(
-                f"there is no topic of a captured table under topic.prefix {capture.topic_prefix}",
+                f"topic.prefix {capture.topic_prefix} has no topic of a captured table",
                 where=f"bootstrap.servers {self._settings.kafka.get('bootstrap.servers', '')}",
                 remedy="start Debezium first, or correct topic.prefix, table.include.list or"
                 " bootstrap.servers",
@@ -123,8 +123,8 @@ class DebeziumTopics:
             return _made_anew(name)
         if len(last.start) != topic.partitions:
             return TopicMismatchError(
-                f"the topic had {len(last.start)} partitions and has {topic.partitions}: keys have "
-                "moved, and their events have no order any more",
+                f"the topic had {len(last.start)} partitions and now has {topic.partitions}: keys"
+                " have moved, and their events have lost their order",
                 where=f"topic {name}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
             )
@@ -159,7 +159,7 @@ class DebeziumTopics:
         """The same fraction of each topic; tables don't stand at one instant anyway."""
         del last
         ends = bounded_ends(tables.values(), _compacted(state), records_max)
-        self._report(f"reading about {records_max:,} records only; later runs go on from there")
+        self._report(f"reading only about {records_max:,} records; later runs continue")
         return replace(state, ends={**state.ends, **ends})
 
     def require_retained(
@@ -258,7 +258,7 @@ def _compacted(state: LogState) -> set[str]:
 
 def _made_anew(topic: str) -> LogForgottenError:
     return LogForgottenError(
-        "the topic was made anew: it isn't the one that was applied so far",
+        "the topic was created again since the last run",
         where=f"topic {topic}",
         remedy="remove the Delta table: the next run begins with the new topic",
     )
@@ -270,10 +270,10 @@ def _falls_short(ends: Mapping[int, int], offsets: Mapping[int, int]) -> bool:
 
 def _shortened(topic: str) -> LogForgottenError:
     return LogForgottenError(
-        "the topic ends before what was read of it: the brokers have lost records",
+        "the topic ends before the last record that was read: the brokers have lost records",
         where=f"topic {topic}",
-        remedy="have Debezium take a snapshot of the table once more (a signal), and remove the "
-        "Delta table: the next run begins with what the topic has",
+        remedy="have Debezium take a new snapshot of the table (a signal), and remove the Delta"
+        " table: the next run begins with the records that the topic has",
     )
 
 
@@ -308,25 +308,24 @@ def _state(name: TableName, topic: str, broker_topic: BrokerTopic) -> TableState
 
 def _unpromised(table: TablePlan, promised: timedelta, keep: timedelta) -> TopicMismatchError:
     return TopicMismatchError(
-        f"the topic is compacted, and promises every record for {promised} only "
-        f"(min.compaction.lag.ms), where log.keep is {keep}: changes could be missed",
+        f"the topic is compacted, and keeps every record for {promised} only"
+        f" (min.compaction.lag.ms), less than log.keep = {keep}: runs can miss changes",
         where=f"topic {table.topic}",
-        remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or "
-        "cleanup.policy to delete; or lower log.keep, and merge as often. The next run then "
-        "rebuilds the table, for what was compacted meanwhile",
+        remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or"
+        " cleanup.policy to delete; or lower log.keep, and merge as often. The next run then"
+        " rebuilds the table, since compaction may have removed changes",
     )
 
 
 def _forgotten(name: str, table: TablePlan, where: str) -> LogForgottenError:
     """The error of a table that isn't there yet, or of one that comes too late."""
-    what = "the topic's first records are gone, so that rows may be missing for ever"
+    what = "the topic no longer has its first records, so rows may be missing permanently"
     if table.base:
-        what = f"{name} comes too late: the topic has forgotten records that it hasn't applied"
+        what = f"{name} is too late: the topic no longer has records that weren't applied"
     return LogForgottenError(
         what,
         where=where,
-        remedy=f"{'remove its Delta table, ' if table.base else ''}have Debezium take a snapshot "
-        "of the table once more (a signal), then "
-        f"`millrace merge lakehouse --accept-gap {shlex.quote(name)}` begins with what the topic"
-        " has",
+        remedy=f"{('remove its Delta table, ' if table.base else '')}have Debezium take a new"
+        " snapshot of the table (a signal); then `millrace merge lakehouse --accept-gap"
+        f" {shlex.quote(name)}` begins with the records that the topic has",
     )

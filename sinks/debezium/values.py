@@ -54,7 +54,7 @@ def typed_masked(
     if is_array(schema):
         lost |= _nulls(made) > _nulls(decoder.elements(value))
     kind = spark_type(column)
-    message = f"column {column.name} ({column.declared}), which is masked, has a value that isn't"
+    message = f"masked column {column.name} ({column.declared}) has a value that isn't"
     return F.coalesce(refuse(lost, F.lit(f"{message} {kind} in the lakehouse"), kind), made)
 
 

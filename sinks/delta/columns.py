@@ -132,9 +132,9 @@ def plan_steps(
     for field in wanted:
         if field.name.lower() in others:
             raise SinkError(
-                f"the table has a column {field.name} that Millrace didn't make",
-                remedy="drop or rename that column of the Delta table, or give the source's "
-                "another name by rename in [[lakehouse.tables]]",
+                f"the table has a column {field.name} that Millrace didn't create",
+                remedy="drop or rename that column of the Delta table, or rename the source's"
+                " column with rename in [[lakehouse.tables]]",
             )
         if field.id not in standing:
             steps.append(AddColumn(field.id, field.name, field.type))
@@ -158,9 +158,9 @@ def _changed(there: LoggedField, field: DerivedField) -> list[ColumnStep]:
     if kind != field.type:
         if not widens(kind, field.type):
             raise SinkError(
-                f"column {there['name']} is {kind}, and can't become {field.type} as it is",
-                remedy="take back what the configuration now says of its type (types, mask), or "
-                "rebuild the table: `millrace rebuild lakehouse` with its name",
+                f"column {there['name']} has type {kind} and can't become {field.type}",
+                remedy="undo the change of its type in the configuration (types, mask), or rebuild"
+                " the table: `millrace rebuild lakehouse` with its name",
             )
         steps.append(WidenColumn(field.id, field.name, field.type))
     return steps
@@ -189,7 +189,7 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
     for step in steps:
         if isinstance(step, DropColumn) and step.name in there.partitioned_by:
             raise SinkError(
-                f"column {step.name} is to be removed, and partitions the table",
+                f"column {step.name} must be removed, but it partitions the table",
                 remedy="rebuild the table: `millrace rebuild lakehouse` with its name; or "
                 f'set "{COLUMN_POLICY}" = "keep" for it in [[lakehouse.tables]]',
             )
@@ -199,8 +199,8 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
             if key.startswith(_CONSTRAINT) and _speaks_of(text, step.name):
                 constraint = key.removeprefix(_CONSTRAINT)
                 raise SinkError(
-                    f"constraint {constraint} of the table speaks of column {step.name}, which "
-                    "the source has renamed or dropped",
+                    f"constraint {constraint} of the table uses column {step.name}, which the"
+                    " source has renamed or dropped",
                     remedy=f"ALTER TABLE … DROP CONSTRAINT {quoted(constraint)}",
                 )
 

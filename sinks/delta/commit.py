@@ -125,7 +125,7 @@ def commit(
         except CONFLICTS as error:
             if attempt == ATTEMPTS_MAX:
                 raise SinkError(
-                    f"another writer got in the way {ATTEMPTS_MAX} times: {error}",
+                    f"another writer committed first, {ATTEMPTS_MAX} times: {error}",
                     where=target.name,
                     remedy="the next run tries again",
                 ) from None

@@ -126,7 +126,9 @@ def cut_at(ascending: Sequence[Cut], at: str) -> Cut:
     """
     if not ascending:
         raise SinkError(
-            "there is no cut yet", where="the lakehouse", remedy="run `millrace merge lakehouse`"
+            "the lakehouse has no cut yet",
+            where="the lakehouse",
+            remedy="run `millrace merge lakehouse`",
         )
     newest = ascending[-1]
     if at == "latest":
@@ -136,9 +138,9 @@ def cut_at(ascending: Sequence[Cut], at: str) -> Cut:
         is_ahead = int(at) > newest.run
     elif not newest.is_instant:
         raise ConfigError(
-            f"{at}: topics of a real Debezium don't tell when all tables were there together",
+            f"{at}: topics of a real Debezium don't show at which instants all tables are complete",
             where="--at",
-            remedy="latest, or the number of a run; `millrace cuts` lists them",
+            remedy="use latest, or the number of a run; `millrace cuts` lists them",
         )
     elif (position := _position(at, newest.position.epoch)) is not None:
         upto = [cut for cut in ascending if cut.position <= position]
@@ -149,7 +151,7 @@ def cut_at(ascending: Sequence[Cut], at: str) -> Cut:
         is_ahead = False
     if is_ahead:
         raise SinkError(
-            f"{at} isn't reached yet: the newest cut is {newest}",
+            f"no cut has reached {at} yet: the newest cut is {newest}",
             where="the lakehouse",
             remedy="run `millrace merge lakehouse`",
         )
@@ -157,7 +159,7 @@ def cut_at(ascending: Sequence[Cut], at: str) -> Cut:
         raise SinkError(
             f"no cut is as old as {at}: the oldest is {ascending[0]}",
             where="the lakehouse",
-            remedy="`millrace cuts` lists all; lakehouse.keep says how long they stay",
+            remedy="`millrace cuts` lists all cuts; lakehouse.keep sets how long they stay",
         )
     return upto[-1]
 
@@ -180,10 +182,10 @@ def _moment_us(at: str) -> int:
         moment = datetime.fromisoformat(at)
     except ValueError:
         raise ConfigError(
-            f"{at} is no instant",
+            f"{at} isn't an instant",
             where="--at",
-            remedy="latest, the number of a run, an LSN (16/B374D848), or a timestamp "
-            "(2026-01-31T12:00:00+01:00; without a zone it is UTC)",
+            remedy="use latest, the number of a run, an LSN (16/B374D848), or a timestamp"
+            " (2026-01-31T12:00:00+01:00; without a zone it is UTC)",
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 

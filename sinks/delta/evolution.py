@@ -147,11 +147,11 @@ def evolve(target: DerivedDeltaTable, run: int, shape: TableShape, report: Repor
         raise
     except PySparkException as error:
         raise spark_error(
-            "the table's columns can't be changed",
+            "can't change the table's columns",
             error,
             where=target.name,
-            remedy="correct what [[lakehouse.tables]] says of it, or rebuild it: "
-            f"millrace rebuild lakehouse {shlex.quote(target.name)}",
+            remedy="correct its options in [[lakehouse.tables]], or rebuild it: millrace rebuild"
+            f" lakehouse {shlex.quote(target.name)}",
         ) from None
     except SinkError as error:
         error.where = target.name
@@ -265,10 +265,10 @@ def prepare_replacement(
         raise
     except PySparkException as error:
         raise spark_error(
-            "the table can't be written anew",
+            "can't rewrite the table",
             error,
             where=target.name,
-            remedy="remove the Delta table: the next run makes it again from the log",
+            remedy="remove the Delta table: the next run writes it again from the log",
         ) from None
 
 
@@ -296,9 +296,10 @@ def _require_same_deletes(target: DerivedDeltaTable) -> None:
     marked = DELETED in target.columns().names
     if derived.kind == "current" and marked != derived.marks_deletes:
         raise SinkError(
-            f"the table was begun with deletes = {'mark' if marked else 'remove'}",
+            f"the table was created with deletes = {('mark' if marked else 'remove')}",
             where=target.name,
-            remedy=f"leave it so, or: millrace rebuild lakehouse {shlex.quote(target.name)}",
+            remedy="restore that option, or run: millrace rebuild lakehouse"
+            f" {shlex.quote(target.name)}",
         )
 
 
@@ -311,7 +312,8 @@ def require_clusterable(target: DerivedDeltaTable, shape: TableShape, names: Ite
         raise SinkError(
             f"cluster names columns that the table doesn't have: {', '.join(lacking)}",
             where=target.name,
-            remedy="correct cluster in [[lakehouse.tables]]; columns go by their names here",
+            remedy="correct cluster in [[lakehouse.tables]]: use the columns' names in the"
+            " lakehouse",
         )
 
 

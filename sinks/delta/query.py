@@ -35,14 +35,14 @@ def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: 
     except PySparkException as error:
         if lacking := _lacking(cut, mentioned):
             raise spark_error(
-                "the query isn't possible", error, where=str(cut), remedy=lacking
+                "the query isn't valid", error, where=str(cut), remedy=lacking
             ) from None
         raise query_error(
-            "the query isn't possible",
+            "the query isn't valid",
             error,
             where=str(cut),
-            missing_remedy="tables are named as in the source; `millrace cuts` lists which cuts"
-            " have them",
+            missing_remedy="tables have their names in the source; `millrace cuts` lists the cuts"
+            " that have them",
         ) from None
 
 
@@ -72,7 +72,7 @@ def _lacking(cut: Cut, mentioned: Mapping[TableName, str]) -> str:
     """Which of the tables and views aren't at the cut, and what to do; empty: all are."""
     names = {*mentioned.values()}
     tables = sorted(names & {*cut.missing})
-    lines = [f"{', '.join(tables)}: didn't reach this cut; `millrace cuts` lists others"]
+    lines = [f"{', '.join(tables)}: not at this cut; `millrace cuts` lists other cuts"]
     views = cut.missing_views.items()
     return "; ".join([
         *(lines if tables else ()),
@@ -108,4 +108,4 @@ def _require_query(spark: "SparkSession", sql: str) -> None:
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001
     for kind in ("Command", "ParsedStatement"):
         if jvm.java.lang.Class.forName(f"{_PLANS}.{kind}").isInstance(parsed):
-            raise ConfigError("only queries are answered", remedy='"SELECT … FROM public.orders"')
+            raise ConfigError("only queries are allowed", remedy='"SELECT … FROM public.orders"')

@@ -27,9 +27,9 @@ def warning(feature: str, tables: Sequence[str]) -> str:
     what, readers = _KNOWN[feature]
     more = f" and {len(tables) - _NAMES_MAX:,} more" if len(tables) > _NAMES_MAX else ""
     return (
-        f"{', '.join(tables[:_NAMES_MAX])}{more}: made with Delta's {what}, which {readers} can't "
-        f"read; {_COMPATIBILITY} in [lakehouse] rewrites files instead "
-        "(docs/reference/lakehouse.md#other-readers)"
+        f"{', '.join(tables[:_NAMES_MAX])}{more}: written with Delta's {what}, which {readers}"
+        f" can't read; {_COMPATIBILITY} in [lakehouse] rewrites files instead"
+        " (docs/reference/lakehouse.md#other-readers)"
     )
 
 
@@ -37,9 +37,9 @@ def require_readable(name: str, features: Collection[str]) -> None:
     """Raise SinkError where a table that is for other readers has more than they know."""
     if lacking := [what for feature, (what, _) in _KNOWN.items() if feature in features]:
         raise SinkError(
-            f"the table has {_COMPATIBILITY}, and was begun without it: it has Delta's "
+            f"the table has {_COMPATIBILITY}, but was created without it, and has Delta's "
             + ", ".join(lacking),
             where=name,
-            remedy='set compatibility = "delta" for it in [[lakehouse.tables]], or remove the '
-            "Delta table, so that the next run rebuilds it",
+            remedy='set compatibility = "delta" for it in [[lakehouse.tables]], or remove the Delta'
+            " table: the next run then rebuilds it",
         )

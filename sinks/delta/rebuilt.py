@@ -73,19 +73,19 @@ def rebuilt_from(name: str, kind: TableKind, has: Kept) -> str | None:
 
 
 _WHY = {
-    "current": "the log doesn't have every row any more, and no archive has what it has forgotten",
-    "history": "the log has forgotten changes, and there is no archive of the table that has them",
-    "changes": "it is the only copy of changes that the log has forgotten",
+    "current": "the log no longer has every row, and no archive has the missing ones",
+    "history": "the log no longer has all changes, and no archive has the missing ones",
+    "changes": "it is the only copy of changes that the log no longer has",
 }
 
 
 def _remedy(name: str, kind: TableKind, has: Kept) -> str:
     if kind == "changes":
-        return "nothing is lost as long as it stays; put damaged files back from a backup"
+        return "it still has all its rows: don't remove it; restore damaged files from a backup"
     if kind == "history":
         return (
-            "nothing is lost as long as it stays. An archive that was kept from the first record on"
-            ' (kinds = [..., "changes"]) would have them'
+            "it still has all its rows: don't remove it. An archive from the first record on"
+            ' (kinds = [..., "changes"]) would have the missing changes'
         )
     if has.written_by == "debezium":
         return (

@@ -298,17 +298,17 @@ def register(target: DerivedDeltaTable) -> None:
         detail = target.spark.sql(f"DESCRIBE DETAIL {name}").first()
     except PySparkException as error:
         raise spark_error(
-            "the table has no name in the catalog",
+            "the catalog doesn't have the table",
             error,
             where=target.derived.catalog,
-            remedy="the Delta table itself is up to date; make the schema, if it isn't there, and "
-            "see that the merge may make tables in it",
+            remedy="the Delta table is up to date; create the schema if it is missing, and allow"
+            " the merge to create tables in it",
         ) from None
     if detail is None or detail["location"] != location:
         raise SinkError(
-            f"in the catalog, {target.derived.catalog} is another table"
+            f"{target.derived.catalog} in the catalog is another table"
             + (f", at {detail['location']}" if detail is not None else ""),
             where=target.path,
-            remedy="the Delta table itself is up to date; drop the other one, or give this one "
-            "another name by catalog in [[lakehouse.tables]]",
+            remedy="the Delta table is up to date; drop the other one, or give this one another"
+            " name with catalog in [[lakehouse.tables]]",
         )

@@ -49,8 +49,8 @@ _WRITERS: Final = {"changes": write_events, "history": write_history}
 GAPS_PROPERTY: Final = "millrace.gaps"
 """What a history or an archive lacks for ever: the newest gaps, in JSON."""
 _ACCEPTED: Final[Mapping[bool, tuple[Lack, str]]] = {
-    False: ("before", "begins with what the log has, which may lack rows"),
-    True: ("now", "goes on, and marks the gap"),
+    False: ("before", "begins with what the log has, so rows may be missing"),
+    True: ("now", "continues, and marks the gap"),
 }
 """Whether a table is there → what it lacks once a gap is accepted, and what the user reads."""
 
@@ -86,13 +86,15 @@ class LakehouseTarget(Target):
         for option, names in accepted.items():
             if unknown := sorted(names - self._derived.keys()):
                 raise ConfigError(
-                    f"there is no derived table {', '.join(unknown)}",
+                    f"unknown derived table: {', '.join(unknown)}",
                     where=option,
-                    remedy=f"there are: {', '.join(sorted(self._derived))}",
+                    remedy=f"the derived tables are: {', '.join(sorted(self._derived))}",
                 )
         return Wanted(
             wanted_in_lakehouse(self._lakehouse, self._derived),
-            [f"without a key there is no {', '.join(left_out)}"] if left_out else [],
+            [f"not derived, since the source has no key: {', '.join(left_out)}"]
+            if left_out
+            else [],
         )
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
@@ -330,9 +332,9 @@ class LakehouseTarget(Target):
     def _configured(self, name: str) -> Derived:
         if name not in self._derived:
             raise ConfigError(
-                f"{name} is planned, and isn't wanted any more",
+                f"{name} is planned, but no longer wanted",
                 where="[lakehouse]",
-                remedy="nothing to do: the next plan leaves it as it is",
+                remedy="none: the next plan leaves it unchanged",
             )
         return self._derived[name]
 
@@ -358,7 +360,7 @@ def _mark_gaps(target: DerivedDeltaTable, gaps: Sequence[Gap]) -> None:
         set_properties(target, {GAPS_PROPERTY: text})
     except PySparkException as error:
         raise spark_error(
-            "the table's gaps can't be marked",
+            "can't mark the table's gaps",
             error,
             where=target.name,
             remedy="its rows are up to date; the next run tries again",

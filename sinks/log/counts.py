@@ -270,7 +270,7 @@ def bounded(
         return state
     ended = [table.model_copy(update={"end": upto[table.topic]}) for table in tables.values()]
     committed_us = last_commit_us(spark, kafka, ended, cut)
-    report(f"reading up to {cut.commit_lsn} only; later runs go on from there")
+    report(f"reading only up to {cut.commit_lsn}; later runs continue")
     limits = {"cut": cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
     ends = {**state.ends, **upto}
     return replace(state, ends=ends, progress=state.progress.model_copy(update=limits))

@@ -141,10 +141,10 @@ def spark_options(options: Mapping[str, str]) -> dict[str, str]:
             java[RENAMED[name]] = value
         elif name not in PRODUCER_ONLY | LIBRDKAFKA_ONLY | _CREDENTIALS and not _is_pem(name):
             raise ConfigError(
-                f"Spark's Kafka reader has nothing like {name}",
+                f"Spark's Kafka reader has no option like {name}",
                 where="[kafka]",
-                remedy="remove it; "
-                "docs/reference/configuration.md lists what the merge jobs understand",
+                remedy="remove it; docs/reference/configuration.md lists the options that merges"
+                " accept",
             )
     _refuse_unverified(options)
     if "security.protocol" in java:
@@ -164,7 +164,7 @@ def _refuse_unverified(options: Mapping[str, str]) -> None:
         raise ConfigError(
             "Spark's Kafka reader always verifies the broker's certificate",
             where="[kafka] enable.ssl.certificate.verification",
-            remedy="name the authority that signed it in ssl.ca.location",
+            remedy="set ssl.ca.location to the authority that signed it",
         )
 
 
@@ -174,7 +174,7 @@ def _sasl(options: Mapping[str, str]) -> dict[str, str]:
     mechanism = options.get("sasl.mechanism", options.get("sasl.mechanisms", "GSSAPI")).upper()
     if mechanism not in _MODULES:
         raise ConfigError(
-            f"a user name and password don't go with the mechanism {mechanism}",
+            f"the mechanism {mechanism} doesn't use a user name and a password",
             where="[kafka] sasl.mechanism",
             remedy=f"use one of {', '.join(sorted(_MODULES))}",
         )
@@ -216,6 +216,6 @@ def _read(location: str | None, name: str) -> str | None:
         return "\n".join(file.read_text(encoding="utf-8") for file in files)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the file can't be read: {error.__class__.__name__}",
+            f"can't read the file: {error.__class__.__name__}",
             where=f"[kafka] {name}.location = {location}",
         ) from None

@@ -237,8 +237,8 @@ def _read(
         F.concat_ws(":", "topic", "partition", "offset"),
         F.when(
             F.col(_READ[0])[BROKEN].isNull(),
-            F.lit(" is not one of Millrace's, or of a newer schema version: "),
-        ).otherwise(" is not one of Millrace's, or has a value that its column can't: "),
+            F.lit(" isn't a Millrace record, or has a newer schema version: "),
+        ).otherwise(" isn't a Millrace record, or has a value that its column can't hold: "),
         F.concat_ws("/", "position", "schema_version"),
     )
     # Not a filter: Spark would push that below, and read each envelope once per mention there.

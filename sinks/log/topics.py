@@ -188,7 +188,7 @@ class MillraceTopics(Topics):
         rows = early.rows if early is not None and not table.ends else None
         versions = versions_of(state, table)
         if not versions:
-            raise SinkError("the log doesn't have the table any more", where=f"table {name}")
+            raise SinkError("the log no longer has the table", where=f"table {name}")
         try:
             yield MillraceChanges(
                 spark, self._records, plan, table, versions, early=rows, archived=archived

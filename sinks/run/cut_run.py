@@ -195,15 +195,14 @@ class CutRun(Generic[CutGeneration]):
             raise ConfigError(
                 f"no cut of the lakehouse has all of {', '.join(sorted(tables))}",
                 where=self._target.where,
-                remedy="run `millrace merge lakehouse`; `millrace status` tells which tables fail",
+                remedy="run `millrace merge lakehouse`; `millrace status` shows which tables fail",
             )
         if self._is_behind(newest):
             raise ConfigError(
-                f"not all of {', '.join(sorted(tables))} have the cut that the"
-                f" {self._target.what} has",
+                f"not all of {', '.join(sorted(tables))} have the cut of the {self._target.what}",
                 where=self._target.where,
-                remedy="`millrace status` tells which tables fail;"
-                f" the {self._target.what} stays as it is",
+                remedy=f"`millrace status` shows which tables fail; the {self._target.what} stays"
+                " unchanged",
             )
         if serves is not None:
             self._write(frozen=True)
@@ -241,17 +240,17 @@ class CutRun(Generic[CutGeneration]):
             return "a new history begins"
         shared = newest.versions.keys() & at.versions.keys()
         if any(at.versions[name].id != newest.versions[name].id for name in shared):
-            return "a lakehouse table was made anew"
+            return "a lakehouse table was written again"
         is_same = all(at.versions[name] == newest.versions[name] for name in shared)
         if not is_same and not self._cuts.has(at):
-            return "the lakehouse doesn't have its cut any more"
+            return "the lakehouse no longer has its cut"
         return None
 
     def _outgrown(self, newest: Instant) -> str | None:
         """Why the generation that was begun last isn't the one to have; empty: it never was."""
         for generation in self._record.written:
             if not self._target.is_there(generation):
-                return f"its {self._target.what} {generation} is gone"
+                return f"its {self._target.what} {generation} is missing"
         loading = self._record.loading
         wanted = self._record.newest
         if wanted is None or (self._record.frozen and loading is None):
@@ -283,7 +282,7 @@ class CutRun(Generic[CutGeneration]):
         except MillraceError as error:
             what = self._target.what
             self._target.say(
-                Lines(f"what serves stays as it is until the new {what} is loaded: {error}")
+                Lines(f"the current one stays until the new {what} is loaded: {error}")
             )
             self._write(frozen=True, to=None)
         self._write(loading=self._target.begin(newest, after), at=newest, to=None)

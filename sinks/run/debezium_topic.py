@@ -42,9 +42,9 @@ class MemberDoubt(BaseModel):
         changes = "; ".join(self.changes[:MEMBERS_MAX]) + (f"; {more} more" if more > 0 else "")
         at = datetime.fromtimestamp(self.ts_ms / 1000, UTC)
         return (
-            f"rows may be wrong whose last event is before offset {self.since} of topic {topic}: "
-            f"the records' members were changed ({at:%Y-%m-%d %H:%M:%S} UTC), and events don't tell"
-            f" what became of such rows: {changes}"
+            f"rows with their last event before offset {self.since} of topic {topic} may be"
+            f" wrong: the records' fields changed ({at:%Y-%m-%d %H:%M:%S} UTC), and events don't"
+            f" show the new values of such rows: {changes}"
         )
 
     def remedy(self, name: str, source: str, signals: str | None) -> str:
@@ -55,8 +55,8 @@ class MemberDoubt(BaseModel):
         into = SIGNAL_TABLE if signals is None else sql_names([TableName.parse(signals)])
         signal = f"INSERT INTO {into} VALUES {row}"  # noqa: S608 (for people)
         return (
-            f"have Debezium read the table once more: {signal}; the merge that has all of that ends"
-            " the doubt. Where the rows are right, such as for a column that was added without a"
+            f"have Debezium read the table again: {signal}; the merge that has applied all of it"
+            " ends the doubt. If the rows are right, such as after a column was added without a"
             f" default: millrace merge lakehouse --accept-doubt {shlex.quote(name)}"
         )
 

@@ -56,5 +56,5 @@ def accepted(
         if (topic := tables[name].debezium) is not None and topic.doubt is not None
     ]
     for name in doubtful:
-        report(f"{name}: its rows count as right from now on, as you say")
+        report(f"{name}: its rows count as right from now on (--accept-doubt)")
     return outcome.model_copy(update={"covered": (*outcome.covered, *doubtful)})

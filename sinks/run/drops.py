@@ -80,13 +80,15 @@ def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str
     """Why nobody can tell that a whole table is gone from the source that the log is of."""
     is_other = captured.gone_system not in {"", progress.system_identifier}
     reasons = {
-        "the lists leave it out, so nobody looks whether it is back": not is_captured,
-        "the daemon may not ask which cluster it is missing in: GRANT EXECUTE ON FUNCTION"
-        " pg_control_system() to its role": not captured.gone_system,
-        "it is missing in another cluster than the one that is captured": is_other
+        "the lists leave it out, so the daemon doesn't check whether it is back": not is_captured,
+        (
+            "the daemon can't check in which cluster it is missing: GRANT EXECUTE ON FUNCTION"
+            " pg_control_system() to its role"
+        ): not captured.gone_system,
+        "it is missing in another cluster than the captured one": is_other
         or captured.epoch != progress.position.epoch,
-        "another table, or a view, has its name, and can't be read": captured.is_name_taken,
-        "it went while its rows were being read": captured.phase is not Phase.STREAMING,
+        "another table or view has its name, and can't be read": captured.is_name_taken,
+        "it was dropped while its rows were being read": captured.phase is not Phase.STREAMING,
     }
     return next((reason for reason, is_so in reasons.items() if is_so), "")
 
@@ -94,7 +96,7 @@ def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str
 def _missing_text(missing: Collection[str]) -> str:
     share = f"{MISSING_SHARE_MAX:.0%}"
     return (
-        f"{len(missing)} tables whose rows would go are gone at the source, which is more than"
+        f"{len(missing)} tables with rows to delete no longer exist at the source, more than"
         f" {share} of such tables"
     )
 
@@ -140,7 +142,7 @@ def find_drops(
     ConfigError for one that nobody captures.
     """
     if unknown := sorted(set(accepted) - state.tables.keys()):
-        raise ConfigError(f"there is no captured table {', '.join(unknown)}", where="--accept-drop")
+        raise ConfigError(f"unknown captured table: {', '.join(unknown)}", where="--accept-drop")
     if not any(table.gone_ms for table in state.tables.values()):
         return {}
     emptiable = {
@@ -179,7 +181,7 @@ def not_read_again(
         versions = versions_at(state.schemas.get(request.source, ()), state.progress.cut)
         if awaits_read(table, captured, versions):
             why = (
-                f"it was emptied while {request.source} was gone at the source; that is back"
+                f"it was emptied while {request.source} was missing at the source, which is back"
                 if table is not None and table.emptied
                 else f"the key of {request.source} has changed"
             )
@@ -198,8 +200,8 @@ def refusal(drops: Mapping[str, Drop], before: Mapping[str, TablePlan], sink: st
         if drop.is_due and drop.missing and not is_done:
             words = " ".join(f"--accept-drop {shlex.quote(each)}" for each in drop.missing)
             return (
-                f"{drop.held}: what was derived from them stays. If all of them were dropped or"
-                f" renamed on purpose: millrace merge {sink} {words}"
+                f"{drop.held}: their derived rows stay. If all of them were dropped or renamed on"
+                f" purpose: millrace merge {sink} {words}"
             )
     return ""
 
@@ -247,6 +249,6 @@ def _announcement(name: str, captured: TableState, rows: int | None) -> str:
     seen = datetime.fromtimestamp(captured.gone_ms / 1e3, UTC).isoformat(" ", "seconds")[:19]
     count = "all" if rows is None else f"{rows:,}"
     return (
-        f"{name}: {captured.name} was {was} at the source (seen {seen} UTC), and table.drop.policy"
-        f" is delete: {count} rows go"
+        f"{name}: {captured.name} was {was} at the source (seen {seen} UTC): its {count} rows are"
+        " deleted (table.drop.policy = delete)"
     )

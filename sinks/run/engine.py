@@ -1,9 +1,15 @@
 """Topics → the tables of a target, up to one cut: one bounded run.
 
-A run first finishes the plan that an interrupted run left. Then it asks the topics for anything
-new, which needs no JVM. If there is, it examines the new records (the next offsets above the cut,
-TRUNCATEs), writes the plan, applies it to each table, and records the outcome. So every target has
-the same answers to a crash, to a second run, and to records that the log has forgotten.
+A run does these steps, in this order:
+
+1. It reads the last plan, and asks the topics for their state. Neither needs a JVM.
+2. It finishes the last plan if its run was interrupted.
+3. It proposes what to read for each table. If there is nothing to read, it records that, and ends.
+4. It examines the new records: the next offsets above the cut, and TRUNCATEs.
+5. It writes the new plan, applies it to each table, and records the outcome.
+
+So every target has the same answers to a crash, to a second run, and to records that the log no
+longer has.
 """
 
 import time
@@ -211,8 +217,8 @@ class Run:
             self._topics.proposed({**before, **again}, state, usable), failing, state
         )
         waiting = SinkError(
-            "its rows are being read again, and it can't be rebuilt before that is done",
-            remedy="`millrace status` shows how far that is; then rebuild it",
+            "its rows are being read again: it can't be rebuilt before that is done",
+            remedy="`millrace status` shows the progress; then rebuild it",
         )
         refused = {**refused, **{name: waiting for name in again if name not in planned}}
         refused = {name: error for name, error in refused.items() if name not in done}

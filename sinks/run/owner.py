@@ -23,13 +23,13 @@ def require_same_writer(plan: RunPlan, sink: str, prefix: str, written_by: Topic
         raise ConfigError(
             f"the {sink} belongs to topic.prefix {plan.prefix}",
             where=f"[{sink}]",
-            remedy=f"give each topic.prefix a {sink} of its own",
+            remedy=f"give each topic.prefix its own {sink}",
         )
     if plan.written_by != written_by:
         raise ConfigError(
-            f"the {sink} was begun with topics written by {plan.written_by}",
+            f"the {sink} was created for topics written by {plan.written_by}",
             where=f"[{sink}] topics_written_by",
-            remedy=f"give those of another writer a {sink} of their own",
+            remedy=f"give the topics of another writer their own {sink}",
         )
 
 
@@ -39,11 +39,11 @@ def changed_kinds(
     """Tables that are wanted as something else than they are, and why that isn't possible."""
     return {
         name: ConfigError(
-            f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
-            f"{request.source}, kind {request.kind}",
+            f"{name} is made of {table.source}, kind {table.kind}; the configuration now makes it"
+            f" of {request.source}, kind {request.kind}",
             where="[[lakehouse.tables]]",
-            remedy="give the other one another name, or remove this one's Delta table and run once "
-            "without it",
+            remedy="give the new one another name, or remove this Delta table and run once"
+            " without it",
         )
         for name, request in wanted.items()
         if (table := before.get(name)) is not None
@@ -60,11 +60,13 @@ def application(prefix: str, derived: str) -> str:
 
 def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
     """What to say of a Delta table that isn't as the plans have left it; None: there is none."""
-    state = "isn't there" if run is None else f"has run {run}" if run else "isn't ours"
+    state = (
+        "is missing" if run is None else f"has run {run}" if run else "wasn't written by Millrace"
+    )
     return SinkError(
-        f"the Delta table {state}, but the plan goes on from run {expected}",
+        f"the Delta table {state}, but the plan continues from run {expected}",
         where=path,
-        remedy="if no other run is under way, remove the Delta table: the next run makes it again",
+        remedy="if no other run is running, remove the Delta table: the next run writes it again",
     )
 
 
@@ -93,7 +95,7 @@ def stranger_of_view(derived: Derived, prefix: str) -> SinkError | None:
 def stranger_in_views(derived: Derived) -> SinkError:
     """Tell of a Delta table in a view's folder that isn't ours."""
     return SinkError(
-        f"there is a Delta table in the folder of view {derived.name}, which no run of views made",
+        f"the folder of view {derived.name} has a Delta table that no run of views created",
         where=derived.path,
         remedy="give the view another name, or remove the Delta table",
     )
@@ -140,10 +142,10 @@ def _run_of(log: Path, of: str) -> int | None:
             runs = [int(each["txn"]["version"]) for each in actions if _is_of(each, of)]
         except (ValueError, LookupError, TypeError):
             raise SinkError(
-                "a Delta table's log is damaged: a commit of it can't be read",
+                "the log of a Delta table is damaged: a commit can't be read",
                 where=str(log / commit),
-                remedy="put the file back from a backup; or remove the Delta table: the next"
-                " run makes it again from what the log has",
+                remedy="restore the file from a backup; or remove the Delta table: the next run"
+                " writes it again from what the log has",
             ) from None
         if runs:
             return runs[-1]

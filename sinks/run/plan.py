@@ -230,7 +230,7 @@ class RunPlan(BaseModel):
         table = self.all_tables[name]
         if table.gap is None:
             return table.marks
-        reason = "the log had forgotten changes"
+        reason = "the log no longer had all changes"
         return (*table.marks, Gap(start=table.gap, end=self.cut, reason=reason, ts_ms=self.ts_ms))
 
     def gaps(self, name: str) -> tuple[Gap, ...]:
@@ -387,7 +387,7 @@ def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
 
 def _made_anew(what: str, where: str) -> LogForgottenError:
     return LogForgottenError(
-        f"{what} was made anew: it isn't the one that was applied so far",
+        f"{what} was created again since the last run",
         where=where,
         remedy="a new log needs new derived tables: remove the lakehouse's tables and its "
         "_millrace folder, and the indexes with their progress index",

@@ -63,9 +63,7 @@ def one_at_a_time(location: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BusyError(
-                "another run is applying the log to this lakehouse", where=location
-            ) from None
+            raise BusyError("another run is writing to this lakehouse", where=location) from None
         yield
 
 
@@ -84,7 +82,7 @@ def _not_ours(lock: Path) -> DiskError:
     """What to say of a lock that a run of another user has left."""
     user = pwd.getpwuid(os.geteuid()).pw_name
     return DiskError(
-        f"user {user} may not write what a run of another user has left",
+        f"user {user} can't write to files of a run of another user",
         where=str(lock),
         remedy=f"give it to {user}: chown -R {user} {shlex.quote(str(lock.parents[1]))}",
     )
@@ -106,8 +104,8 @@ def require_owner(location: str) -> None:
     except KeyError:
         name = str(owner)
     raise ConfigError(
-        f"this runs as root, and the lakehouse's folder belongs to user {name}, who couldn't write"
-        " what root makes in it",
+        f"this process runs as root, but the lakehouse's folder belongs to user {name}, who"
+        " couldn't write to root's files",
         where=str(there),
         remedy=f"run it as that user: runuser -u {name} -- millrace …",
     )
@@ -219,12 +217,14 @@ class Plans:
         try:
             return read_state(self._files, name, kind, self._where)
         except LogFormatError as error:
-            error.what = f"a run's state can't be read: {error.what}"
+            error.what = f"can't read a run's state: {error.what}"
             error.remedy = (
                 "`millrace merge lakehouse` records it again"
                 if isinstance(error, DamagedError) and kind is RunOutcome
-                else "if a newer Millrace has written it, run that one; if it is damaged, put it"
-                " back from a backup"
+                else (
+                    "if a newer Millrace wrote it, run that one; if it is damaged, restore it"
+                    " from a backup"
+                )
             )
             raise
 

@@ -108,7 +108,7 @@ class TableResult:
     def __str__(self) -> str:
         if self.error is not None:
             return Lines(f"{on_one_line(self.name)}: not applied: {self.error}")
-        rebuilt = ", rebuilt: it came later than log.keep" if self.rebuilt else ""
+        rebuilt = ", rebuilt: it was later than log.keep" if self.rebuilt else ""
         return (
             f"{self.name}: {self.events:,} events, {self.inserted:,} rows inserted, "
             f"{self.updated:,} updated, {self.deleted:,} deleted in {self.seconds:.1f} s"

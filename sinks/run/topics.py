@@ -188,9 +188,9 @@ def require_offsets_kept(start: Offsets, kept_from: Offsets, what: str, keep: ti
         for partition, offset in partitions.items():
             if kept_from.get(topic, {}).get(partition, 0) > offset:
                 raise LogForgottenError(
-                    f"{what} comes too late: the log promises {keep} only, and may lack changes "
-                    "that have not been applied",
+                    f"{what} is too late: the log keeps changes for {keep} only, and may lack"
+                    " changes that weren't applied",
                     where=f"topic {topic}, partition {partition}, offset {offset}",
-                    remedy="rebuild the derived table where the log, or an archive, has all that it"
+                    remedy="rebuild the derived table if the log or an archive has all that it"
                     " needs (`millrace rebuild` with its name), or take a new snapshot",
                 )

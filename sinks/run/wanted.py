@@ -95,8 +95,8 @@ def _require_apart(settings: Settings, tables: Iterable[Derived]) -> None:
             view = name
         if view is not None:
             raise ConfigError(
-                f"derived table {table.name} and view {view} would have one folder, or one name in"
-                " SQL",
+                f"derived table {table.name} and view {view} would have the same folder, or the"
+                " same name in SQL",
                 where="[[views]]",
                 remedy="give the view another name",
             )

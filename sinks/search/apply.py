@@ -112,7 +112,7 @@ class TableIndexer:
         if not table.base:
             return self._load_first(target, before, table, plan, versions, loaded)
         if before is None or before.newest is None:
-            raise SinkError("the index has no progress record any more", where=target.what)
+            raise SinkError("the index no longer has a progress record", where=target.what)
         before, counts = self._fitting(target, before, versions, removes=removes), Counts()
         if (serves := before.serves) is not None:
             target.require(serves)

@@ -209,9 +209,9 @@ class _BulkRequests:
                 return counts
             if not backoff.wait():
                 raise SinkUnreachableError(
-                    f"the search server stayed too busy to take {len(lines)} documents",
+                    f"the search server was too busy to accept {len(lines)} documents",
                     where=self._where,
-                    remedy="look at its load and its disk; the next run goes on here",
+                    remedy="check its load and its disk; the next run continues",
                 )
 
     def _settle(
@@ -282,6 +282,6 @@ def _refusal(refused: list[dict[str, Any]], where: str) -> SinkError:
             )
         ),
         where=where,
-        remedy="nothing of this run counts as applied: once the reason is mended,"
-        " the next run repeats it",
+        remedy="correct the reason; nothing of this run counts as applied, and the next run"
+        " repeats it",
     )

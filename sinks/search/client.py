@@ -84,13 +84,13 @@ def explain(failure: OpenSearchException, where: str) -> SinkError:
         return SinkUnreachableError(
             f"no TLS connection to the search server: {failure.error}",
             where=where,
-            remedy="ca_certs in [search] names the file with the certificate authority",
+            remedy="set ca_certs in [search] to the file of the certificate authority",
         )
     if isinstance(failure, NoConnectionError):
         return SinkUnreachableError(
             "the search server doesn't answer",
             where=where,
-            remedy="check url in [search], and that the server runs; the next run goes on here",
+            remedy="check url in [search], and that the server runs; the next run continues",
         )
     if isinstance(failure, TransportError):
         return _explain_status(failure, where)
@@ -106,15 +106,15 @@ def _explain_status(failure: TransportError, where: str) -> SinkError:
         return SinkError(
             f"the search server refuses the user ({status})",
             where=where,
-            remedy="check username and password, or api.key, in [search]; the user needs to create"
-            " indexes and aliases under index.prefix, and to read, write and delete documents in"
-            " them",
+            remedy="check username and password, or api.key, in [search]; the user needs the rights"
+            " to create indexes and aliases with index.prefix, and to read, write and delete"
+            " documents in them",
         )
     if is_busy(status):
         return SinkUnreachableError(
             f"the search server is overloaded or not ready ({status}): {reason}",
             where=where,
-            remedy="look at its health and its disk; the next run goes on here",
+            remedy="check its health and its disk; the next run continues",
         )
     return SinkError(f"the search server refused a request ({status}): {reason}", where=where)
 
@@ -150,14 +150,14 @@ def blocked(reason: str, where: str) -> SinkError:
     return SinkError(
         f"an index is read-only: {reason}",
         where=where,
-        remedy="free disk space at the search server (it lifts its own block then), or lift the"
-        " block by setting index.blocks.read_only_allow_delete or index.blocks.write to null",
+        remedy="free disk space on the search server (it then removes its block), or set"
+        " index.blocks.read_only_allow_delete or index.blocks.write to null",
     )
 
 
 def _not_a_server(where: str) -> SinkError:
     return SinkError(
-        "what answers is not OpenSearch or Elasticsearch",
+        "the server isn't OpenSearch or Elasticsearch",
         where=where,
         remedy="check url in [search]",
     )
@@ -288,9 +288,9 @@ def fetch(client: OpenSearch, index: str, body: Mapping[str, Any]) -> list[dict[
             return documents
         if not backoff.wait():
             raise SinkUnreachableError(
-                f"documents can't be read: {failed[0].get('reason')}",
+                f"can't read documents: {failed[0].get('reason')}",
                 where=where,
-                remedy="look at the search server's health; the next run goes on here",
+                remedy="check the search server's health; the next run continues",
             )
 
 
@@ -309,22 +309,22 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
     client = connect(settings)
     name = clean_name(f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
     if not name:  # which the server takes for all of them
-        raise ConfigError(f"no index is called {index!r}", remedy="`millrace status` lists them")
+        raise ConfigError(f"unknown index: {index!r}", remedy="`millrace status` lists them")
     try:
         paths = nested_paths(client.indices.get_mapping(index=name))
         answer = client.search(index=name, body=_body(searched(query, paths), limit))
     except NotFoundError:
         raise ConfigError(
-            f"there is no index {name}",
+            f"the index {name} is missing",
             where=server(settings),
-            remedy="`millrace status` lists the indexes; one that isn't there yet comes with the"
-            " next `millrace merge search`",
+            remedy="`millrace status` lists the indexes; the next `millrace merge search` creates a"
+            " missing one",
         ) from None
     except RequestError as failure:
         raise ConfigError(
-            f"not a query: {_root_reason(failure)}",
+            f"the query isn't valid: {_root_reason(failure)}",
             where=f"index {name}",
-            remedy="put words with signs in quotes: '\"a/b (c)\"'; or escape a sign by \\",
+            remedy="quote words that contain signs: '\"a/b (c)\"'; or escape a sign with \\",
         ) from None
     except OpenSearchException as failure:
         raise explain(failure, server(settings)) from None

@@ -178,10 +178,10 @@ class DocumentDeadLetters:
             ]
             if refused:
                 raise SinkError(
-                    f"dead letters can't be kept: {refused[0]['error'].get('reason')}",
+                    f"can't store dead letters: {refused[0]['error'].get('reason')}",
                     where=self._where,
-                    remedy="nothing of this run counts as applied: once the reason is mended, the"
-                    " next run repeats it",
+                    remedy="correct the reason; nothing of this run counts as applied, and the next"
+                    " run repeats it",
                 )
             actions = [
                 action
@@ -190,9 +190,9 @@ class DocumentDeadLetters:
             ]
             if actions and not backoff.wait():
                 raise SinkUnreachableError(
-                    "the search server stayed too busy to keep dead letters",
+                    "the search server was too busy to store dead letters",
                     where=self._where,
-                    remedy="look at its load and its disk; the next run goes on here",
+                    remedy="check its load and its disk; the next run continues",
                 )
 
     def _id(self, document: str) -> str:

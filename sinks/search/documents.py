@@ -107,9 +107,9 @@ def index_name(prefix: str, table: TableName | str) -> str:
     name = clean_name(f"{prefix}{table}")
     if not name or name in {f"{prefix}{own}" for own in OWN_INDEXES}:
         raise SinkError(
-            "no index can be named after the table",
+            "the table's name can't be an index's name",
             where=f"table {table}",
-            remedy=f'give it one: [[search.indexes]] table = {toml_text(str(table))}, name = "…"',
+            remedy=f'set one: [[search.indexes]] table = {toml_text(str(table))}, name = "…"',
         )
     return name
 
@@ -182,8 +182,8 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
         name: SinkError(
             f"table {name} would share the index {alias} with {', '.join(sorted(others))}",
             where="[search]",
-            remedy="give one an index of its own name: [[search.indexes]] table ="
-            f' {toml_text(name)}, name = "…"; or name the tables to index in tables of [search]',
+            remedy=f"set another name for one index: [[search.indexes]] table = {toml_text(name)},"
+            ' name = "…"; or list the tables to index in tables of [search]',
         )
         for name, alias in names.items()
         if (others := rivals[name] - {name})
@@ -205,9 +205,8 @@ def fields_of(table: TableName, event_columns: Iterable[Column]) -> dict[str, st
             raise SinkError(
                 f"two columns would share the field {field!r}: {other} and {column.name}",
                 where=f"table {table}",
-                remedy="rename one of them; or let the index do without the table (tables in"
-                " [search]), and index it as a joined document, where rename, include and exclude"
-                " tell its columns apart",
+                remedy="rename one of them; or leave the table out (tables in [search]), and index"
+                " it as a joined document with rename, include and exclude",
             )
         fields[column.name] = field
     return fields
@@ -253,7 +252,7 @@ def override(
             raise ConfigError(
                 f"mapping: the document has no field {path}",
                 where=where,
-                remedy="fields go by their paths in the document, such as airline.name",
+                remedy="write the path in the document, such as airline.name",
             )
         # A point is an object whose members aren't searched.
         is_object = "properties" in derived and about.get("type") != "geo_point"

@@ -215,6 +215,6 @@ def _whole(answer: dict[str, Any], where: str) -> dict[str, Any]:
         raise SinkUnreachableError(
             f"{failed} shards of the index don't answer",
             where=where,
-            remedy="look at the search server's health; the next run goes on here",
+            remedy="check the search server's health; the next run continues",
         )
     return answer

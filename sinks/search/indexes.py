@@ -161,7 +161,7 @@ class TableIndex:
             raise SinkError(
                 "the index was deleted while a run wrote to it",
                 where=f"{self.what}, index {generation}",
-                remedy="nothing to do: the next run loads a new one",
+                remedy="none: the next run loads a new one",
             )
 
     def has_taken_over(self, generation: Generation) -> bool:
@@ -250,7 +250,7 @@ class TableIndex:
             deleted += int(done["deleted"])
             if done.get("failures"):
                 raise SinkError(
-                    f"a TRUNCATE could not be applied: {done['failures'][0]}",
+                    f"can't apply a TRUNCATE: {done['failures'][0]}",
                     where=f"index {index}",
                 )
             if not done["version_conflicts"]:
@@ -263,7 +263,7 @@ class TableIndex:
             if answer["completed"]:
                 if "error" in answer:
                     raise SinkError(
-                        f"a TRUNCATE could not be applied: {answer['error'].get('reason')}",
+                        f"can't apply a TRUNCATE: {answer['error'].get('reason')}",
                         where=f"index {self.alias}",
                     )
                 response: dict[str, Any] = answer["response"]
@@ -303,7 +303,7 @@ class TableIndex:
             strangers = [self.alias]
         if strangers:
             raise SinkError(
-                f"the name {self.alias} belongs to an index that isn't ours: {strangers[0]}",
+                f"the name {self.alias} belongs to an index of another program: {strangers[0]}",
                 where=self.what,
                 remedy="set another index.prefix in [search], or remove that index or alias",
             )

@@ -224,11 +224,11 @@ class Ledger:
         owner = record.owner if record is not None else None
         if owner is not None and owner.alive(now_ms()):
             raise BusyError(
-                f"another run applies the log to the search indexes (process {owner.pid}"
-                f" on {owner.host})",
+                f"another run is writing to the search indexes (process {owner.pid} on"
+                f" {owner.host})",
                 where=self._where,
-                remedy="wait for its end; a dead one is taken over after "
-                f"{SILENCE_S_MAX:.0f} seconds",
+                remedy="wait for its end; if it died, a run can take over after"
+                f" {SILENCE_S_MAX:.0f} seconds",
             )
         return RunClaim(self, record or RunRecord(), version)
 
@@ -287,9 +287,9 @@ class Ledger:
             return kind.model_validate(source)
         except ValidationError as error:
             raise LogFormatError(
-                f"a progress document can't be read: {error.errors()[0]['msg']}",
+                f"can't read a progress document: {error.errors()[0]['msg']}",
                 where=self._where,
-                remedy="a newer Millrace has written it: run that one",
+                remedy="upgrade this Millrace: a newer one has written it",
             ) from None
 
 
@@ -378,9 +378,9 @@ def _version(answer: Mapping[str, Any]) -> StoredVersion:
 
 def _overtaken(where: str) -> BusyError:
     return BusyError(
-        "another run has taken over while this one was silent",
+        "another run has taken over while this one didn't respond",
         where=where,
-        remedy="nothing is lost: the other run applies the same plan",
+        remedy="none: the other run applies the same plan",
     )
 
 

@@ -45,7 +45,7 @@ def run_search(run: RunContext, log: MillraceTopics) -> RunSummary:
         documents: dict[str, Standing] = {}
         ended = _run(context, IndexTarget(context, claim), log, documents)
     for alias, count in dead_letters.counts().items() if ended.results else ():
-        run.report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
+        run.report(f"{alias}: {count:,} documents were refused: run `millrace dead-letters search`")
     summary = ended.summary(IndexTarget.sink, time.monotonic() - started)
     return replace(summary, standing={**summary.standing, **documents})
 

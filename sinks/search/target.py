@@ -95,12 +95,12 @@ class IndexTarget(Target):
         indexes = indexed.keys() | {document.name for document in search.documents}
         if strange := sorted((options.rebuilt | options.replayed) - indexes - refused.keys()):
             raise ConfigError(
-                f"there is no index {', '.join(strange)}",
+                f"unknown index: {', '.join(strange)}",
                 where="rebuild",
-                remedy=f"there are: {', '.join(sorted(indexes))}",
+                remedy=f"the indexes are: {', '.join(sorted(indexes))}",
             )
         keyless = sorted(wanted & captured - keyed.keys())
-        remarks = [f"{name}: not indexed, since it has no key" for name in keyless]
+        remarks = [f"{name}: not indexed: it has no key" for name in keyless]
         return Wanted(indexed, remarks, refused)
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
@@ -112,7 +112,7 @@ class IndexTarget(Target):
         record = self._adopted(record, name) if record is not None else None
         index = record.serves or record.newest if record is not None else None
         if record is None or not self._index(name).is_there(index):
-            self._report(f"{name}: its index is gone: loading it again from the log")
+            self._report(f"{name}: its index is missing: loading it again from the log")
             return False
         epoch = Position.parse(record.cut).epoch
         if epoch != captured.epoch and ready(captured, state.progress.cut):
@@ -156,7 +156,7 @@ class IndexTarget(Target):
         if name in self._refused:
             raise self._refused[name]
         if name not in self._state.tables:
-            raise SinkError("the log doesn't have the table any more", where=f"table {name}")
+            raise SinkError("the log no longer has the table", where=f"table {name}")
         versions = versions_of(self._state, plan.tables[name])
         loaded = self._loaded.pop(name, None)
         counts = self._indexer(spark).apply(
@@ -165,8 +165,8 @@ class IndexTarget(Target):
         self._report_kept_columns(name)
         if counts is not None and counts.incomplete:
             self._report(
-                f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"
-                " any more: search for _exists_:_millrace_absent"
+                f"{name}: {counts.incomplete:,} documents lack values that the log no longer has:"
+                " search for _exists_:_millrace_absent"
             )
         if counts is None:
             return None
@@ -254,18 +254,20 @@ class IndexTarget(Target):
             return None
         index = loading.into.index
         if not self._index(name).is_there(loading.into):
-            return f"{index}, which was being loaded, is gone"
+            return f"{index}, which was being loaded, is missing"
         if now_ms() - loading.ts_ms > self._context.run.settings.log.keep.total_seconds() * 1_000:
-            return f"{index} was loaded so long ago that the log may have forgotten changes"
+            return (
+                f"{index} was loaded so long ago that the log may no longer have all changes since"
+            )
         return None
 
     def _outgrown(self, name: str, newest: TableGeneration | None) -> str | None:
         """Why the index that was made last isn't like the one that the user wants."""
         overrides = newest.overrides if newest is not None else ""
         if overrides != self._search.index_of(name).overrides:
-            return "[[search.indexes]] says something else"
+            return "its options in [[search.indexes]] have changed"
         if newest is not None and alias_of(newest.index) != self._aliases[name]:
-            return f"its index is to be {self._aliases[name]}"
+            return f"its index is now {self._aliases[name]}"
         if newest is not None and newest.has_dropped and self._removes_columns(name):
             return "columns were dropped"
         return None
@@ -292,9 +294,9 @@ class IndexTarget(Target):
         newest = record.newest if record is not None else None
         if newest is not None and newest.has_dropped:
             self._report(
-                f"{name}: documents keep the values of dropped columns until rows change, since "
-                "the log doesn't have all that a new index needs; "
-                f'"{COLUMN_POLICY}" = "keep" in [[search.indexes]] says that you know'
+                f"{name}: documents keep the values of dropped columns until rows change, since"
+                " the log no longer has all rows for a new index; to accept this, set"
+                f' "{COLUMN_POLICY}" = "keep" in [[search.indexes]]'
             )
 
     def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def archive_classes(report: Callable[[str], None]) -> None:
     """Make the archive where that can be and it isn't there; without, a merge starts later."""
     if find_spec("pyspark") is None:
-        report("no archive of classes: PySpark isn't installed here (millrace[spark])")
+        report("no class archive: PySpark isn't installed (millrace[spark])")
         return
     if _is_fresh():
         return
@@ -30,9 +30,9 @@ def archive_classes(report: Callable[[str], None]) -> None:
     except OSError as error:
         reason = f"{class_archive()}: {error.strerror}"
     if reason:
-        report(f"no archive of classes, merges start without: {reason}")
+        report(f"no class archive: merges start more slowly: {reason}")
     else:
-        report(f"classes for a faster start in {class_archive()}")
+        report(f"class archive for a faster start: {class_archive()}")
 
 
 def _is_fresh() -> bool:
@@ -98,4 +98,4 @@ def _merge(spark: "SparkSession", path: str) -> None:
 
 if __name__ == "__main__":
     if reason := make_archive():
-        sys.stderr.write(f"setup: no archive of classes, merges start without: {reason}\n")
+        sys.stderr.write(f"setup: no class archive: merges start more slowly: {reason}\n")

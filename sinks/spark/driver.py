@@ -37,7 +37,7 @@ _LACKING: Final = {
 """What Java says that it lacks, other than room on its heap → what helps."""
 _ENDING_S: Final = 5.0
 """A JVM that doesn't answer any more has ended by then."""
-_GOES_ON: Final = "the next run goes on where this one was"
+_GOES_ON: Final = "the next run continues where this one stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,23 @@ def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
             return out_of_memory(driver.memory, _terminated_by(driver.output))
         if code in _TOLD:
             return SparkTerminatedError(
-                "Spark's JVM was told to end in the middle of the run (SIGTERM, SIGINT)",
-                remedy="under systemd, KillMode=mixed spares it a signal that is meant for"
-                f" Millrace; {_GOES_ON}",
+                "a signal (SIGTERM, SIGINT) ended Spark's JVM during the run",
+                remedy="under systemd, set KillMode=mixed: the signal then reaches Millrace only;"
+                f" {_GOES_ON}",
             )
         if code == -signal.SIGKILL:
             return SparkEndedError(
-                "Spark's JVM has ended in the middle of the run: it was killed",
-                remedy="where the kernel did so (dmesg), the machine has too little memory for "
-                f"spark.driver.memory = {driver.memory} in [spark]; {_GOES_ON}",
+                "Spark's JVM was killed during the run",
+                remedy="if the kernel killed it (dmesg), the machine has too little memory for"
+                f" spark.driver.memory = {driver.memory} in [spark]; {_GOES_ON}",
             )
         if code and (reason := reason_in(driver.output)):
             return SparkEndedError(
-                f"Spark's JVM has ended in the middle of the run, with exit code {code}: {reason}",
+                f"Spark's JVM ended during the run with exit code {code}: {reason}",
                 remedy=_GOES_ON,
             )
     return SparkEndedError(
-        "Spark's JVM has ended in the middle of the run",
+        "Spark's JVM ended during the run",
         remedy=f"if it ran out of memory, raise spark.driver.memory in [spark]; {_GOES_ON}",
     )
 
@@ -106,7 +106,7 @@ def out_of_memory(memory: str = "", reason: str = "") -> DriverMemoryError:
     for lacking, remedy in _LACKING.items():
         if lacking.lower() in reason.lower():
             return DriverMemoryError(
-                f"Spark's JVM ran out of memory that isn't its heap's: {reason}",
+                f"Spark's JVM ran out of memory outside its heap: {reason}",
                 remedy=f"{remedy}; {_GOES_ON}",
             )
     return DriverMemoryError(

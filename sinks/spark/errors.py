@@ -90,20 +90,21 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
         errors = java_errors(error)
         if any(each.message.startswith(f"[{GONE}]") for each in errors):
             raise KeptLostError(
-                "an executor has ended, and records that it kept",
+                "an executor ended, and with it the records that it stored",
                 where=where,
-                remedy="the next run goes on where this one was",
+                remedy="the next run continues where this one stopped",
             ) from None
         if REFUSED in text:
             reason = text.partition(REFUSED)[2].partition("\n")[0].partition(" SQLSTATE")[0]
             raise SinkError(
-                reason, where=where, remedy="docs/reference/types.md says what to do"
+                reason, where=where, remedy="docs/reference/types.md has the remedies"
             ) from None
         if any(_is_forgotten(each) for each in errors):
             raise LogForgottenError(
                 f"the log no longer has all records that {name} needs (log.keep is {keep})",
                 where=where,
-                remedy="`millrace rebuild` with the table's name writes it again, if it can",
+                remedy="`millrace rebuild` with the table's name writes it again, if the log has"
+                " its rows",
             ) from None
         if (of_machine := machine_error(error, where)) is not None:
             raise of_machine from None
@@ -160,10 +161,10 @@ def machine_error(error: Exception, where: str) -> SinkUnreachableError | None:
         of_executor = _OUT_OF_MEMORY.fullmatch(failure.kind)
         if of_executor or _LOST_BY_MEMORY.match(failure.reason):
             return ExecutorMemoryError(
-                "an executor of Spark's ran out of memory",
+                "a Spark executor ran out of memory",
                 where=where,
-                remedy="raise spark.executor.memory in [spark], or what spark-submit gives; the"
-                " next run goes on where this one was",
+                remedy="raise spark.executor.memory in [spark], or the memory that spark-submit"
+                " sets; the next run continues where this one stopped",
             )
     for each in errors:
         if _OUT_OF_MEMORY.fullmatch(each.kind):
@@ -200,7 +201,7 @@ def _disk_error(
     if is_read:
         remedy = remedy.replace("write there", "read there")
     return DiskError(
-        what, where=where, remedy=f"{remedy}{whose}; the next run goes on where this one was"
+        what, where=where, remedy=f"{remedy}{whose}; the next run continues where this one stopped"
     )
 
 
@@ -242,10 +243,11 @@ def run_error(error: Exception) -> SinkUnreachableError | None:
         if isinstance(ended, SparkTerminatedError):
             return ended
         return SparkEndedError(
-            f"Spark has ended in the middle of the run: {first_line(error)}",
-            remedy="the next run goes on where this one was",
+            f"Spark ended during the run: {first_line(error)}",
+            remedy="the next run continues where this one stopped",
         )
     return SinkUnreachableError(
         f"Spark failed: {first_line(error)}",
-        remedy="check [lakehouse], [kafka] and [spark]; the next run goes on where this one was",
+        remedy="check [lakehouse], [kafka] and [spark]; the next run continues where this one"
+        " stopped",
     )

@@ -143,7 +143,7 @@ class HadoopFiles:
             if "FileAlreadyExists" in error.java_exception.getClass().getName():
                 raise FileExistsError(name) from None
             raise machine_error(error, name) or SinkUnreachableError(
-                f"a file can't be written: {first_line(error)}", where=name
+                f"can't write a file: {first_line(error)}", where=name
             ) from None
 
     def replace(self, name: str, text: str) -> None:

@@ -101,9 +101,9 @@ def driver_jars() -> list[Path]:
     folder = jars_folder()
     if not (jars := sorted(folder.glob("*.jar"))):
         raise SparkMissingError(
-            "there are no jars of Delta Lake and Spark's Kafka source",
+            "the jars of Delta Lake and of Spark's Kafka source are missing",
             where=str(folder),
-            remedy="make setup" if is_clone() else "millrace jars --repository URL",
+            remedy="run make setup" if is_clone() else "run millrace jars --repository URL",
         )
     if not OWN.exists():
         raise SparkMissingError(
@@ -111,7 +111,7 @@ def driver_jars() -> list[Path]:
             where=str(OWN),
             remedy=f"make {OWN.relative_to(_HOME)}"
             if is_clone()
-            else "install a wheel of make dist",
+            else "install a wheel that make dist builds",
         )
     return [*jars, OWN]
 

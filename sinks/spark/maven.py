@@ -42,13 +42,13 @@ def fetch_jars(repository: str, report: Notify) -> None:
         try:
             _fill(folder, opener, _without_password(repository), report)
         except OSError as error:
-            if (of_disk := DiskError.of(error, "jars can't be kept")) is not None:
+            if (of_disk := DiskError.of(error, "can't store jars")) is not None:
                 raise of_disk from None
             raise ConfigError(
-                f"jars can't be kept: {error.strerror}",
+                f"can't store jars: {error.strerror}",
                 where=str(error.filename or folder),
-                remedy="run it as the user who installed Millrace, or name a folder: --to DIR,"
-                " which MILLRACE_JARS names for merges",
+                remedy="run this as the user who installed Millrace, or choose a folder with --to"
+                " DIR, and set MILLRACE_JARS to it for merges",
             ) from None
     report(f"{len(manifest().jars)} jars in {folder}; Millrace's own: {OWN}")
 
@@ -94,10 +94,10 @@ def _fetch(
                 progress.update(task, advance=len(chunk), total=total)
         if digest.hexdigest() != jar.sha256:
             raise SparkMissingError(
-                f"{jar.name} isn't the file that this release was tested with: its SHA-256 is"
-                f" {digest.hexdigest()}, not {jar.sha256}",
+                f"{jar.name} isn't this release's file: its SHA-256 is {digest.hexdigest()}, not"
+                f" {jar.sha256}",
                 where=url,
-                remedy="look at what the repository gives, or name another one",
+                remedy="check the repository's file, or choose another repository",
             )
         new.replace(place / jar.name)
     finally:
@@ -120,18 +120,18 @@ def _download(url: str, opener: OpenerDirector) -> Iterator[tuple[bytes, int | N
         raise _unfetched(url, str(getattr(error, "reason", error))) from None
     if total is not None and came < total:  # read(n) tells no end before the last byte
         raise SparkMissingError(
-            f"a jar was cut short on its way: {came:,} of {total:,} bytes came",
+            f"the download of a jar was cut short: {came:,} of {total:,} bytes arrived",
             where=url,
-            remedy="run `millrace jars` again: it goes on from here",
+            remedy="run `millrace jars` again: it continues",
         )
 
 
 def _unfetched(url: str, reason: str) -> SparkMissingError:
     return SparkMissingError(
-        f"a jar can't be fetched: {reason}",
+        f"can't download a jar: {reason}",
         where=url,
-        remedy="look at the repository's URL and at proxies (http_proxy, https_proxy, no_proxy);"
-        " the next `millrace jars` goes on from here",
+        remedy="check the repository's URL and the proxies (http_proxy, https_proxy, no_proxy); the"
+        " next `millrace jars` continues",
     )
 
 
@@ -139,15 +139,15 @@ def _opener(repository: str) -> OpenerDirector:
     """Return what opens URLs of a repository, with the password that its URL may have."""
     if not repository:
         raise ConfigError(
-            "no Maven repository is named to fetch jars from",
+            "no Maven repository is given",
             where=f"--repository or {REPOSITORY}",
-            remedy="name one: your company's, or Maven Central, whose address is in Maven's"
-            ' documentation ("Introduction to Repositories")',
+            remedy="give your company's repository, or Maven Central; Maven's documentation has its"
+            ' address ("Introduction to Repositories")',
         )
     parts = urlsplit(repository)
     if parts.scheme not in {"http", "https", "file"}:
         raise ConfigError(
-            "the repository's URL has to begin with https://, http:// or file://",
+            "the repository's URL must begin with https://, http:// or file://",
             where=f"--repository or {REPOSITORY}",
         )
     passwords = HTTPPasswordMgrWithDefaultRealm()
@@ -170,7 +170,7 @@ def _alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError("another `millrace jars` is at work", where=str(folder)) from None
+            raise BusyError("another `millrace jars` is running", where=str(folder)) from None
         yield
     finally:
         os.close(handle)

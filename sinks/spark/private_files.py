@@ -39,9 +39,9 @@ def own_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise _unfit(folder, f"can't be made: {error.strerror}") from None
+        raise _unfit(folder, f"can't be created: {error.strerror}") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise _unfit(folder, "is somebody else's, or no folder")
+        raise _unfit(folder, "belongs to another user, or isn't a folder")
     if _is_open(status) and _is_open(_closed(folder)):
         raise _unfit(folder, "is open to other users, and can't be closed")
     return folder
@@ -66,7 +66,7 @@ def _unfit(folder: Path, why: str) -> ConfigError:
     return ConfigError(
         f"the folder for Millrace's temporary files {why}",
         where=str(folder),
-        remedy="remove it, or set TMPDIR to a folder of the user's that runs this",
+        remedy="remove it, or set TMPDIR to a folder of this process's user",
     )
 
 
@@ -81,9 +81,9 @@ def submitted(options: Mapping[str, str]) -> Iterator[None]:
     before = os.environ.get(_ARGUMENTS)
     if _PROPERTIES in (before or ""):
         raise ConfigError(
-            f"{_PROPERTIES} takes the place of all that Millrace tells Spark",
+            f"{_PROPERTIES} replaces all options that Millrace gives Spark",
             where=f"the variable {_ARGUMENTS}",
-            remedy="leave it out, and write the file's options into [spark]",
+            remedy="remove it, and write the file's options into [spark]",
         )
     folder = own_folder()
     _remove_stale(folder)

@@ -175,7 +175,7 @@ def open_session(
         from pyspark.sql import SparkSession
     except ImportError:
         raise SparkMissingError(
-            "PySpark is not installed", remedy="make setup, or: pip install 'millrace[spark]'"
+            "PySpark isn't installed", remedy="run make setup, or: pip install 'millrace[spark]'"
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -256,7 +256,7 @@ def _start(options: dict[str, str]) -> "SparkSession":
         if "OutOfMemoryError" in reason:
             raise driver.out_of_memory(options["spark.driver.memory"], reason) from None
         raise SparkMissingError(
-            f"Spark doesn't start: {reason}",
+            f"Spark can't start: {reason}",
             remedy="check Java (17 or newer) and the [spark] section",
         ) from None
 
@@ -264,7 +264,7 @@ def _start(options: dict[str, str]) -> "SparkSession":
 def too_little(memory: str) -> ConfigError:
     """What to say of spark.driver.memory below Spark's own minimum."""
     return ConfigError(
-        f"spark.driver.memory = {memory} is less than Spark itself needs, which are 450 MiB",
+        f"spark.driver.memory = {memory} is less than Spark needs: 450 MiB",
         where="[spark]",
         remedy="raise spark.driver.memory",
     )
@@ -324,7 +324,7 @@ def require_java() -> str:
     java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:
         raise SparkMissingError(
-            "there is no java in JAVA_HOME or on PATH" if home else "there is no java on PATH",
+            "JAVA_HOME and PATH have no java" if home else "PATH has no java",
             remedy="install Java 17 or newer (Debian: openjdk-17-jre-headless)",
         )
     return java
@@ -348,9 +348,9 @@ def _require_classes(session: "SparkSession") -> None:
             loader.loadClass(name)
         except Py4JJavaError:
             raise SparkMissingError(
-                f"{library} is not on Spark's class path ({name} not found)",
-                remedy="give spark-submit as --jars, or [spark] as spark.jars, what this prints: "
-                f"{sys.executable} -m sinks.spark.jars",
+                f"Spark's class path lacks {library} ({name} not found)",
+                remedy="set --jars of spark-submit, or spark.jars in [spark], to the output of:"
+                f" {sys.executable} -m sinks.spark.jars",
             ) from None
 
 

@@ -88,7 +88,8 @@ class Analysis:
             key, columns = sources.key(name, at), version.columns
             if others := sorted({*key}.difference(columns.names)):
                 raise ConfigError(
-                    f"{name} is told apart by {', '.join(others)} now, and wasn't at this cut",
+                    f"the key of {name} now has other columns than at this cut:"
+                    f" {', '.join(others)}",
                     where=self._where,
                     remedy="run `millrace merge views`",
                 )
@@ -115,11 +116,11 @@ class Analysis:
             kind, sql, line, column = _fields(str(text))
             place = _place(line, column)
             raise ConfigError(
-                f"{sql} has several right answers",
+                f"{sql} has several valid results",
                 where=f"{self._where}{place}",
                 remedy=f"write {_OPEN[kind]}"
                 if kind in _OPEN
-                else "use functions that have the same result each time",
+                else "use functions with the same result each time",
             )
 
     @contextmanager
@@ -129,9 +130,9 @@ class Analysis:
             yield
         except (AnalysisException, ParseException) as error:
             raise ConfigError(
-                f"Spark doesn't understand the query: {first_line(error)}",
+                f"Spark can't parse the query: {first_line(error)}",
                 where=f"{self._where}{_place_in(full_text(error))}",
-                remedy="it is Spark SQL over captured tables, their histories, changes(table), and"
+                remedy="write Spark SQL over captured tables, their histories, changes(table), and"
                 " other views; `millrace views check` shows what each view reads",
             ) from None
         except ConfigError as error:
@@ -142,11 +143,11 @@ class Analysis:
             if spark_ended(error):
                 raise  # for all
             raise spark_error(
-                "the view can't be evaluated",
+                "can't evaluate the view",
                 error,
                 where=self._where,
-                remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
-                " make null of it",
+                remedy="correct the expression: try_cast, try_divide and similar functions return"
+                " null for an invalid value",
             ) from None
 
 

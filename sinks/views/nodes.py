@@ -135,12 +135,12 @@ def aggregate(reader: NodeReader, node: Any) -> Operator:
     child = reader.operator(node.child())
     grouping = [each for each in spark.each(node.groupingExpressions()) if not each.foldable()]
     if any(not is_kind(each, "AttributeReference") for each in grouping):
-        return reader.whole(node, "it groups by what isn't a column")
+        return reader.whole(node, "it groups by an expression that isn't a column")
     for each in grouping:
         if not spark.is_binary(each.dataType()):
             raise ConfigError(
-                f"{each.name()}: texts that are equal in its collation differ, and a group shows"
-                " one of them by chance",
+                f"{each.name()}: its collation treats different texts as equal, so a group shows"
+                " an arbitrary one of them",
                 remedy="group by lower(…), or by it COLLATE UTF8_BINARY",
             )
     aggregates = spark.each(node.aggregateExpressions())
@@ -186,7 +186,9 @@ def window(reader: NodeReader, node: Any) -> Operator:
     make = _ordered(reader, node, child)
     windows = tuple(map(spark.number, spark.each(node.windowExpressions())))
     if not all(is_kind(each, "AttributeReference") for each in partition) or not partition:
-        reason = "a window " + ("over what isn't a column" if partition else "without PARTITION BY")
+        reason = "a window " + (
+            "over an expression that isn't a column" if partition else "without PARTITION BY"
+        )
         reader.reasons.append(reason)
         columns = (*child.columns, *windows)
         return Whole(make, columns, child.row_key, (), below=(child,), reason=reason)
@@ -216,7 +218,7 @@ def _ordered(reader: NodeReader, node: Any, child: Operator) -> Callable[[Any], 
     if not order and any(is_kind(each.child().windowFunction(), "RowNumber") for each in windows):
         raise ConfigError(  # Spark has made it of a LIMIT, and left ORDER BY below
             "a subquery has a LIMIT for each row of the query around it",
-            remedy="number its rows by row_number() OVER (PARTITION BY … ORDER BY …), and choose"
+            remedy="number its rows with row_number() OVER (PARTITION BY … ORDER BY …), and filter"
             " by the number",
         )
     open_ = [each for each in windows if _is_by_row(each)]
@@ -246,7 +248,7 @@ def _is_by_row(window: Any) -> bool:
     inner = function.aggregateFunction() if is_kind(function, "AggregateExpression") else function
     if "RangeFrame" in frame and is_kind(inner, *_OF_FRAME):
         raise ConfigError(
-            f"{function.sql()} has several right answers: rows of its frame are equal in ORDER BY",
+            f"{function.sql()} has several valid results: rows of its frame are equal in ORDER BY",
             remedy="give it a frame of rows: ROWS BETWEEN … AND …",
         )
     return "RowFrame" in frame
@@ -315,7 +317,7 @@ def unknown(reader: NodeReader, node: Any) -> Operator:
     """A node that the rules don't follow, or that reads what isn't ours."""
     if is_kind(node, "Sample"):
         raise ConfigError(
-            "TABLESAMPLE has several right answers",
+            "TABLESAMPLE has several valid results",
             remedy="choose rows by their key: WHERE pmod(xxhash64(id), 100) < 5",
         )
     if node.children().isEmpty():
@@ -323,4 +325,4 @@ def unknown(reader: NodeReader, node: Any) -> Operator:
             f"the query reads {node.nodeName()}, which isn't a table of the lakehouse",
             remedy="read captured tables, their histories, their changes, and other views",
         )
-    return reader.whole(node, f"{node.nodeName()} isn't followed")
+    return reader.whole(node, f"{node.nodeName()} isn't supported")

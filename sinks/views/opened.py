@@ -41,9 +41,9 @@ class OpenVersions:
                 if spark_ended(error) or machine_error(error, self._where):
                     raise
                 raise UnopenedError(
-                    f"{name} can't be read as of run {at.run}: {first_line(error)}",
+                    f"can't read {name} as of run {at.run}: {first_line(error)}",
                     where=self._where,
-                    remedy="if its Delta table is gone, make it again: `millrace rebuild"
+                    remedy="if its Delta table is missing, write it again: `millrace rebuild"
                     + (
                         f" view {name.removeprefix(VIEWS)}`"
                         if name.startswith(VIEWS)

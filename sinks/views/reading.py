@@ -74,7 +74,7 @@ class QueryReader:
         for text in spark.views.expressions(plan, ["MaxBy", "MinBy"]):
             kind, sql, *_ = str(text).split("\t")
             which = "greatest" if kind == "MaxBy" else "least"
-            self._nodes.definite.append(f"{sql}: of equals in its order, the {which} value")
+            self._nodes.definite.append(f"{sql}: of rows equal in its order, the {which} value")
         plan = self._settled(spark.views.definite(plan))
         shown = [(str(each.name()), spark.number(each)) for each in spark.output(plan)]
         _require_different(name for name, _ in shown)
@@ -82,7 +82,7 @@ class QueryReader:
             _require_stored(str(each.name()), spark.kind(each.dataType()))
         is_timed = bool(spark.views.asksForTime(plan))
         if is_timed:
-            self._nodes.reasons.append("it asks for the time")
+            self._nodes.reasons.append("it depends on the time")
         self._nodes.wanted.update(number for _, number in shown)
         self._nodes.want(plan)
         top = self._nodes.operator(plan)
@@ -155,8 +155,7 @@ class QueryReader:
             if kind is not None and has_unordered(spark.kind(kind)):
                 raise ConfigError(
                     f"the query has rows without a key, and column {name} can't be compared",
-                    remedy="select the keys of its tables from tables that have one, or leave the"
-                    " column out",
+                    remedy="select its tables' keys if they have one, or leave the column out",
                 )
         copies = spark.new_number()
 
@@ -175,12 +174,12 @@ def _require_different(names: Iterable[str]) -> None:
     listed = [name.lower() for name in names]
     if twice := sorted(name for name, count in Counter(listed).items() if count > 1):
         raise ConfigError(
-            f"the query has several columns of one name: {', '.join(twice)}",
-            remedy="give each a name of its own: SELECT a.id AS a_id, …",
+            f"the query has several columns with one name: {', '.join(twice)}",
+            remedy="name them apart: SELECT a.id AS a_id, …",
         )
     if ours := sorted(name for name in listed if name.startswith(HIDDEN) or name in TAKEN):
         raise ConfigError(
-            f"columns can't have names of Millrace's own: {', '.join(ours)}",
+            f"columns can't have names that Millrace uses: {', '.join(ours)}",
             remedy="give them other names",
         )
 
@@ -189,7 +188,7 @@ def _require_stored(name: str, kind: DataType) -> None:
     """Refuse a column of a type that Delta tables don't have."""
     if not _is_stored(kind):
         raise ConfigError(
-            f"column {name} is of type {kind.simpleString()}, which no Delta table has",
+            f"column {name} is of type {kind.simpleString()}, which Delta tables don't support",
             remedy=f"write CAST({name} AS string)",
         )
 

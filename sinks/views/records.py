@@ -160,10 +160,10 @@ class ViewRecords:
         try:
             return read_state(self._files, name, kind, self._where)
         except LogFormatError as error:
-            error.what = f"a view's state can't be read: {error.what}"
+            error.what = f"can't read a view's state: {error.what}"
             error.remedy = (
-                "if a newer Millrace has written it, run that one; if it is damaged, remove it:"
-                " the next run builds the view again"
+                "if a newer Millrace wrote it, run that one; if it is damaged, remove it: the"
+                " next run builds the view again"
             )
             raise
 

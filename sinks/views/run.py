@@ -252,9 +252,9 @@ def _now_ms() -> int:
 
 def _left(target: ViewTarget, views: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"it reads {', '.join(f'{VIEWS}{name}' for name in views)}, which isn't a view any more",
+        f"it reads {', '.join(VIEWS + name for name in views)}, which is no longer a view",
         where=target.where,
-        remedy="define that view again, or have the query read tables",
+        remedy="define that view again, or let the query read tables",
     )
 
 
@@ -268,7 +268,7 @@ def _circle(
     return ConfigError(
         f"views read each other in a circle: {' → '.join(circle)}",
         where=target.where,
-        remedy="have one of them read tables",
+        remedy="let one of them read tables",
     )
 
 

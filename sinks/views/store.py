@@ -116,7 +116,7 @@ class ViewTable:
             with suppress(*CONFLICTS):
                 return write()
         raise SinkError(
-            f"another writer got in the way {ATTEMPTS_MAX} times",
+            f"another writer committed first, {ATTEMPTS_MAX} times",
             where=self.delta.name,
             remedy="the next run tries again",
         )
@@ -317,8 +317,8 @@ def _of_plain(value: Any, kind: str) -> SparkColumn:
 def other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
     """Tell of a step that this run hasn't made."""
     return SinkError(
-        f"the view's table has step {step}, which this run hasn't made",
+        f"the view's table has step {step}, which this run didn't write",
         where=target.path,
-        remedy="if no other run is under way: millrace rebuild view "
+        remedy="if no other run is running: millrace rebuild view "
         + target.name.removeprefix(VIEWS),
     )

@@ -165,7 +165,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
     def adapted(self, generation: ViewGeneration, newest: Instant) -> ViewGeneration | str:
         """The same one, unless the query, or what it shows of the tables, is another one."""
         if not self._is_todays(generation):
-            return "its definition is another one"
+            return "its definition has changed"
         if self.record.at is not None and self.record.at.versions == newest.versions:
             return generation
         seen = self._versions.columns(newest)
@@ -175,7 +175,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         if (made.shown, made.columns) != (generation.shown, generation.columns):
             return "it shows other columns"
         if (made.keys, made.groups) != (generation.keys, generation.groups):
-            return "its rows are told apart by others"
+            return "other columns identify its rows"
         return made
 
     def _generation(self, at: Instant) -> ViewGeneration:
@@ -287,7 +287,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             if of_spark and (spark_ended(error) or machine_error(error, self.where)):
                 raise
             why = first_line(error) if of_spark else error
-            self.say(f"can't find out what has changed, evaluating all of it: {why}")
+            self.say(f"can't find what has changed, evaluating all of it: {why}")
             return False
         return True
 
@@ -346,9 +346,9 @@ class ViewTarget(CutTarget[ViewGeneration]):
             taken = sorted(name for name, _ in query.columns if name.lower() in OF_VERSIONS)
             if taken and self._view.history:
                 raise ConfigError(
-                    f"a history has columns of its own named so: {', '.join(taken)}",
+                    f"a history adds columns with these names: {', '.join(taken)}",
                     where=self.where,
-                    remedy="give the query's other names, or leave out history = true",
+                    remedy="rename the query's columns, or remove history = true",
                 )
             self._queries = {key: query}
         return self._queries[key]

@@ -47,7 +47,9 @@ class SignalNames:
 
     def _matches(self, pattern: Patterns, table: TableName) -> bool:
         if time.thread_time() - self._begun > _SECONDS_MAX:
-            raise SignalError("its patterns take too long to match: name the tables instead")
+            raise SignalError(
+                "its patterns take too long to match: write the tables' names instead"
+            )
         return pattern.match(str(table))
 
 
@@ -59,11 +61,11 @@ def _pattern(pattern: str) -> Patterns:
     has_reference = any(escaped.isdecimal() for escaped in _ESCAPE.findall(pattern))
     if is_nested or has_reference or repeats > _REPEATS_MAX:
         raise SignalError(
-            f"{pattern!r} could take long to match: it may have one pair of (), no (? or \\1, and"
-            f" {_REPEATS_MAX} of * + ? {{}}, none of them behind a ); all its | count as one of"
-            " these. Name the tables instead"
+            f"{pattern!r} could take long to match: a pattern may have one pair of (), no (? or"
+            f" \\1, and {_REPEATS_MAX} of * + ? {{}}, none of them after a ); all its | count as"
+            " one of these. Write the tables' names instead"
         )
     try:
         return Patterns((pattern,))
     except (re.error, OverflowError, RecursionError) as error:
-        raise SignalError(f"{pattern!r} is no regular expression: {error}") from None
+        raise SignalError(f"{pattern!r} isn't a regular expression: {error}") from None

@@ -42,7 +42,7 @@ def parse(type_: str, data: object) -> Signal | None:
     if type_ in _IGNORED:
         return None
     if type_ not in _TYPES:
-        raise SignalError(f"there is no signal of type {type_!r}")
+        raise SignalError(f"unknown signal type {type_!r}")
     members = _members(data)
     if type_ == "log":
         return Signal(type_, message=_text(members, "message"))
@@ -59,7 +59,7 @@ def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
     if not signal.collections:
         raise SignalError("data-collections names no table")
     if members.get("additional-condition") is not None:
-        raise SignalError("additional-condition isn't supported (additional-conditions is)")
+        raise SignalError("additional-condition isn't supported: use additional-conditions")
     if members.get("surrogate-key") is not None:
         _text(members, "surrogate-key")  # no key is needed to tell chunks apart: pages do
     conditions = _list(members, "additional-conditions", dict, "objects")
@@ -107,7 +107,7 @@ def _kind(members: Mapping[str, Any]) -> Literal["incremental", "blocking"]:
         return "incremental"
     if kind == "blocking":
         return "blocking"
-    raise SignalError(f"there is no snapshot of type {kind!r}")
+    raise SignalError(f"unknown snapshot type {kind!r}")
 
 
 def _list(members: Mapping[str, Any], name: str, kind: type, what: str) -> list[Any]:

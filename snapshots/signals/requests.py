@@ -127,7 +127,9 @@ class Requests:
         self._check_room(wanted, signal)
         ask = self._tables.reads.ask
         records = ask(wanted, signal, asked.kind, paused=paused, reset=asked.reset)
-        log.info("snapshot asked for", signal=signal, type=asked.kind, tables=list(map(str, names)))
+        log.info(
+            "a snapshot is requested", signal=signal, type=asked.kind, tables=list(map(str, names))
+        )
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return [*left_out, *records]
@@ -146,8 +148,8 @@ class Requests:
             total += _bytes([request])
             waiting = _bytes([*self._states[table].requests, request])
             if waiting > _REQUESTS_BYTES_MAX or total > _ALL_REQUESTS_BYTES_MAX:
-                whose = str(table) if waiting > _REQUESTS_BYTES_MAX else "one table or another"
-                raise SignalError(f"{whose} waits for too many reads: stop them, or wait for them")
+                whose = str(table) if waiting > _REQUESTS_BYTES_MAX else "a table"
+                raise SignalError(f"{whose} waits for too many reads: stop some, or wait for them")
 
     def _without_set_aside(
         self, names: Sequence[TableName], signal: str, *, is_reset: bool
@@ -171,7 +173,7 @@ class Requests:
                 remedy="once it can be captured:"
                 f" millrace snapshot --reset {shlex.quote(str(name))}"
                 if state.is_in_log
-                else "it is read by itself once it can be captured",
+                else "the daemon reads it once it can be captured",
             )
             outcome = SnapshotOutcome(
                 signal=signal, status="SQL_EXCEPTION", reason=state.doubt.reason
@@ -184,8 +186,8 @@ class Requests:
         has_key = self._tables.schemas.has_key(table)
         if not has_key:
             log.warning(
-                "a blocking snapshot leaves a table out: it has no key, so that derived tables"
-                " would have each row twice",
+                "a blocking snapshot leaves a table out: it has no key, so derived tables would"
+                " have each row twice",
                 signal=signal,
                 table=str(table),
                 remedy=f"stop the daemon, and run millrace snapshot {shlex.quote(str(table))}",
@@ -196,7 +198,7 @@ class Requests:
         records = []
         stopped = self._requested(collections, lambda request: request.kind == "incremental")
         for table in stopped:
-            reason = f"signal {signal} has stopped it"
+            reason = f"signal {signal} stopped it"
             requests = self._states[table].requests
             ended = [request for request in requests if request.kind == "incremental"]
             if any(request.is_own for request in ended):
@@ -204,7 +206,7 @@ class Requests:
                     "a signal stops a read of rows that DDL had changed: the log keeps old values",
                     table=str(table),
                     signal=signal,
-                    remedy="have the table read again: execute-snapshot",
+                    remedy="read the table again with the signal execute-snapshot",
                 )
                 records += self._tables.reads.refuse(table, reason, is_stopped=True)
             records += self._tables.reads.end(table, ended, "ABORTED", reason)
@@ -212,7 +214,7 @@ class Requests:
             named = stopped if collections else ()
             records += self._tables.notifications.incremental("ABORTED", position, signal, named)
         else:
-            reason = "first reads, and resets, can be paused; all others can be stopped"
+            reason = "only first reads and resets can be paused; all others can be stopped"
             log.warning("a signal stops nothing", signal=signal, reason=reason)
         return records
 
@@ -234,7 +236,7 @@ class Requests:
             tell = self._tables.notifications.incremental
             records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
         else:
-            reason = "nothing is being read" if paused else "nothing is paused"
+            reason = "no snapshot is running" if paused else "no snapshot is paused"
             log.warning("a signal changes nothing", signal=signal, reason=reason)
         return records
 
@@ -282,4 +284,4 @@ def _check_id(signal: str) -> None:
 
 def _check_channel(signal: Signal, *, by_topic: bool) -> None:
     if by_topic and signal.kind == "blocking" and signal.conditions:
-        raise SignalError("a SELECT of one's own is taken from the signal table alone")
+        raise SignalError("only the signal table can request a snapshot with your own SELECT")

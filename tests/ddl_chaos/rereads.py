@@ -16,7 +16,7 @@ _DOUBTS: Final = (
     "a table is doubtful",
     "columns were altered",
     "another table has the name",
-    "a table appeared",
+    "a new table is captured",
 )
 """How lines begin that announce a read."""
 _TABLES: Final = {str(full_name(table)): table for table in SHAPES}

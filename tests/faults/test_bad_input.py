@@ -86,7 +86,7 @@ def test_an_unknown_key_and_broken_toml_are_named_without_the_secrets_beside_the
     text = made.config.read_text()
     made.config.write_text(text.replace('"slot.name"', '"slot.nam"'))
     page = "docs/reference/configuration.md"
-    refusal(made, ExitCode.CONFIG, "[capture] slot.nam: no such key", page)
+    refusal(made, ExitCode.CONFIG, "[capture] slot.nam: unknown key", page)
     made.config.write_text(text.replace("[capture]", "[capture"))
     ended = made.millrace("run")
     assert ended.returncode == ExitCode.CONFIG

@@ -49,11 +49,11 @@ def test_a_slot_that_was_moved_or_removed_behind_our_back_is_a_gap(
         f"SELECT pg_replication_slot_advance('{name}', pg_current_wal_lsn())",
     )
     before = captured.progress()
-    refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
+    refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "the log lacks")
     run(database, f"SELECT pg_drop_replication_slot('{name}')")
-    refusal(captured, ExitCode.GAP, f"slot {name} is gone", "millrace new-epoch")
+    refusal(captured, ExitCode.GAP, f"slot {name} is missing", "millrace new-epoch")
     run(database, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
-    refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
+    refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "the log lacks")
     assert captured.progress() == before
 
 
@@ -187,7 +187,7 @@ def test_a_slot_of_something_else_is_left_to_it(
         "CREATE TABLE item (id int PRIMARY KEY)",
         f"SELECT pg_create_physical_replication_slot('{name}')",
     )
-    refusal(made, ExitCode.CONFIG, f"slot {name} belongs to something else", "slot.name")
+    refusal(made, ExitCode.CONFIG, f"slot {name} belongs to another program", "slot.name")
     run(database, f"SELECT pg_drop_replication_slot('{name}')")
 
 

@@ -248,7 +248,7 @@ def test_a_daemon_whose_slot_is_still_its_own_starts_over_whatever_else_was_take
     streaming(made, daemon)
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {} = %s AND datname = %s"
     assert query(database, end.format("application_name"), "millrace lock", database["dbname"])
-    daemon.wait_until(lambda: "the right to slot" in daemon.command.log_end())
+    daemon.wait_until(lambda: "the daemon lost its lock on slot" in daemon.command.log_end())
     daemon.wait_until(lambda: daemon.command.log_end().count("streaming") > 1)
 
     name = f"millrace-{topic_prefix}-{made.settings.capture.slot_name}"
@@ -276,6 +276,6 @@ def test_without_a_disk_for_large_transactions_postgresql_keeps_them(
         spill.rmdir()
         connection.execute("INSERT INTO loose SELECT i FROM generate_series(1001, 4000) i")
         made.wait_until_logged(made.wal_end(), daemon)
-    assert "can't be kept on disk" in daemon.command.log_end()
+    assert "can't keep a transaction too large for memory on disk" in daemon.command.log_end()
     assert made.stop(daemon) == 0
     assert_log_is_the_source(made, database, topic_prefix)

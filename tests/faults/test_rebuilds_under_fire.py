@@ -123,5 +123,5 @@ def test_a_killed_rebuild_is_finished_and_a_table_equals_the_source(
 
     code, said = stand.millrace("rebuild", "lakehouse", "public.nope")
     assert code == ExitCode.CONFIG
-    assert "there is no derived table public.nope" in said
+    assert "unknown derived table: public.nope" in said
     assert "public.item, public.plain" in said

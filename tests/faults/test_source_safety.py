@@ -155,7 +155,7 @@ def test_readiness_tells_the_truth_when_either_side_goes_silent(
     kafka.pause()
     run(database, "INSERT INTO item VALUES (1)")
     try:
-        assert "come round" in probed.until("ready", 503)["reason"]
+        assert "come back" in probed.until("ready", 503)["reason"]
         assert probed.get("live")[0] == 200
     finally:
         kafka.resume()

@@ -61,9 +61,7 @@ _QUOTED: Final = {
 """Of E'…', $$…$$ and the like, too, tokens have what is within as their text: no word."""
 _SHOWN: Final = 64
 """Characters of a word that a refusal repeats."""
-NOT_A_COLUMN: Final = (
-    "which is no column that events show as it is, of a type that isn't a user's own"
-)
+NOT_A_COLUMN: Final = "which isn't a column of a built-in type that events contain unchanged"
 
 
 class ConditionError(Exception):
@@ -81,7 +79,7 @@ def tokens(condition: str, columns: Collection[str]) -> list[Token]:
     starts = [0, *(end for _, end in ends)]
     for start, end in zip(starts, [*(start for start, _ in ends), len(condition)], strict=True):
         if "{#" in condition[start:end]:  # a comment to the parser alone
-            raise ConditionError("'{#', which may not be there")
+            raise ConditionError("'{#', which isn't allowed")
     return _TokenReader(read, columns).all()
 
 
@@ -125,11 +123,11 @@ class _TokenReader:
                 self._value(word)
             if len(self._open) > NESTING_MAX or self._in_a_row > _IN_A_ROW_MAX:
                 raise ConditionError(
-                    f"more than {NESTING_MAX} brackets or CASEs within one another, or more than"
+                    f"more than {NESTING_MAX} nested brackets or CASEs, or more than"
                     f" {_IN_A_ROW_MAX} of NOT, - or :: in a row"
                 )
         if self._open or not self._is_behind_value:
-            raise ConditionError("an end where a value, a bracket, or END is missing")
+            raise ConditionError("no value, bracket or END where one must follow")
         return self._taken
 
     def _word(self, ahead: int = 0) -> str:
@@ -154,7 +152,7 @@ class _TokenReader:
 
     def _refusal(self) -> ConditionError:
         token = self._read[self._at]
-        return ConditionError(f"{token.text[:_SHOWN]!r}, which may not be there")
+        return ConditionError(f"{token.text[:_SHOWN]!r}, which isn't allowed")
 
     def _check(self, word: str, known: tuple[bool | None, bool] | None) -> None:
         is_there = known is not None and known[0] in {None, self._is_behind_value}
@@ -187,7 +185,7 @@ class _TokenReader:
         elif size and self._is(TokenType.STRING, size):  # date '2026-01-01'
             self._literal_of_type(size)
         elif is_called and self._read[self._at].text.isidentifier():
-            raise ConditionError(f"'the function {word[:_SHOWN]}', which may not be there")
+            raise ConditionError(f"'the function {word[:_SHOWN]}', which isn't allowed")
         elif word == "unknown" and self._before in {"is", "not"}:
             self._take(1, word, is_value=True)
         elif self._is(TokenType.DOT) and self._is_joined(TokenType.NUMBER):  # .5
@@ -220,7 +218,7 @@ class _TokenReader:
             raise self._refusal()
         size = self._type_size(1)
         if not size:
-            raise ConditionError("a cast to a type that may not be there")
+            raise ConditionError("a cast to a type that isn't allowed")
         self._take(1 + size, word, is_value=True)
 
     def _literal_of_type(self, size: int) -> None:

@@ -92,9 +92,9 @@ _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?", re.IGNORECASE | r
 _HARMLESS: Final = frozenset({"big_int", "ignore_nulls", "nested", "safe", "typed"})
 """Members of nodes that say how other dialects take them."""
 _REMEDY: Final = (
-    "ask again with a condition of columns whose types are PostgreSQL's own (or enums), literals,"
-    " comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS, CASE, + - * / % ||, casts to common types,"
-    " and abs, coalesce, current_date, greatest, least, length, lower, now, nullif, upper"
+    "write a condition with columns of built-in types (or enums), literals, comparisons, AND,"
+    " OR, NOT, IN, BETWEEN, LIKE, IS, CASE, + - * / % ||, casts to common types, and abs,"
+    " coalesce, current_date, greatest, least, length, lower, now, nullif, upper"
 )
 
 
@@ -109,7 +109,7 @@ def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str
     except ConditionError as error:
         what = str(error)
     except Exception:  # noqa: BLE001 - nobody knows all that a parser does with foreign text
-        what = "what can't be parsed"
+        what = "a part that can't be parsed"
     raise TableRefusedError(
         f"the filter isn't a plain condition on the table's own columns: it has {what}",
         where=f"table {table}",
@@ -263,8 +263,8 @@ class _Renderer:
         if name not in self._columns:
             raise ConditionError(f"{name!r}, {NOT_A_COLUMN}")
         if self._columns[name]:
-            what = "is an enum: it is compared with its labels by = <> IN, or LIKE, or cast to text"
-            raise ConditionError(f"{name!r} where it may not be, which {what}")
+            what = "is an enum: compare it with its labels by = <> IN or LIKE, or cast it to text"
+            raise ConditionError(f"{name!r} where it isn't allowed, which {what}")
         return sql.Identifier(name).as_string(None)
 
     def _values(self, nodes: Iterable[exp.Expr]) -> list[str]:
@@ -291,7 +291,7 @@ class _Renderer:
             is_label = node.is_string and all(str(node.this) in labels for labels in enums)
             if not (is_label or type(node) is exp.Null or self._labels(node) == enums[0]):
                 what = f"the label {node.name[:_SHOWN]!r}" if node.is_string else "another value"
-                raise ConditionError(f"an enum compared with {what}, which it hasn't")
+                raise ConditionError(f"an enum compared with {what}, which isn't one of its labels")
         return [self._text_or_value(node) for node in bare]
 
 
@@ -318,7 +318,7 @@ def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> No
         raise _refusal(node)
     binds, needed = level
     if binds < needed:
-        raise ConditionError("operators whose order takes brackets to tell")
+        raise ConditionError("operators that need brackets to show their order")
 
 
 def _member(node: exp.Expr, at: str) -> exp.Expr:
@@ -332,7 +332,7 @@ def _refusal(node: object) -> ConditionError:
     name = type(node).__name__
     if isinstance(node, exp.Anonymous | exp.Dot):
         name = f"the function {node.name or node.expression.name}"
-    return ConditionError(f"{name!r}, which may not be there")
+    return ConditionError(f"{name!r}, which isn't allowed")
 
 
 def _constant(node: exp.Expr) -> str:
@@ -353,7 +353,7 @@ def _constant(node: exp.Expr) -> str:
 
 def _type(node: exp.Expr) -> str:
     if not isinstance(node, exp.DataType) or node.this not in _TYPES:
-        raise ConditionError("a cast to a type that may not be there")
+        raise ConditionError("a cast to a type that isn't allowed")
     _check(node, "this", *(["expressions"] if node.this in _WITH_PARAMETERS else []))
     numbers = [parameter.this for parameter in node.expressions]
     if not all(type(number) is exp.Literal and str(number.this).isdecimal() for number in numbers):

@@ -38,7 +38,7 @@ _POWERFUL: Final = [
 _OWNED: Final = """
 SELECT oid FROM pg_class WHERE oid = ANY (%s) AND pg_has_role(current_user, relowner, 'MEMBER')
 """
-_PAGE: Final = "docs/explanation/security.md has all lines for a role of Millrace's own"
+_PAGE: Final = "docs/explanation/security.md has the SQL for a role of Millrace's own"
 
 
 def find_powers(
@@ -53,27 +53,27 @@ def find_powers(
         line = f"ALTER ROLE {role} NOSUPERUSER;" if is_super else _revoke(supers, role)
         yield Risk(
             POWERS,
-            f"the role {role} is a superuser, or may become one, which capturing doesn't need",
+            f"the role {role} is or can become a superuser; capturing doesn't need this",
             f"{_PAGE}; or let a superuser run {line}",
         )
         return
     if makes_roles:
         yield Risk(
             POWERS,
-            f"the role {role} may make and change roles, which capturing doesn't need",
+            f"the role {role} can create and change roles; capturing doesn't need this",
             f"let a superuser run ALTER ROLE {role} NOCREATEROLE;",
         )
     if makers:
         yield Risk(
             POWERS,
-            f"the role {role} may become one that makes and changes roles, which capturing doesn't"
-            " need",
+            f"the role {role} can become a role that creates and changes roles; capturing doesn't"
+            " need this",
             f"let a superuser run {_revoke(makers, role)}",
         )
     if powerful:
         yield Risk(
             POWERS,
-            f"the role {role} has rights over the whole server that capturing doesn't need",
+            f"the role {role} has server-wide rights that capturing doesn't need",
             f"let a superuser run {_revoke(powerful, role)}",
         )
     if settings.publication_autocreate_mode == "filtered":
@@ -83,9 +83,9 @@ def find_powers(
         more = f", and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         yield Risk(
             POWERS,
-            f"the role {role}, or one that it is a member of, owns captured tables, which it need"
-            " only read",
-            f"let somebody else own {sql_names(names[:NAMED_MAX])}{more}, and GRANT SELECT on them"
+            f"the role {role}, or a role that it is a member of, owns captured tables; SELECT is"
+            " enough",
+            f"give {sql_names(names[:NAMED_MAX])}{more} another owner, and GRANT SELECT on them"
             f" TO {role}",
         )
 

@@ -147,8 +147,8 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
         yield _refused(
             table,
             where,
-            f"is published by a row filter that isn't UTF-8: {table.row_filter}",
-            "publish it by a condition that is (ALTER PUBLICATION … SET TABLE … WHERE …)",
+            f"has a row filter in the publication that isn't UTF-8: {table.row_filter}",
+            "publish it with a condition in UTF-8 (ALTER PUBLICATION … SET TABLE … WHERE …)",
         )
 
 
@@ -196,7 +196,7 @@ def _identified(
         yield _refused(
             table,
             where,
-            "has no replica identity: once published, its UPDATEs and DELETEs would fail",
+            "has no replica identity: once it is published, UPDATE and DELETE fail",
             Lines(f"let its owner run{alter_identity(bare, identity)}"),
         )
         return
@@ -214,8 +214,8 @@ def _identified(
         yield _refused(
             table,
             where,
-            "has a replica identity without its primary key, or partitions with another one than"
-            " its own: a DELETE wouldn't tell its key",
+            "has a replica identity without its primary key, or partitions with another"
+            " identity: a DELETE doesn't contain the key",
             Lines(f"let its owner run{alter_identity(dict.fromkeys(unlike), identity)}"),
         )
     published = {column.name for column in table.columns}
@@ -239,12 +239,12 @@ def _whole(
         return  # it is the user's own, and used as it is
     keeps = settings.column_modes.keeps
     lacking = [name for name in table.left_out if keeps(str(table.name), name)]
-    parts = [f"rows WHERE {table.row_filter} only"] if table.row_filter else []
+    parts = [f"only rows WHERE {table.row_filter}"] if table.row_filter else []
     parts += [f"without {', '.join(lacking)}"] if lacking else []
     if not parts:
         return
     remedies = [
-        "use the publication as it is: publication.autocreate.mode = disabled",
+        "use the publication unchanged: publication.autocreate.mode = disabled",
         "add the table to table.exclude.list",
     ]
     if lacking:
@@ -306,12 +306,13 @@ def shared_topic(topic: str, names: Sequence[TableName]) -> TableRefusedError:
     """Why tables can't be captured together; the last one is the one to rename, or leave out."""
     last = names[-1]
     return TableRefusedError(
-        f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka takes . and _"
-        " for one, and a blank becomes _)",
+        f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka doesn't"
+        " distinguish . from _, and a blank becomes _)",
         remedy=Lines(
-            f"rename one, such as ALTER TABLE {sql_names([last])} RENAME TO …; (or its schema)"
-            f"\n    or add one to table.exclude.list, such as {_literally(str(last))}"
-            "\n    (a transform doesn't help: a table has a topic of its own, whatever is routed)"
+            f"rename one, such as ALTER TABLE {sql_names([last])} RENAME TO …; (or its schema)\n"
+            f"    or add one to table.exclude.list, such as {_literally(str(last))}\n    (a"
+            " transform doesn't help: each table has its own topic, wherever its events are"
+            " routed)"
         ),
     )
 
@@ -346,9 +347,9 @@ def _keyed_apart(
             error = _refused(
                 table,
                 where,
-                f"message.key.columns gives it the key ({', '.join(sorted(key))}), which rows may"
-                " share: of those the log would keep one",
-                "take the primary key's columns into it, or columns that are NOT NULL and have a"
-                " unique constraint",
+                f"message.key.columns gives it the key ({', '.join(sorted(key))}), which several"
+                " rows may share: the log would keep only one of them",
+                "add the primary key's columns, or columns that are NOT NULL and have a unique"
+                " constraint",
             )
             yield [table.name], error

@@ -67,9 +67,9 @@ def unreadable(
         grants = [f"GRANT USAGE ON SCHEMA {quote(name)} TO {role};" for name in unusable]
         if unread:
             grants.append(f"GRANT SELECT ON {sql_names(unread)} TO {role};")
-        what = f"the role {role} may not read {len({*unread}) or 'the'} captured tables"
+        what = f"the role {role} lacks SELECT on {len({*unread}) or 'the'} captured tables"
         if by_column:
-            what += f"; SELECT on columns isn't enough, as {by_column[0]} has it"
+            what += f"; SELECT on columns, as on {by_column[0]}, isn't enough"
         yield SourcePrivilegeError(
             what,
             where=where,
@@ -107,13 +107,13 @@ def unpublishable(
     role = quote(connection.info.user)
     if foreign:
         owned = sorted((names[oid], owner) for oid, owner in foreign.items())
-        more = f", as {len(owned) - 1} more do" if len(owned) > 1 else ""
-        why = f"table {owned[0][0]} belongs to {owned[0][1]}{more}, and not to {role}"
+        more = f", and {len(owned) - 1} more do" if len(owned) > 1 else ""
+        why = f"table {owned[0][0]} belongs to {owned[0][1]}{more}, not to {role}"
         statement = create_statement(name, names.values())
         yield may_not_create(name, statement, why, where)
     elif not may_create:
         yield SourcePrivilegeError(
-            f"the role may not create publication {name}: it lacks CREATE on the database",
+            f"the role lacks the right to create publication {name}: CREATE on the database",
             where=where,
             remedy="let the database's owner run GRANT CREATE ON DATABASE"
             f" {quote(database)} TO {role};",
@@ -135,8 +135,8 @@ def unwritable(
         if not may_emit:
             role = quote(connection.info.user)
             yield SourcePrivilegeError(
-                f"the role {role} may not EXECUTE {signature}: without, it writes no heartbeats,"
-                " and no watermarks of rows that are read while it streams",
+                f"the role {role} lacks EXECUTE on {signature}: it can't write heartbeats, or"
+                " watermarks for snapshots during the stream",
                 where=where,
                 remedy=emit_remedy(connection),
             )
@@ -152,7 +152,7 @@ def signals_unseen(connection: psycopg.Connection, settings: CaptureSettings) ->
     if not list(query(connection, _WRITABLE, [*name])):
         yield Risk(
             "signal table",
-            f"the signal table {sql_names([name])} doesn't exist: no signal comes by it",
+            f"the signal table {sql_names([name])} doesn't exist: no signal can arrive through it",
             _create_signals(connection, name, ["SELECT"]),
         )
 
@@ -180,7 +180,7 @@ def _unwritable_table(
     rows = query(connection, _WRITABLE, [namespace, name])
     if not rows:
         yield ConfigError(
-            f"the signal table {table} doesn't exist, and watermarks are to be its rows",
+            f"the signal table {table} doesn't exist, but watermarks must be written to it",
             where=f"signal.data.collection; {where}",
             remedy=_create_signals(connection, TableName(namespace, name), ["SELECT", *needed]),
         )
@@ -190,7 +190,7 @@ def _unwritable_table(
         grants += [f"GRANT {', '.join(lacking)} ON {table} TO {role};"] if lacking else []
         if grants:
             yield SourcePrivilegeError(
-                f"the role {role} may not write watermarks to the signal table {table}",
+                f"the role {role} lacks rights to write watermarks to the signal table {table}",
                 where=where,
                 remedy=Lines("let its owner run" + "".join(f"\n      {g}" for g in grants)),
             )

@@ -111,9 +111,9 @@ def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
     standbys = _standbys(connection) if wanted else []
     if standbys and not has_failover(connection.pgconn):
         log.info(
-            "a failover loses the slot: PostgreSQL copies none to standbys before 17",
+            "a failover loses the slot: PostgreSQL before 17 copies no slot to standbys",
             standbys=standbys,
-            remedy="after one, run: millrace new-epoch",
+            remedy="after a failover, run: millrace new-epoch",
         )
     elif standbys:
         risk = _ahead_of(standbys)
@@ -135,7 +135,7 @@ def _ahead_of(standbys: list[str]) -> Risk:
     return Risk(
         "synchronized_standby_slots",
         "synchronized_standby_slots is empty: after a failover the log may have changes that the"
-        " new primary hasn't, which stops the daemon",
+        " new primary lacks, and the daemon then stops",
         f"ALTER SYSTEM SET synchronized_standby_slots = '{', '.join(standbys)}';"
         " SELECT pg_reload_conf()",
     )
@@ -156,9 +156,9 @@ def pending_detaches(connection: psycopg.Connection) -> Iterator[Risk]:
         detached, root = TableName(*partition), TableName(namespace, name)
         yield Risk(
             "partitions being detached",
-            f"the DETACH PARTITION CONCURRENTLY of {detached} isn't finished, and with a"
-            " publication of all tables, via their roots, PostgreSQL crashes at the next change of"
-            " that partition",
+            f"the DETACH PARTITION CONCURRENTLY of {detached} isn't finished; with a publication"
+            " of all tables through their roots, PostgreSQL crashes at the next change of that"
+            " partition",
             Lines(f"let its owner run{finish_detach(root, detached)}"),
         )
 
@@ -171,8 +171,8 @@ def find_risks(
     if keep_size == "-1" and settings.slot_max_lag_bytes is None:
         yield Risk(
             "max_slot_wal_keep_size",
-            "nothing limits how much WAL the slot may hold back while the log can't take it",
-            "set slot.max.lag.bytes, or max_slot_wal_keep_size at the server: ALTER SYSTEM SET"
+            "the amount of WAL that the slot may hold back has no limit",
+            "set slot.max.lag.bytes, or max_slot_wal_keep_size on the server: ALTER SYSTEM SET"
             " max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();",
         )
     ours = source.get("application_name", connections.REPLICATION_NAME)
@@ -180,9 +180,9 @@ def find_risks(
     if names & {"*", ours.lower()}:
         yield Risk(
             "synchronous_standby_names",
-            f"synchronous_standby_names ({standbys}) takes our replication connection for a"
-            " standby, so that commits at the source wait for Kafka",
-            f"name the standbys there, and not {ours}",
+            f"synchronous_standby_names ({standbys}) counts Millrace's replication connection as"
+            " a standby: commits at the source wait for Kafka",
+            f"list only the standbys there, without {ours}",
         )
     rows = query(connection, _UNIDENTIFIED, [settings.publication_name])
     lines = [
@@ -192,8 +192,8 @@ def find_risks(
     if lines:
         yield Risk(
             "identities in the publication",
-            f"publication {settings.publication_name} has tables without a replica identity, on"
-            " which UPDATE and DELETE fail",
+            f"publication {settings.publication_name} has tables without a replica identity:"
+            " UPDATE and DELETE on them fail",
             Lines(f"let their owner run{''.join(lines)}"),
         )
     yield from _unnamed(connection, settings)
@@ -208,7 +208,7 @@ def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Itera
     if unnamed := sorted(name for name in names if settings.captures(name)):
         yield Risk(
             "names of tables",
-            f"tables whose names aren't UTF-8 aren't captured: {', '.join(unnamed)}",
+            f"tables with names that aren't UTF-8 aren't captured: {', '.join(unnamed)}",
             "rename them by their OIDs (docs/guides/postgresql.md, Encodings, has the line)",
         )
 
@@ -221,22 +221,23 @@ def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterat
     rows = query(connection, _LEAVES, [[table.oid for table in captured]])
     leaves = {oid: TableName(namespace, name) for oid, namespace, name in rows}
     for error in unreadable(connection, leaves, ""):
-        what = f"{error.what}, so that changes go on, and rows can't be read (again)"
+        what = f"{error.what}: changes are captured, but rows can't be read (again)"
         yield Risk(READING, what, error.remedy)
     for table in captured:
         if table.oid in naming:
             yield Risk(
                 "values that name objects",
-                f"table {table.name}: {naming[table.oid]} has names of other objects, whose new"
-                " names after a rename aren't seen",
-                f"have the table read again then: millrace snapshot {shlex.quote(str(table.name))}",
+                f"table {table.name}: {naming[table.oid]} contains names of other objects; if"
+                " these are renamed, the log keeps the old names",
+                "after such a rename, read the table again: millrace snapshot"
+                f" {shlex.quote(str(table.name))}",
             )
         if table.oid in foreign:
             yield Risk(
                 "foreign partitions",
-                f"table {table.name}: changes of {foreign[table.oid]} aren't captured, for foreign"
+                f"table {table.name}: changes of {foreign[table.oid]} aren't captured: foreign"
                 " tables write no WAL",
-                "take them out, or leave the table out by table.exclude.list",
+                "detach them, or leave the table out with table.exclude.list",
             )
 
 
@@ -251,7 +252,7 @@ def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Ite
             name: "" if name in published else kind or "not in the publication"
             for name, kind in kinds.items()
         }
-        reason = f"only what publication {settings.publication_name} has is captured"
+        reason = f"Millrace captures only what publication {settings.publication_name} has"
     for entry in entries:
         pattern = Patterns((entry,))
         matching = {name: kind for name, kind in sorted(kinds.items()) if pattern.match(name)}
@@ -263,5 +264,5 @@ def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Ite
             "table.include.list",
             f"the entry {entry} of table.include.list captures nothing:"
             f" {', '.join(named) or 'no table has such a name'}{more}; {reason}",
-            "correct the entry, or take it out",
+            "correct the entry, or remove it",
         )

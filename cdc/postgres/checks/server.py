@@ -38,10 +38,10 @@ def requirements(connection: psycopg.Connection, slot: str, where: str) -> Itera
             "a standby",
             "a primary",
             StandbyError(
-                "the server is a standby, or isn't promoted yet; it isn't supported as a source",
+                "the server is a standby, or isn't promoted yet; it can't be a source",
                 where=where,
-                remedy="name the primary as host in [source], or all servers, with"
-                " target_session_attrs = read-write, which finds it",
+                remedy="set host in [source] to the primary, or to all servers with"
+                " target_session_attrs = read-write",
             ),
         )
         return
@@ -56,7 +56,7 @@ def requirements(connection: psycopg.Connection, slot: str, where: str) -> Itera
         "logical",
         problem(
             wal_level != "logical",
-            f"wal_level is {wal_level}, and decoding needs logical",
+            f"wal_level is {wal_level}; logical decoding needs logical",
             f"{slots.SET_WAL_LEVEL} (managed services: rds.logical_replication = 1, or"
             " cloudsql.logical_decoding = on)",
         ),
@@ -68,21 +68,21 @@ def requirements(connection: psycopg.Connection, slot: str, where: str) -> Itera
     yield Requirement(
         "max_replication_slots",
         f"{slots_used} of {slots_max} in use" + (f", {slot} among them" if has_slot else ""),
-        "a free slot, or the daemon's own",
+        "a free slot, or the daemon's slot",
         problem(
             slots_used >= slots_max and not has_slot,
-            f"all {slots_max} replication slots are taken",
+            f"all {slots_max} replication slots are in use",
             f"ALTER SYSTEM SET max_replication_slots = {slots_max + 2}; then restart the server,"
-            " or drop a slot that nobody needs (pg_replication_slots)",
+            " or drop an unused slot (pg_replication_slots)",
         ),
     )
     yield Requirement(
         SENDERS,
         f"{senders_used} of {senders_max} in use" + (", the daemon's among them" * own_senders),
-        "a free WAL sender, or the daemon's own",
+        "a free WAL sender, or the daemon's WAL sender",
         problem(
             senders_used - own_senders >= senders_max,
-            f"all {senders_max} WAL senders are taken",
+            f"all {senders_max} WAL senders are in use",
             f"ALTER SYSTEM SET max_wal_senders = {senders_max + 2}; then restart the server, or"
             " stop a replication client (pg_stat_replication)",
         ),

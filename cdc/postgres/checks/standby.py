@@ -55,8 +55,8 @@ class ReplayState(NamedTuple):
         if self.is_paused:
             return "its replay is paused; let a superuser run there: SELECT pg_wal_replay_resume();"
         if not self.is_received:
-            return "it has no connection to the primary (no WAL receiver): see its server log"
-        return "see what its replay waits for (pg_stat_activity there, and its server log)"
+            return "it has no connection to the primary (no WAL receiver): read its server log"
+        return "find out what its replay waits for (pg_stat_activity there, and its server log)"
 
 
 class _Standstill(NamedTuple):
@@ -80,12 +80,12 @@ def check_standby(standby: psycopg.Connection, primary: psycopg.Connection) -> N
     ((ours, _),) = query(primary, _IDENTITY)
     ((its, is_standby),) = query(standby, _IDENTITY)
     if its != ours or not is_standby:
-        reason = "is no standby" if its == ours else "belongs to another cluster"
+        reason = "isn't a standby" if its == ours else "belongs to another cluster"
         raise SourceSettingError(
-            f"the server that [snapshot_source] leads to {reason}",
+            f"the server in [snapshot_source] {reason}",
             where=server_address(standby.pgconn),
-            remedy="let [snapshot_source] lead to a standby of [source]; without it, rows are read"
-            " from [source]",
+            remedy="set [snapshot_source] to a standby of [source]; without the section, rows are"
+            " read from [source]",
         )
 
 
@@ -109,11 +109,11 @@ def await_replay(
             return
         if not now.is_standby or time.monotonic() > until or wait(_POLL_S):
             break
-    state = _behind(now, needed) if now.is_standby else "is none any more"
+    state = _behind(now, needed) if now.is_standby else "is no longer a standby"
     raise SourceUnreachableError(
-        f"the standby that rows are read from {state}",
+        f"the standby for snapshots {state}",
         where=server_address(standby.pgconn),
-        remedy=now.remedy if now.is_standby else "let [snapshot_source] lead to a standby",
+        remedy=now.remedy if now.is_standby else "set [snapshot_source] to a standby",
     )
 
 
@@ -139,7 +139,7 @@ def _sleep(seconds: float) -> bool:
 
 
 def _behind(now: ReplayState, needed: Lsn) -> str:
-    return f"has replayed {now.replayed}, and not yet {needed}"
+    return f"has replayed {now.replayed}, but {needed} is needed"
 
 
 class StandbyWatch:
@@ -160,7 +160,7 @@ class StandbyWatch:
                 self._end()
             if self._wait is not None or now.replayed < needed:
                 needed = self._wait.needed if self._wait else needed
-                what = f"the standby that rows are read from {_behind(now, needed)}"
+                what = f"the standby for snapshots {_behind(now, needed)}"
                 self._go_on(where, what, now.remedy, needed)
 
     def failed(self, error: MillraceError) -> None:
@@ -199,5 +199,5 @@ class StandbyWatch:
 
     def _end(self) -> None:
         if self._warn_at_s > TOLD_S:
-            log.info("rows can be read from the standby again")
+            log.info("the standby serves reads again")
         self._wait, self._warn_at_s = None, TOLD_S

@@ -51,7 +51,7 @@ from sinks.search.rows import RESERVED
 if TYPE_CHECKING:
     from cdc.records.schema import TableSchema
 
-_OTHER_COLUMNS: Final = "its columns change, and no run has changed them yet"
+_OTHER_COLUMNS: Final = "its columns are about to change, and no run has changed them yet"
 _WAITS: Final = "its rows are being read again"
 
 
@@ -133,7 +133,7 @@ def _why_not(index: TableIndex, record: TableRecord | None, point: PointInTime) 
     if record.loading is not None:
         return f"a new index is being loaded: {record.loading.into}"
     if record.serves is None or record.serves.index != point.name:
-        return f"{index.alias} is the alias of {point.name}, which no run has loaded"
+        return f"{index.alias} points to {point.name}, which no run has loaded"
     if not index.is_there(record.serves):
         return f"{point.name} isn't the index that runs have loaded"
     return ""
@@ -170,7 +170,7 @@ class IndexSide:
         schemas, captured = self._state.schemas.get(name, ()), self._state.tables.get(name)
         versions: Sequence[TableSchema] = versions_at(schemas, self._instant)
         if captured is None or not versions:
-            return "the log doesn't have the table any more"
+            return "the log no longer has the table"
         if captured.is_set_aside or captured.is_being_completed:
             return _WAITS
         if Position.parse(record.cut).epoch != self._instant.epoch:

@@ -40,12 +40,13 @@ from sinks.search.progress import DocumentRecord, JoinedIndex, Ledger
 _AGAIN_S: Final = 0.2
 _ROWS_AT_ONCE: Final = 1_000
 _RECORDS_OF_A_DOCUMENT: Final = 5
-_FROZEN: Final = "its index stays as it is until a new one is loaded"
-_OTHER: Final = "its definition was changed, and no run has loaded documents by it yet"
+_FROZEN: Final = "its index stays unchanged until a new one is loaded"
+_OTHER: Final = "its definition was changed, and no run has loaded documents for it yet"
 _MOVES: Final = (
-    "a run brings it to another cut, or has died on the way: `millrace merge search` ends that"
+    "a run is bringing it to another cut, or has died while it did: `millrace merge search`"
+    " finishes this"
 )
-_VARIABLE: Final = "it looks at the clock, or at chance"
+_VARIABLE: Final = "it depends on the time, or on chance"
 
 
 class OpenDocuments(NamedTuple):
@@ -88,7 +89,7 @@ class DocumentOpener:
         while True:
             record = self._record(document)
             if record.serves is None or record.at is None:
-                return "its index isn't there yet, or is being loaded"
+                return "its index doesn't exist yet, or is being loaded"
             if record.frozen:
                 return _FROZEN
             if record.serves.definition != document:
@@ -168,7 +169,7 @@ class JoinedSide:
         generation, at, point = self._opened[name]
         if not self._cuts.has(at):
             raise SinkError(
-                "the lakehouse doesn't have its cut any more",
+                "the lakehouse no longer has its cut",
                 where=f"index {point.name}",
                 remedy="run `millrace merge all`, then verify again",
             )

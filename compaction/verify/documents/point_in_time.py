@@ -64,9 +64,9 @@ def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
     opened = insist(send, where)
     if opened is None:
         raise SinkError(
-            "the search server has no points in time",
+            "the search server doesn't support points in time",
             where=where,
-            remedy="OpenSearch has them from 2.4 on",
+            remedy="upgrade it: OpenSearch supports them from 2.4 on",
         )
     return PointInTime(index, opened, shards, count, max(1, min(_PAGE_MAX, page)))
 
@@ -82,9 +82,9 @@ def open_alias(client: OpenSearch, alias: str) -> PointInTime | str:
 
     indexes = insist(behind, f"index {alias}")
     if not indexes:
-        return "its index isn't there yet, or is being loaded"
+        return "its index doesn't exist yet, or is being loaded"
     if len(indexes) > 1:
-        return f"{alias} is the alias of several indexes: {', '.join(sorted(indexes))}"
+        return f"{alias} points to several indexes: {', '.join(sorted(indexes))}"
     try:
         return open_point_in_time(client, indexes[0])
     except MillraceError as error:
@@ -139,7 +139,7 @@ def pages(client: OpenSearch, point: PointInTime, shard: int) -> Iterator[list[H
         came += len(hits)
         body["search_after"] = hits[-1]["sort"]
     if came != total:
-        raise SinkError(f"{came:,} of {total:,} documents could be read", where=where)
+        raise SinkError(f"only {came:,} of {total:,} documents could be read", where=where)
 
 
 def _keep(client: OpenSearch, points: Sequence[PointInTime], ended: threading.Event) -> None:

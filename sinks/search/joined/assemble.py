@@ -180,18 +180,18 @@ def explained(where: str) -> Iterator[None]:
         yield
     except (AnalysisException, ParseException) as error:
         raise ConfigError(
-            f"Spark can't make the documents: {first_line(error)}",
+            f"Spark can't compute the documents: {first_line(error)}",
             where=where,
-            remedy="check computed, where and on: Spark SQL over columns of the lakehouse's table,"
-            " and computed over what is embedded in its rows, too",
+            remedy="check computed, where and on: they are Spark SQL over columns of the"
+            " lakehouse's table; computed can also use what is embedded in its rows",
         ) from None
     except (PySparkException, Py4JError) as error:
         if spark_ended(error):
             raise  # for all
         raise spark_error(
-            "the documents can't be made",
+            "the documents can't be computed",
             error,
             where=where,
-            remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
-            " make null of it",
+            remedy="correct the expression: try_cast, try_divide and similar functions return null"
+            " for an invalid value",
         ) from None

@@ -108,8 +108,8 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
             {table: {name for name, _ in links.columns} for table, links in of.items()}
             for of in (before, now)
         ]
-        what = "are others" if names[0] == names[1] else "have other names"
-        return f"columns of keys, or that join, {what}"
+        what = "changed" if names[0] == names[1] else "have other names"
+        return f"columns of keys or joins {what}"
 
     def _linking(self, definition: Document, at: Instant) -> dict[str, Links[tuple[str, str]]]:
         """The columns by which rows of each table are told apart, or joined: by name and identity.
@@ -133,7 +133,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         that is wanted.
         """
         if generation.definition != self._document:
-            return "its definition is another one"
+            return "its definition has changed"
         removes = self._context.search.removes_columns(self._document)
         if removes and generation.has_dropped:
             return "columns were dropped"
@@ -147,10 +147,10 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         mapping = merged(generation.mapping, mapping) if drops else mapping
         names = sorted(columns.keys() & before.keys())
         if others := [name for name in names if columns[name][0] != before[name][0]]:
-            return f"{', '.join(others)}: another column has that name"
+            return f"{', '.join(others)}: another column has this name"
         fits = extends(mapping, generation.mapping)
         if not (fits and self._index.extend(generation.index, mapping)):
-            return "its fields are others"
+            return "its fields have changed"
         update = {"columns": columns, "mapping": mapping, "has_dropped": drops}
         return generation.model_copy(update=update)
 

@@ -136,9 +136,9 @@ def _node(
     of_columns = {field for field in of_embeds if field.lower() in columns}
     if twice := sorted(of_columns | {name for name in taken if taken.count(name) > 1}):
         raise ConfigError(
-            f"{', '.join(twice)}: {rows.table} has a column of that name",
+            f"{', '.join(twice)}: {rows.table} already has a column with this name",
             where=where,
-            remedy="give what is embedded or computed another name",
+            remedy="choose another name for what is embedded or computed",
         )
     return made
 
@@ -216,12 +216,12 @@ def _shape(table: str, tables: Mapping[str, TableShape], where: str) -> TableSha
         raise ConfigError(
             f"the lakehouse has no table {table} of kind current (yet)",
             where=where,
-            remedy="joined documents are made of the lakehouse's tables: capture it, and run"
-            " `millrace merge lakehouse`",
+            remedy="joined documents need the lakehouse's tables: capture it, and run `millrace"
+            " merge lakehouse`",
         )
     if not shape.keys:
         raise ConfigError(
-            f"{table} has no key, by which its rows could be followed",
+            f"{table} has no key, so its rows can't be followed",
             where=where,
             remedy="add a primary key; or a unique index, as replica identity",
         )
@@ -232,5 +232,5 @@ def _no_columns(table: str, names: list[str], where: str) -> ConfigError:
     return ConfigError(
         f"{table} has no column {', '.join(names)}",
         where=where,
-        remedy="columns go by their names in the lakehouse",
+        remedy="use the columns' names in the lakehouse",
     )

@@ -27,7 +27,9 @@ def variable_fields(root: Node, tables: Mapping[str, TableAtCut]) -> list[str]:
     if not _is_variable(whole.select(typed(root))):
         return []
     if _is_variable(rows):
-        raise SinkError("its where looks at the clock, or at chance", where=f"rows of {root.table}")
+        raise SinkError(
+            "its where depends on the time, or on chance", where=f"rows of {root.table}"
+        )
     fields = [
         inner.field
         for inner in root.embeds

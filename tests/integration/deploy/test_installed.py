@@ -171,7 +171,7 @@ def test_a_job_names_the_file_and_the_key_that_it_lacks(
     environment.chmod(0o600)
     closed = installation.under_cron(merge)
     assert closed.returncode == ExitCode.CONFIG
-    assert f"user {USER} may not read {environment}" in closed.stdout
+    assert f"user {USER} can't read {environment}" in closed.stdout
     assert f"chgrp {USER} {environment} && chmod 640 {environment}" in closed.stdout
 
     environment.chmod(0o640)

@@ -80,7 +80,7 @@ def test_rows_of_dropped_and_renamed_tables_go_unless_too_many_are_missing(
     assert left(made, *TABLES) == [both] * 4
 
     change("DROP TABLE item", "item")
-    assert sum("2 rows go" in line for line in merge()) == 2
+    assert sum("its 2 rows are deleted" in line for line in merge()) == 2
     assert left(made, "item") == [none]
     assert merge() == []
 
@@ -94,7 +94,10 @@ def test_rows_of_dropped_and_renamed_tables_go_unless_too_many_are_missing(
     assert ["millrace merge lakehouse" in told[0], "millrace merge search" in told[1]] == [True] * 2
     assert left(made, "third", "thing") == [both, both]
     shown = " ".join(made.millrace("status").stdout.split())
-    assert "search, public.third: public.third no longer exists at the source; its rows go" in shown
+    assert (
+        "search, public.third: public.third no longer exists at the source; its rows are deleted"
+        in shown
+    )
 
     merge("public.third")
     assert left(made, "third", "fourth") == [none, both]

@@ -196,7 +196,7 @@ def test_an_exported_snapshot_that_is_gone_is_said(database: Conninfo) -> None:
     settings, captured = tables(database)
     with slot.exact_snapshot(database, settings.slot_name) as exported:
         pass
-    with pytest.raises(SourceUnreachableError, match="snapshot is gone"):
+    with pytest.raises(SourceUnreachableError, match="snapshot no longer exists"):
         list(reading(database, exported, captured))
 
 

@@ -79,7 +79,7 @@ def test_a_new_table_that_is_locked_is_published_later(
     with session(database) as opened:
         opened.execute("BEGIN; LOCK TABLE public.zz IN SHARE MODE")
         daemon = made.catch_up()
-        assert "can't be added to the publication yet" in daemon.command.log.read_text()
+        assert "can't add a table to the publication yet" in daemon.command.log.read_text()
         assert state(made, "zz") is None, "it isn't set aside for that"
     wait_for(lambda: is_logged(made, database, "zz"))
     assert made.stop(daemon) == 0

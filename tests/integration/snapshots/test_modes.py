@@ -267,7 +267,7 @@ def test_a_broken_statement_of_ones_own_gives_a_blocking_snapshot_up(
     text = json.dumps({"id": "1", "type": "execute-snapshot", "data": data})
     topic = made.settings.capture.signal_topic
     send(made.settings.kafka, topic, [(topic_prefix.encode(), text.encode())])
-    while "is given up" not in daemon.command.log_end():
+    while "is abandoned" not in daemon.command.log_end():
         assert daemon.running, daemon.command.log_end()
         time.sleep(0.1)
     run(two, "INSERT INTO a VALUES (2)")

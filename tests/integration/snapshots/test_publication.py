@@ -237,7 +237,7 @@ def test_a_publication_that_was_dropped_for_a_while_is_a_gap(
     run(database, f"CREATE PUBLICATION own FOR TABLE item {OPTIONS}")
     ended = made.millrace("run", timeout_s=120)
     assert ended.returncode == ExitCode.GAP, ended.stderr
-    for words in ["publication own was dropped for a while", "millrace new-epoch"]:
+    for words in ["publication own was dropped and created again", "millrace new-epoch"]:
         assert words in ended.stderr
     by_itself = pipeline(**own, **{"snapshot.mode": "when_needed"})
     daemon = by_itself.start()

@@ -269,7 +269,7 @@ def test_the_command_asks_the_daemon_that_runs(pipeline: MakePipeline, source: C
         time.sleep(0.05)
     os.kill(watching.pid, signal.SIGINT)
     assert watching.wait(60) == ExitCode.INTERRUPTED
-    assert "the daemon goes on" in shown.log_end()
+    assert "the daemon continues" in shown.log_end()
     status = made.status()
     paused = [one["paused"] for table in status["tables"] for one in table["requests"]]
     assert paused == [True, True]

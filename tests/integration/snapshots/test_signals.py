@@ -238,7 +238,7 @@ def test_a_refused_watermark_gives_the_snapshot_up(
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     assert [one.op for one in of(made, "item")] == ["c"]
-    assert daemon.command.log.read_text().count("is given up") == 1
+    assert daemon.command.log.read_text().count("is abandoned") == 1
 
 
 @pytest.mark.proof
@@ -252,7 +252,7 @@ def test_rows_that_cant_be_read_give_the_snapshot_up_once(
     execute(source, '"public.item"', f', "additional-conditions": [{json.dumps(which)}]')
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
-    assert daemon.command.log.read_text().count("is given up") == 1
+    assert daemon.command.log.read_text().count("is abandoned") == 1
 
 
 @pytest.mark.proof

@@ -136,7 +136,7 @@ def test_names_that_arent_utf8_concern_their_tables_alone(
     run(database, *TABLES, f"DO $$ BEGIN EXECUTE {create}; END $$")
     made = pipeline(**PAGES)
     daemon = made.catch_up()
-    told = "tables whose names aren't UTF-8 aren't captured: public.caf"
+    told = "tables with names that aren't UTF-8 aren't captured: public.caf"
     wait_for(lambda: told in daemon.command.log.read_text())
     run(
         database,
@@ -217,7 +217,9 @@ def test_what_the_catalog_says_of_a_table_has_to_be_utf8(database: Conninfo) -> 
     told = str(refusal(database, publication_name="p", publication_autocreate_mode="disabled"))
     assert "table public.part has a partition whose name isn't UTF-8: public.caf" in told
     assert "table public.filled has a column whose type or default isn't UTF-8: v" in told
-    assert ("table public.other is published by a row filter that isn't" in told) == has_filters
+    assert (
+        "table public.other has a row filter in the publication that isn't" in told
+    ) == has_filters
 
 
 def letters(made: RunningPipeline, table: str = "odd") -> int:

@@ -28,7 +28,7 @@ from tests.integration.snapshots.test_while_streaming import wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]
-REFUSED = "starting over to go on without a record"
+REFUSED = "starting over without one record"
 ODD_ROW = "INSERT INTO odd VALUES (30, 'NaN')"
 
 
@@ -79,7 +79,7 @@ def test_initial_only_ends_by_naming_a_table_that_lasts_in_what_is_wrong_with_it
     daemon = made.start()
     assert daemon.wait(90) == ExitCode.NOT_DONE
     log = daemon.command.log_end()
-    assert "not read: public.odd (table public.odd has no key any more" in log
+    assert "not read: public.odd (table public.odd no longer has a key" in log
     assert "add the key again" in log
     assert not differing(made, database, ["other", "late"])
     run(database, "ALTER TABLE odd ADD PRIMARY KEY (id)")

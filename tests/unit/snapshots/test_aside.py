@@ -97,7 +97,7 @@ def test_a_signal_stops_the_read_for_good(clock: list[float]) -> None:
     daemon.tables.reads.set_aside(NAME, "it has no identity")
     assert daemon.check() == ()
     assert daemon.state.doubt is not None
-    assert daemon.state.doubt.refused == "signal s has stopped it"
+    assert daemon.state.doubt.refused == "signal s stopped it"
     first = SnapshotRequest(kind="initial")
     daemon.tables.begin_anew(ABLE, START, (first,))
     assert (daemon.state.doubt.refused, daemon.state.doubt.is_stopped) == ("", False)

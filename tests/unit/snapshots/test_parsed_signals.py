@@ -74,8 +74,8 @@ def test_a_signal_is_understood(
 @pytest.mark.parametrize(
     ("kind", "data", "reason"),
     [
-        ("execute", "{}", "no signal of type 'execute'"),
-        ("", "{}", "no signal of type ''"),
+        ("execute", "{}", "unknown signal type 'execute'"),
+        ("", "{}", "unknown signal type ''"),
         ("execute-snapshot", "", "names no table"),
         ("execute-snapshot", '{"data-collections": []}', "names no table"),
         ("execute-snapshot", "{", "isn't JSON"),
@@ -83,7 +83,11 @@ def test_a_signal_is_understood(
         ("execute-snapshot", "[" * 100_000, "nested too deeply"),
         ("execute-snapshot", '{"data-collections": "public.a"}', "isn't a list of names"),
         ("execute-snapshot", '{"data-collections": [1]}', "isn't a list of names"),
-        ("execute-snapshot", '{"data-collections": ["a.b"], "type": "x"}', "of type 'x'"),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["a.b"], "type": "x"}',
+            "unknown snapshot type 'x'",
+        ),
         (
             "execute-snapshot",
             '{"data-collections": ["a.b"], "additional-conditions": {}}',

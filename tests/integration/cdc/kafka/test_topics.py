@@ -187,7 +187,9 @@ def test_a_topic_that_exists_and_that_nobody_shows_is_named_with_the_command(
 
     monkeypatch.setattr(LogAdmin, "describe", describe)
     monkeypatch.setattr("cdc.kafka.topics._SIGHT_S", 0.5)
-    with pytest.raises(LogAccessError, match="exists, and the user may not see it") as caught:
+    with pytest.raises(
+        LogAccessError, match="exists, but the user lacks the right to see it"
+    ) as caught:
         topics.ensure_data_topics([], [captured("a")])
     assert name in caught.value.what
     assert f"--topic {topic_prefix}." in str(caught.value)

@@ -50,10 +50,10 @@ def test_it_is_made_once_and_found_again(database: Conninfo) -> None:
             f'FOR TABLE a, "B c", other.d {COMPLETE}',
             ["publishes other.d too", "DROP TABLE ONLY other.d;"],
         ),
-        ('FOR TABLE a, "B c"', ["every operation", "publish_via_partition_root = true);"]),
+        ('FOR TABLE a, "B c"', ["all operations", "publish_via_partition_root = true);"]),
         (
             f"FOR TABLE a, \"B c\" {COMPLETE[:-1]}, publish = 'insert')",
-            ["every operation", "SET (publish = 'insert, update, delete, truncate'"],
+            ["all operations", "SET (publish = 'insert, update, delete, truncate'"],
         ),
         (f"FOR ALL TABLES {COMPLETE}", ["publishes other.d too", "DROP PUBLICATION millrace;"]),
         pytest.param(

@@ -52,7 +52,7 @@ def test_why_a_table_cant_be_added_is_told_once_with_the_line_that_adds_it(
                 assert add(opened, settings, new, told) == {new[0].oid}
         assert add(opened, settings, new, told) == set()
         assert told == {}
-    (line,) = [each for each in lines if "can't be added" in each["event"]]
+    (line,) = [each for each in lines if "can't add" in each["event"]]
     assert f"ALTER PUBLICATION {settings.publication_name} ADD TABLE" in line["remedy"]
 
 

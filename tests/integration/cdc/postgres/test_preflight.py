@@ -83,7 +83,7 @@ def test_nothing_to_capture(database: Conninfo) -> None:
                 "CREATE TABLE t1 PARTITION OF t DEFAULT",
                 "ALTER TABLE t REPLICA IDENTITY FULL",
             ],
-            ["partitions with another one", "ALTER TABLE public.t1 REPLICA IDENTITY FULL;"],
+            ["partitions with another identity", "ALTER TABLE public.t1 REPLICA IDENTITY FULL;"],
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_missing_rights_are_listed_as_grants(database: Conninfo) -> None:
         assert isinstance(error, SourcePrivilegeError)
         assert "GRANT USAGE ON SCHEMA hidden TO reader;" in error.remedy
         assert "GRANT SELECT ON hidden.t, public.by_column, public.p1 TO reader;" in error.remedy
-        assert "SELECT on columns isn't enough, as public.by_column has it" in error.what
+        assert "SELECT on columns, as on public.by_column, isn't enough" in error.what
         mend(database, error)
         check(reader)
         run(database, "ALTER TABLE hidden.t ENABLE ROW LEVEL SECURITY")

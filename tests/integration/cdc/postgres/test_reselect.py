@@ -163,7 +163,7 @@ def test_functions_of_a_tables_owner_are_not_run_for_a_key(
     reasons = (
         []
         if is_read
-        else ["the key has no unique index, or a type that its owner's functions check"]
+        else ["the key has no unique index, or has a type with checks by functions of its owner"]
     )
     assert [entry["reason"] for entry in logs] == reasons
     assert written(database) is None
@@ -244,7 +244,7 @@ def test_columns_with_another_name_by_now_are_told_once_in_a_while(database: Con
     (line,) = said
     assert line["event"] == "unchanged values stay absent"
     assert line["table"] == "public.t"
-    assert line["reason"] == "dropped, or of another name or type by now: a"
+    assert line["reason"] == "dropped, renamed, or of another type now: a"
 
 
 def test_a_lock_a_policy_and_a_missing_right_leave_values_absent_and_say_so(

@@ -43,7 +43,7 @@ def test_a_deaf_connection_is_given_up_and_an_idle_one_is_not(
         listen(stream, 1.5 * SILENCE_S_MAX)
         way.deafen()
         listen(stream, ASK_AFTER_S)
-        with pytest.raises(SourceUnreachableError, match="nothing came for 60 s"):
+        with pytest.raises(SourceUnreachableError, match="the server sent nothing for 60 s"):
             listen(stream, 2 * SILENCE_S_MAX)
     finally:
         stream.close()

@@ -45,7 +45,7 @@ def test_a_group_stands_where_its_members_and_its_first_start_say(
 
     other.require_there({TOPIC.name: {0: 9, 1: 4}})  # what went was older than log.keep
     for lows in ({0: 10, 1: 1}, {0: 9, 1: 5}):
-        with pytest.raises(LogForgottenError, match="the group g comes too late"):
+        with pytest.raises(LogForgottenError, match="the group g is too late"):
             other.require_there({TOPIC.name: lows})
     assert other.ids() == {TOPIC.name: "id-1"}
     with pytest.raises(ConfigError, match="reads changes one by one"):

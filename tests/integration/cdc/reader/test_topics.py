@@ -79,7 +79,7 @@ def test_a_reader_does_not_go_on_in_a_topic_that_was_made_again(
         assert admin.delete([topic]) == {}
         assert admin.create([NewTopic(topic, 1, 1, config=RETAINED)]) == {}
         put(debezium, topic, 9)
-        with pytest.raises(TopicMismatchError, match="made again"):
+        with pytest.raises(TopicMismatchError, match="created again"):
             list(islice(stream, 9))  # it would leave out three
 
 

@@ -82,7 +82,7 @@ def test_what_open_transactions_did_before_a_table_was_published_is_read(
         open_one.execute("UPDATE item SET v = 'before' WHERE id < 10")
         run(database, "ALTER PUBLICATION own ADD TABLE item")
         open_one.execute("INSERT INTO item VALUES (-1, 'after')")
-        wait_for(lambda: "transactions are open that may" in daemon.command.log.read_text())
+        wait_for(lambda: "open transactions may" in daemon.command.log.read_text())
     wait_for(lambda: (one := state(made, "item")) is not None and one.initial is None)
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
@@ -99,7 +99,7 @@ def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(
     run(database, "ALTER PUBLICATION own ADD TABLE item")
     wait_for(lambda: (one := state(made, "item")) is not None and one.pages_done)
     run(database, "DROP TABLE item")
-    wait_for(lambda: "is gone before" in daemon.command.log.read_text())
+    wait_for(lambda: "was dropped before" in daemon.command.log.read_text())
     run(database, "CREATE TABLE item (id int PRIMARY KEY, v text)")
     run(database, "INSERT INTO item VALUES (9999, 'new')", "ALTER PUBLICATION own ADD TABLE item")
     wait_for(lambda: (one := state(made, "item")) is not None and one.rows_sent == 1)
@@ -302,7 +302,7 @@ def test_a_right_that_is_missing_gives_a_blocking_snapshot_up(
     daemon = made.catch_up()
     run(database, f"REVOKE SELECT ON item FROM {reader['user']}")
     tell(made, ("execute-snapshot", {"type": "blocking", "data-collections": ["public.item"]}))
-    wait_for(lambda: "a blocking snapshot is given up" in daemon.command.log.read_text())
+    wait_for(lambda: "a blocking snapshot is abandoned" in daemon.command.log.read_text())
     assert made.stop(daemon) == 0
 
 

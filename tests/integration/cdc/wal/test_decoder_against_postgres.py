@@ -105,5 +105,5 @@ def test_a_prepared_transaction_is_an_error_that_names_the_reason(
     connection.execute("INSERT INTO public.t VALUES (0, 'prepared')")
     connection.execute("PREPARE TRANSACTION 'the gid'")
     connection.execute("COMMIT PREPARED 'the gid'")
-    with pytest.raises(CorruptMessageError, match="made with two_phase"):
+    with pytest.raises(CorruptMessageError, match="created with two_phase"):
         received(connection, "proto_version", "4", "two_phase", "on")

@@ -74,4 +74,4 @@ def test_a_table_whose_cut_is_older_than_the_log_cannot_be_compared(lakehouse: L
     lakehouse.promise(timedelta(seconds=1))
     with brought_to(lakehouse, Position(1, at(30).commit_lsn, 0)) as brought:
         assert brought.tables == {}
-        assert "forgotten changes since its cut" in brought.missing["public.t"]
+        assert "the log no longer has all changes since its cut" in brought.missing["public.t"]

@@ -34,7 +34,7 @@ LIVES: dict[int, list[tuple[float, float | None]]] = {
 FOUND = {
     ("11", "another version follows the current one"),
     ("12", "versions overlap"),
-    ("13", "a version is there twice"),
+    ("13", "a version exists twice"),
     ("14", "a version ends before it begins"),
     ("15", "another version follows the current one"),
     ("15", "a version is newer than the instant"),

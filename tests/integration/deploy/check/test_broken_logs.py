@@ -126,7 +126,7 @@ def test_a_topic_of_state_whose_partitions_no_setting_decides_is_to_be_made_agai
         assert "topic.partitions" not in finding.remedy
         assert re.search(r"kafka-topics --bootstrap-server \S+ --delete --topic ", finding.remedy)
         is_failure = finding.level is Level.FAILURE
-        assert ("start over: millrace drop --yes --topics" in finding.remedy) == is_failure
+        assert ("begin a new log: millrace drop --yes --topics" in finding.remedy) == is_failure
 
 
 def test_a_topic_of_reports_that_is_wrong_or_new_meanwhile_is_no_failure(
@@ -171,14 +171,14 @@ def test_a_topic_that_the_user_may_not_see_is_not_one_that_is_to_be_made(
 
     monkeypatch.setattr(ClusterProbe, "cluster", hiding)
     (finding,) = failures(look(scenes()()))
-    assert finding.found == f"topic {name} exists, and the user may not see it"
+    assert finding.found == f"topic {name} exists, but the user lacks the right to see it"
     assert "--operation Describe " in finding.remedy
 
 
 def test_copies_that_no_broker_could_be_lost_of_are_refused(scenes: Scenes) -> None:
     (finding,) = failures(look(scenes(log={"topic.min.insync.replicas": 2})()))
     assert finding.requirement == "copies of new topics"
-    assert "is above the copies of new topics (1, in a cluster of 1)" in finding.found
+    assert "exceeds the copies of new topics (1, in a cluster of 1 brokers)" in finding.found
 
 
 def test_more_copies_than_brokers_are_refused_without_a_topic(
@@ -325,7 +325,7 @@ def test_topics_of_signals_notifications_and_runs_that_are_not_right_are_warning
     }
     assert told.keys() == wrong.keys()
     assert "has 3 partitions" in told[own["notification.sink.topic.name"]].found
-    delete = f"--delete --topic {topic_prefix}.notices, and let the next start make it"
+    delete = f"--delete --topic {topic_prefix}.notices; the next start creates it again"
     assert delete in told[own["notification.sink.topic.name"]].remedy
     assert "cleanup.policy is compact" in told[own["signal.kafka.topic"]].found
     assert "retention.ms is 1000, not 604800000" in told[runs].found

@@ -71,11 +71,11 @@ def case(requirement: str, words: str, *broken: str, **more: Any) -> Case:
 CASES: Final = {
     "replication": case("replication", " to start ", attributes=""),
     "select": case(
-        "rights to rows", "may not read 1 captured tables", "REVOKE SELECT ON orders FROM {role}"
+        "rights to rows", "lacks SELECT on 1 captured tables", "REVOKE SELECT ON orders FROM {role}"
     ),
     "schema": case(
         "rights to rows",
-        "may not read",
+        "lacks SELECT",
         "CREATE SCHEMA hidden",
         "CREATE TABLE hidden.t (id int PRIMARY KEY)",
         "ALTER PUBLICATION millrace ADD TABLE ONLY hidden.t",
@@ -94,19 +94,19 @@ CASES: Final = {
     ),
     "no right to create": case(
         "right to publish",
-        "it lacks CREATE on the database",
+        "CREATE on the database",
         "DROP PUBLICATION millrace",
         "ALTER TABLE orders OWNER TO {role}",
         "ALTER TABLE items OWNER TO {role}",
     ),
     "messages": case(
         "right to write messages",
-        "may not EXECUTE pg_logical_emit_message(boolean,text,text",
+        "lacks EXECUTE on pg_logical_emit_message(boolean,text,text",
         REVOKE_MESSAGES,
     ),
     "signal table": case(
         "right to write messages",
-        "may not write watermarks to the signal table public.signals",
+        "lacks rights to write watermarks to the signal table public.signals",
         "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
         "GRANT SELECT ON signals TO {role}",
         "ALTER PUBLICATION millrace ADD TABLE ONLY signals",
@@ -119,7 +119,7 @@ CASES: Final = {
     ),
     "no signal table to read": case(
         "signal table",
-        "the signal table public.signals doesn't exist: no signal comes by it",
+        "the signal table public.signals doesn't exist: no signal can arrive through it",
         level=Level.WARNING,
         capture={"signal.data.collection": "public.signals"},
     ),
@@ -137,13 +137,13 @@ CASES: Final = {
     ),
     "no signal table for read-only reads": case(
         "signal table",
-        "the signal table public.signals doesn't exist: no signal comes by it",
+        "the signal table public.signals doesn't exist: no signal can arrive through it",
         level=Level.WARNING,
         capture=SIGNALS | {"incremental.snapshot.watermarking.strategy": "read_only"},
     ),
     "messages beside a signal table": case(
         "right to write messages",
-        "may not EXECUTE pg_logical_emit_message(boolean,text,text",
+        "lacks EXECUTE on pg_logical_emit_message(boolean,text,text",
         "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
         "GRANT SELECT, INSERT, DELETE ON signals TO {role}",
         "ALTER PUBLICATION millrace ADD TABLE ONLY signals",
@@ -186,7 +186,7 @@ CASES: Final = {
     ),
     "publication lacks operations": case(
         "publication",
-        "doesn't publish every operation",
+        "doesn't publish all operations",
         "ALTER PUBLICATION millrace SET (publish = 'insert')",
     ),
     "own publication lacks operations": case(
@@ -216,18 +216,18 @@ CASES: Final = {
     ),
     "another program's slot": case(
         "slot",
-        "belongs to something else (plugin test_decoding",
+        "belongs to another program (plugin test_decoding",
         "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
     ),
     "superuser": case(
         "powers of the role",
-        "is a superuser",
+        "is or can become a superuser",
         level=Level.WARNING,
         attributes="REPLICATION SUPERUSER",
     ),
     "makes roles": case(
         "powers of the role",
-        "may make and change roles",
+        "can create and change roles",
         level=Level.WARNING,
         attributes="REPLICATION CREATEROLE",
     ),
@@ -357,6 +357,6 @@ def test_a_table_of_which_no_events_can_be_made_is_a_failure(
     capture = {"message.key.columns": "public.t:v"}
     (failure,) = problems(look(scenes_of(tmp_path, database, NO_KAFKA, "t", capture)()))
     assert failure.requirement == "public.t"
-    assert "message.key.columns names columns that old rows come without" in failure.found
+    assert "message.key.columns names columns that old rows don't contain" in failure.found
     run(database, *statements([f"{failure.remedy};"]))
     assert problems(look(scenes_of(tmp_path, database, NO_KAFKA, "t", capture)())) == []

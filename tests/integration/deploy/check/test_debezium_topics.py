@@ -99,7 +99,7 @@ def test_a_topic_that_was_made_again_is_what_a_run_refuses(
     made(kafka, topic)
     line = lines(scene())["derived tables"]
     assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.LOG_FORGOTTEN)
-    assert line.found.startswith("the topic was made anew")
+    assert line.found.startswith("the topic was created again")
     assert line.where == f"topic {topic}"
 
     assert line.remedy.startswith("remove the Delta table")

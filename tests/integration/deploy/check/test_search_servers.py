@@ -55,7 +55,7 @@ def test_an_index_of_somebody_else_and_one_of_another_log_are_failures(
         theirs = [each for each in found if each.requirement == "indexes of others"]
         assert [each.level for each in theirs] == [Level.FAILURE] * 2
         for name, each in zip(("public.t", "public.u-1"), theirs, strict=True):
-            assert f"belongs to an index that isn't ours: {prefix}{name}" in each.found
+            assert f"belongs to an index of another program: {prefix}{name}" in each.found
 
 
 def look(scene: Scene) -> dict[str, CheckResult]:

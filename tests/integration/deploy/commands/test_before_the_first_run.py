@@ -25,7 +25,7 @@ def test_a_merge_before_the_first_run_makes_no_topic_and_the_daemon_starts(
         said = ended.stdout + ended.stderr
         for word in (f"topic.prefix {prefix}", "bootstrap.servers 127.0.0.1:", "millrace run"):
             assert word in said
-    assert f"no log under topic.prefix {prefix}" in typed(made.config, "status").stdout
+    assert f"topic.prefix {prefix} has no log" in typed(made.config, "status").stdout
     assert not [name for name in LogAdmin(made.settings.kafka).partitions() if prefix in name]
 
     assert made.stop(made.catch_up()) == 0

@@ -55,8 +55,8 @@ def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
     assert earlier.stdout.splitlines()[3].split() == ["│", "1", "│", "1", "│"]
 
     refusals = {
-        ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "isn't reached yet"),
-        ("query", "--at", "yesterday", SUM): (ExitCode.CONFIG, "is no instant"),
+        ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "no cut has reached"),
+        ("query", "--at", "yesterday", SUM): (ExitCode.CONFIG, "isn't an instant"),
         ("query", "DROP TABLE t"): (ExitCode.CONFIG, "only queries"),
         ("query", "SELECT ("): (ExitCode.CONFIG, "PARSE_SYNTAX_ERROR"),
         ("query", "SELECT nothing FROM t"): (ExitCode.CONFIG, "UNRESOLVED_COLUMN"),

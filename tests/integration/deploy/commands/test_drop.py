@@ -229,7 +229,7 @@ def test_a_slot_that_the_log_doesnt_have_stays(
     run(database, ITEM, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
     ended = typed(made.config, "drop", "--yes")
     assert ended.returncode == ExitCode.OK, ended.stderr
-    assert f"to leave: slot {name}: the log doesn't say that Millrace made" in ended.stdout
+    assert f"to leave: slot {name}: the log doesn't say that Millrace created" in ended.stdout
     assert f"SELECT pg_drop_replication_slot('{name}');\n" in ended.stdout
     assert ended.stdout.endswith("there is nothing to remove\n")
     assert count(database, "pg_replication_slots", name) == 1

@@ -212,4 +212,4 @@ def test_the_command_asks_the_source_where_it_is_told_to(
     assert "not known" in listed
     unordered = made.millrace("query", "--at", "0/1", "SELECT * FROM t")
     assert unordered.returncode == ExitCode.CONFIG
-    assert "don't tell when all tables were there together" in unordered.stderr
+    assert "don't show at which instants all tables are complete" in unordered.stderr

@@ -188,7 +188,7 @@ def test_the_user_s_word_ends_a_doubt_without_anything_to_read(lake: DebeziumLak
     lake.write([event("c", {"id": 2, "v": "new"})])
     good(lake.merge())
     assert doubtful(lake), "also a table that begins with both"
-    with pytest.raises(ConfigError, match=r"no derived table public\.u"):
+    with pytest.raises(ConfigError, match=r"unknown derived table: public\.u"):
         lake.merge(RunOptions(accepted_doubts=frozenset({"public.u"})))
     accepting = RunOptions(accepted_doubts=frozenset({"public.t"}))
     assert lake.merge(accepting).exit_code == ExitCode.NOTHING_TO_DO

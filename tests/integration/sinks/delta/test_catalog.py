@@ -47,7 +47,7 @@ def test_tables_have_names_in_the_catalog(lakehouse: Lakehouse) -> None:
         error = found["public.taken"]
         assert error is not None
         assert error.exit_code == ExitCode.SINK
-        assert "sales.taken is another table" in str(error)
+        assert "sales.taken in the catalog is another table" in str(error)
         for name in ("sales.odd_name", "sales.what_was"):
             assert spark.table(name).where(f"n = {number}").count() == 1
         assert lakehouse.rows(taken.schema) == [{"id": 1, "n": number}], "the table itself is right"

@@ -279,7 +279,7 @@ def test_a_type_that_does_not_fit_is_handled_as_the_user_says(
     log.reached(at(20))
     if policy == "fail_table":
         (table,) = lakehouse.merge().tables
-        assert "column a was string here, and is int4 in the source" in str(table.error)
+        assert "column a was string here, but int4 in the source" in str(table.error)
         lakehouse.configure(incompatible="cast")
     merged(lakehouse)
     assert rows(lakehouse, "public.t") == INCOMPATIBLE.get(policy, INCOMPATIBLE["cast"])

@@ -180,7 +180,7 @@ def test_a_column_that_partitions_a_table_fails_it_with_a_remedy_that_works(
     log = begun(lakehouse, ID, A, N)
     altered(log, 2, 20, ID, N)
     (failed,) = lakehouse.merge().tables
-    assert "column a is to be removed, and partitions the table" in str(failed.error)
+    assert "column a must be removed, but it partitions the table" in str(failed.error)
     shutil.rmtree(f"{lakehouse.folder}/public/t")
     merged(lakehouse)
     assert sorted(lakehouse.read("public.t", "id", "n")) == [(0, 0), (1, 1)]

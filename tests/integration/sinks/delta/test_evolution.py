@@ -162,7 +162,7 @@ def test_a_change_that_cannot_be_done_whole_is_not_begun(lakehouse: Lakehouse) -
     lakehouse.configure(tables=[{"source": "public.t", "types": {"b": "int"}}])
     altered(log, 2, 20, ID, lower("c"), upper("b"), id=2, c="c", b="2")
     (failed,) = lakehouse.merge().tables
-    assert "column b is string, and can't become int as it is" in str(failed.error)
+    assert "column b is string and can't become int as it is" in str(failed.error)
     lakehouse.configure(tables=[{"source": "public.t", "cluster": ["a"]}])
     (failed,) = lakehouse.merge().tables
     assert "cluster names columns that the table doesn't have: a" in str(failed.error)
@@ -229,7 +229,7 @@ def test_what_other_readers_cannot_follow_is_told_by_the_merge_that_does_it(
     log.row("r", at(10, 0), {"id": 1, "a": "a"})
     log.table(10)
     log.reached(at(10, 0))
-    mine = "public.t: made with Delta's"
+    mine = "public.t: written with Delta's"
     assert told() == [f"{mine} deletion vectors, which deltalake's to_pyarrow_* can't read"]
     wide = column("id", "int8", 1, number=1)
     altered(log, 2, 20, wide, lower("b"), id=2, b="b")
@@ -245,7 +245,7 @@ def test_what_other_readers_cannot_follow_is_told_by_the_merge_that_does_it(
     altered(log, 4, 40, wide, lower("d"), id=4, d="d")
     (failed,) = lakehouse.merge().tables
     assert (
-        "was begun without it: it has Delta's deletion vectors, column mapping, type widening"
+        "was created without it, and has Delta's deletion vectors, column mapping, type widening"
         in str(failed.error)
     )
 

@@ -1,7 +1,7 @@
 """Tables that merges have made → what others than Spark read there.
 
 docs/reference/lakehouse.md has what they promise. What is known to be read wrong, or refused,
-stands there, and isn't tested.
+stands there, butn't tested.
 """
 
 import math

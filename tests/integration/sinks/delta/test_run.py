@@ -153,7 +153,7 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(
     if "garbage" in kinds:
         bad["garbage"].raw(b'{"id":1}', b"not json", b"garbage")
     good.reached(at(20))
-    says = {name: BAD[name][1] if name in BAD else "is not one of Millrace's" for name in kinds}
+    says = {name: BAD[name][1] if name in BAD else "isn't a Millrace record" for name in kinds}
     summary = lakehouse.merge()
     assert summary.exit_code == ExitCode.SINK
     errors = {table.name: str(table.error) for table in summary.tables if table.error}
@@ -263,7 +263,7 @@ def test_a_log_that_was_made_anew_is_not_mistaken_for_the_old_one(lakehouse: Lak
     log.log = "another"
     log.row("r", at(20, 0), {"id": 1, "n": 2})
     log.reached(at(20))
-    with pytest.raises(LogForgottenError, match="made anew"):
+    with pytest.raises(LogForgottenError, match="created again"):
         lakehouse.merge()
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}]
 

@@ -70,7 +70,7 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
         return counts
 
     monkeypatch.setattr(TableIndexer, "load", loaded_step)
-    with pytest.raises(ConfigError, match=r"there is no index public\.x"):
+    with pytest.raises(ConfigError, match=r"the index public\.x"):
         indexes.merge(rebuilt=frozenset({"public.x"}))
     with pytest.raises(ZeroDivisionError):
         indexes.merge(rebuilt=frozenset({"public.t"}))
@@ -263,7 +263,7 @@ def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
     assert record.loading is not None
     indexes.client.indices.delete(index=record.loading.into.index)
     assert indexes.merge().exit_code == ExitCode.OK
-    assert any("is gone: a new index" in line for line in indexes.said)
+    assert any("is missing: a new index" in line for line in indexes.said)
     assert record.serves is not None
     assert indexes.index() not in {record.serves.index, record.loading.into.index}
     assert indexes.documents() == before

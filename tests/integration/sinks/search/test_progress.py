@@ -179,5 +179,5 @@ def test_nothing_was_ever_applied_without_a_progress_index(
 def test_newer_format_stops_us(ledger: Ledger, opensearch: OpenSearch) -> None:
     client = connect(settings(opensearch.url))
     client.index(index=ledger.index, id="run/shop", body={"format": 2, "run": 1})
-    with pytest.raises(LogFormatError, match="can't be read"):
+    with pytest.raises(LogFormatError, match="can't read"):
         ledger.run()

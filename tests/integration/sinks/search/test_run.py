@@ -241,7 +241,7 @@ def test_log_that_was_made_anew_is_not_mistaken_for_the_old_one(indexes: Indexes
     log.log = "another"
     log.row("r", at(200, 0), {"id": 0, "a": "other", "n": 0})
     log.reached(at(200))
-    with pytest.raises(LogForgottenError, match="made anew"):
+    with pytest.raises(LogForgottenError, match="created again"):
         indexes.merge()
     assert indexes.documents() == before
 

@@ -77,7 +77,7 @@ def ended(way: str) -> "subprocess.CompletedProcess[str]":
 def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
     done = ended("killed")
     assert done.returncode == ExitCode.SINK_UNREACHABLE, done.stderr
-    assert "Spark's JVM has ended in the middle of the run: it was killed" in done.stdout
+    assert "Spark's JVM was killed during the run" in done.stdout
 
 
 @pytest.mark.proof
@@ -101,7 +101,7 @@ def test_a_jvm_that_was_told_to_end_isnt_told_as_out_of_memory() -> None:
     """As by a supervisor that tells all processes of a service."""
     done = ended("told")
     assert done.returncode == ExitCode.INTERRUPTED, done.stdout + done.stderr
-    assert "Spark's JVM was told to end" in done.stdout
+    assert "ended Spark's JVM during the run" in done.stdout
     assert "memory" not in done.stdout
 
 
@@ -113,5 +113,5 @@ def test_less_memory_than_spark_itself_needs_is_a_wrong_setting() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=240
     )
-    said = "spark.driver.memory = 60m is less than Spark itself needs, which are 450 MiB"
+    said = "spark.driver.memory = 60m is less than Spark needs: 450 MiB"
     assert f"cdc.errors.ConfigError: {said}" in done.stderr

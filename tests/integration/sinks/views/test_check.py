@@ -89,7 +89,7 @@ REFUSED: Final = {
     "first_of_equals": (
         "SELECT id, first_value(id) OVER (PARTITION BY customer ORDER BY amount) AS f FROM orders",
         "",
-        "first_value(orders.id) has several right answers",
+        "first_value(orders.id) has several valid results",
     ),
     "no_table": ("SELECT *\nFROM nowhere", ", line 2, column 6", "nowhere"),
     "no_column": ("SELECT\n  nothing FROM orders", ", line 2, column 3", "nothing"),
@@ -97,20 +97,20 @@ REFUSED: Final = {
     "listed": (
         "SELECT customer, collect_list(id) AS ids FROM orders GROUP BY customer",
         ", line 1, column 18",
-        "collect_list(orders.id) has several right answers",
+        "collect_list(orders.id) has several valid results",
     ),
     "one": ("SELECT id FROM other", "", "in a circle: one → other → one"),
     "other": ("SELECT id FROM one", "", "in a circle: other → one → other"),
     "twice": (
         "SELECT o.id, c.id FROM orders o JOIN customers c ON o.customer = c.id",
         "",
-        "several columns of one name: id",
+        "several columns with one name: id",
     ),
-    "hidden": ("SELECT id AS _millrace_deleted FROM orders", "", "names of Millrace's own"),
+    "hidden": ("SELECT id AS _millrace_deleted FROM orders", "", "names that Millrace uses"),
     "long": (
         "SELECT id, array(INTERVAL '1' DAY) AS days FROM orders",
         "",
-        "column days is of type array<interval day>, which no Delta table has",
+        "column days is of type array<interval day>, which Delta tables don't support",
     ),
     "typo": ("SELECT id\nFORM orders", ", line 2, column 6", "Syntax error"),
 }

@@ -113,7 +113,7 @@ def test_a_spark_that_doesnt_start_is_no_views_trouble(
     views.write((1, "a", 1), (2, "b", 5))
     views.merge_tables()
     with monkeypatch.context() as patched:
-        failing = Mock(side_effect=SparkMissingError("Spark doesn't start"))
+        failing = Mock(side_effect=SparkMissingError("Spark can't start"))
         patched.setattr("sinks.views.pinned.pinned", failing)
         with pytest.raises(SparkMissingError):
             views.merge()
@@ -143,7 +143,7 @@ def test_a_damaged_record_of_a_cut_stops_no_run(views: Views) -> None:
     assert failed.exit_code == ExitCode.LOG_FORMAT
     for each in failed.tables:
         assert str(each.error).splitlines() == [
-            f"a run's state can't be read: it isn't text ({outcome})",
+            f"can't read a run's state: it isn't text ({outcome})",
             "  → `millrace merge lakehouse` records it again",
         ]
     views.assert_right()
@@ -300,12 +300,12 @@ def test_views_that_fail_fail_alone(views: Views) -> None:
     assert "line 2" in failed["unknown"]
     assert "line 2" in failed["column"]
     assert "rand()" in failed["chance"]
-    assert "collect_list(v) has several right answers" in failed["listed"].replace("t.", "")
+    assert "collect_list(v) has several valid results" in failed["listed"].replace("t.", "")
     assert "circle: one → other → one" in failed["one"]
-    assert "several columns of one name: id" in failed["twice"]
+    assert "several columns with one name: id" in failed["twice"]
     assert "try_divide" in failed["zero"]
-    assert "a history has columns of its own named so: Valid_To" in failed["kept"]
-    assert "no run of views made" in failed["strange"]
+    assert "a history adds columns with these names: Valid_To" in failed["kept"]
+    assert "no run of views created" in failed["strange"]
     assert views.lakehouse.spark.read.format("delta").load(views.path("strange")).count() == 3
 
 
@@ -350,7 +350,7 @@ def test_what_only_the_search_for_changes_cant_evaluate_is_evaluated_whole(views
     said: list[str] = []
     (done,) = views.merge(said.append).tables
     assert (done.error, views.read("sums")) == (None, [(2, 1), (5, 1)])
-    assert "can't find out what has changed, evaluating all of it: " in "".join(said)
+    assert "can't find what has changed, evaluating all of it: " in "".join(said)
 
 
 @pytest.mark.proof

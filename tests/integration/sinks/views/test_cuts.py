@@ -41,7 +41,7 @@ def test_a_view_over_one_that_was_removed_fails_alone(views: Views) -> None:
     views.write((3, "c", 7))
     views.merge_tables()
     done = {each.name: each for each in views.merge().tables}
-    assert "views.sums, which isn't a view any more" in str(done["kinds"].error)
+    assert "views.sums, which is no longer a view" in str(done["kinds"].error)
     assert (done["doubled"].error, len(views.read("doubled"))) == (None, 2)
 
 

@@ -43,7 +43,7 @@ def test_a_table_that_others_have_changed_is_right_again_and_one_of_others_stays
     views.write((1, "a", 3))
     views.merge_tables()
     (refused,) = (str(each.error) for each in views.merge().tables if each.error)
-    assert "which no run of views made" in refused
+    assert "that no run of views created" in refused
     assert len(views.read("doubled")) == 3
 
 

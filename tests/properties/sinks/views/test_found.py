@@ -98,10 +98,10 @@ def test_rows_that_each_task_gets_a_copy_of_may_be_looked_for_on_either_side_of_
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        ("SELECT id FROM a TABLESAMPLE (50 PERCENT)", "TABLESAMPLE has several right answers"),
+        ("SELECT id FROM a TABLESAMPLE (50 PERCENT)", "TABLESAMPLE has several valid results"),
         (
             "SELECT count(*) AS n FROM (SELECT 'x' COLLATE UTF8_LCASE AS t FROM a) GROUP BY t",
-            "t: texts that are equal in its collation differ",
+            "t: its collation treats different texts as equal",
         ),
         (
             "SELECT a.id, q.i FROM a, LATERAL (SELECT id AS i FROM b WHERE x = a.x LIMIT 1) q",
@@ -109,7 +109,7 @@ def test_rows_that_each_task_gets_a_copy_of_may_be_looked_for_on_either_side_of_
         ),
         (
             "SELECT id FROM a WHERE id > (SELECT max(id) FROM a TABLESAMPLE (50 PERCENT))",
-            "TABLESAMPLE has several right answers",
+            "TABLESAMPLE has several valid results",
         ),
         ("SELECT first_value(id) OVER (ORDER BY x) AS f FROM a", "rows of its frame are equal"),
     ],
@@ -143,8 +143,8 @@ def test_how_rows_are_spread_is_no_reason_to_read_all(comparison: Comparison, sq
 def test_the_last_of_equals_is_the_greatest(comparison: Comparison) -> None:
     query = comparison.read("SELECT max_by(id, d) AS last, min_by(id, d) AS first FROM a")
     assert [text.split(": ", 1)[1] for text in query.definite] == [
-        "of equals in its order, the greatest value",
-        "of equals in its order, the least value",
+        "of rows equal in its order, the greatest value",
+        "of rows equal in its order, the least value",
     ]
     equal = Rows((), ((2, None, 0.0, None), (3, None, -0.0, None), (9, None, None, None)))
     tables = {"a": TwoCuts(comparison.spark, "a", equal)}

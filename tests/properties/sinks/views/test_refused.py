@@ -94,7 +94,7 @@ DEFINITE: Final = (
 
 @pytest.mark.parametrize("sql", OPEN)
 def test_what_has_several_right_answers_is_refused(reading: Reading, sql: str) -> None:
-    with pytest.raises(ConfigError, match="has several right answers") as refused:
+    with pytest.raises(ConfigError, match="has several valid results") as refused:
         reading.read(f"SELECT x,\n  {sql} AS v\nFROM a GROUP BY x")
     assert refused.value.where.startswith("v, line 2, column ")
 
@@ -114,7 +114,7 @@ def test_what_has_one_right_answer_is_followed(reading: Reading, sql: str) -> No
     ],
 )
 def test_what_depends_on_the_clock_or_the_user_is_refused(reading: Reading, sql: str) -> None:
-    with pytest.raises(ConfigError, match="has several right answers") as refused:
+    with pytest.raises(ConfigError, match="has several valid results") as refused:
         reading.read(f"SELECT id,\n  {sql} AS v FROM a")
     assert refused.value.where == "v, line 2, column 3"
 

@@ -23,7 +23,7 @@ def test_the_third_crash_without_a_step_forward_ends_the_daemon() -> None:
     assert guard.is_suspicious
     guard.note_progress(progress(16))
     guard.note_progress(progress(16).model_copy(update={"events": 5}))  # a heartbeat of ours, say
-    with pytest.raises(DecodingCrashError, match=r"3 times in a row .* behind 0/10") as ended:
+    with pytest.raises(DecodingCrashError, match=r"3 times in a row .* after 0/10") as ended:
         guard.note_crash(LOST, Lsn(16))
     assert ended.value.exit_code == ExitCode.GAP
     assert ended.value.where == LOST.where

@@ -59,7 +59,7 @@ def test_a_server_that_forgot_what_the_log_has_is_a_gap(
     if fits:
         check_continuity(recorded, SLOT, system, Lsn(wal_end))
         return
-    with pytest.raises(GapError, match="history is another one"):
+    with pytest.raises(GapError, match="the server has another history"):
         check_continuity(recorded, SLOT, system, Lsn(wal_end))
 
 
@@ -72,11 +72,11 @@ def test_a_transaction_that_is_in_the_log_in_part_counts_as_reached() -> None:
 @pytest.mark.parametrize(
     ("slot", "words"),
     [
-        (None, "is gone"),
+        (None, "is missing"),
         (SLOT._replace(confirmed_flush_lsn=Lsn(501)), "was moved to 0/1F5"),
         (SLOT._replace(invalidation_reason="idle_timeout"), "idle_timeout"),
         (SLOT._replace(wal_status="lost"), "wal_removed"),
-        (SLOT._replace(temporary=True, synced=True), "wasn't complete"),
+        (SLOT._replace(temporary=True, synced=True), "incomplete copy"),
     ],
 )
 def test_a_slot_that_does_not_give_all_that_follows_is_a_gap(
@@ -124,7 +124,7 @@ AHEAD = SLOT._replace(confirmed_flush_lsn=Lsn(501))
     [
         (AHEAD, System("1", 1, Lsn(900), "d", {}), "ahead of the log"),
         (SLOT, OTHER_CLUSTER, "another PostgreSQL cluster"),
-        (SLOT._replace(database="e"), System("1", 1, Lsn(900), "d", {}), "another database's"),
+        (SLOT._replace(database="e"), System("1", 1, Lsn(900), "d", {}), "its database"),
     ],
 )
 def test_a_slot_that_may_be_another_programs_isnt_dropped_for_a_new_one(

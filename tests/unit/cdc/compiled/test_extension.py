@@ -38,7 +38,7 @@ def test_no_command_starts_without_the_extension(words: tuple[str, ...]) -> None
     )
     assert ended.returncode == ExitCode.SPARK_MISSING, ended.stderr
     first, *others = ended.stderr.splitlines()
-    assert first.startswith("millrace: Millrace's compiled part can't be loaded")
+    assert first.startswith("millrace: can't load Millrace's compiled part")
     assert str(ROOT / "cdc" / "compiled") in first
     assert others == ["  → " + extension._REMEDY]
     assert ended.stdout == ""

@@ -131,7 +131,7 @@ def test_a_key_is_never_masked() -> None:
     rule = masked(DEBEZIUM, ColumnRule("mask", patterns("public.keyed.id"), length=3))
     (made,) = events(keyed, insert("k", "v"), rules=rule)
     assert (made.key, made.value["after"]["id"]) == ({"id": "k"}, "***")
-    with pytest.raises(TableRefusedError, match="keys keep rows apart"):
+    with pytest.raises(TableRefusedError, match="the key must tell rows from each other"):
         events(keyed, rules=replace(rule, values=NATIVE.values))
 
 
@@ -139,7 +139,7 @@ def test_a_key_is_never_masked() -> None:
 def test_columns_whose_adjusted_names_are_one_are_refused(rules: EventRules) -> None:
     schema = table("id int4!, a-b text, a_b text")
     row = insert("1", "x", "y")
-    with pytest.raises(TableRefusedError, match="columns a-b and a_b would both be a_b"):
+    with pytest.raises(TableRefusedError, match="columns a-b and a_b get the same name a_b"):
         events(schema, row, rules=replace(rules, field_names="avro"))
     (made,) = events(schema, row, rules=replace(rules, field_names="avro_unicode"))
     assert list(made.value["after"].values()) == [1, "x", "y"]
@@ -189,9 +189,9 @@ def test_message_key_columns_replace_the_key_in_the_table_s_order(rules: EventRu
 
 def test_a_key_that_old_rows_come_without_is_refused() -> None:
     schema = table("id int4!, email text!")
-    with pytest.raises(TableRefusedError, match="old rows come without"):
+    with pytest.raises(TableRefusedError, match="old rows don't contain"):
         keyed_by("public.t:email", schema, NATIVE)
-    with pytest.raises(TableRefusedError, match=r"isn't a column(?s:.*)→ correct"):
+    with pytest.raises(TableRefusedError, match=r"has no such column(?s:.*)→ correct"):
         keyed_by("public.t:mail", schema, NATIVE)
     assert keyed_by("public.other:mail", schema, NATIVE)[1] == schema
 

@@ -30,16 +30,16 @@ def test_topics_have_three_copies_and_need_two_where_there_are_brokers_for_them(
 
 def test_more_in_sync_than_there_are_copies_is_refused() -> None:
     given = {"topic.replication.factor": 2, "topic.min.insync.replicas": 3}
-    with pytest.raises(ValidationError, match=r"topic\.min\.insync\.replicas is above"):
+    with pytest.raises(ValidationError, match=r"topic\.min\.insync\.replicas exceeds"):
         LogSettings.model_validate(given)
 
 
 @pytest.mark.parametrize("brokers", [1, 2])
 def test_more_in_sync_than_the_cluster_has_copies_for_is_refused(brokers: int) -> None:
     given = LogSettings.model_validate({"topic.min.insync.replicas": 3})
-    with pytest.raises(ConfigError, match="no broker could be lost") as caught:
+    with pytest.raises(ConfigError, match="no record could be written") as caught:
         copies_of(given, brokers)
-    assert f"set it to {brokers} at most" in caught.value.remedy
+    assert f"set it to at most {brokers}" in caught.value.remedy
 
 
 @pytest.mark.parametrize(("min_isr", "is_short"), [("1", False), ("2", False), ("3", True)])

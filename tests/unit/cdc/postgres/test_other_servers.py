@@ -93,7 +93,7 @@ def test_an_older_server_is_told_by_its_version_and_not_by_a_setting_that_it_lac
 
     error = refused(connected, answer_to)
     assert isinstance(error, SourceSettingError)
-    assert error.what.startswith(f"the server is PostgreSQL {version}")
+    assert error.what.startswith(f"the server reports version {version}")
     assert "14 or newer" in error.what
 
 
@@ -131,4 +131,4 @@ def test_a_pooler_in_between_is_told(
     error = refused(connected, lambda _: answered)
     assert isinstance(error, ConfigError | SourceSettingError)
     assert re.search("pooler", str(error))
-    assert "lead to PostgreSQL itself" in error.remedy
+    assert "to PostgreSQL itself" in error.remedy

@@ -40,13 +40,13 @@ def test_one_that_stands_still_is_told_with_since_when_and_ever_more_rarely() ->
             for at in range(int(4 * WARN_S_MAX))
         ]
     assert told[int(TOLD_S) - 1] == ""
-    what = "the standby that rows are read from has replayed 0/10, and not yet 0/20"
+    what = "the standby for snapshots has replayed 0/10, but 0/20 is needed"
     assert told[int(TOLD_S)].startswith(f"{what} ({WHERE}), for 5 s:")
     assert "SELECT pg_wal_replay_resume()" in told[-1]
     assert [line["since_s"] for line in lines] == [5, 10, 20, 40, 80, 160, 320, 640, 1240, 1840]
     with capture_logs() as lines:
         assert watched.note(2_401, 64, 64) == ""
-    assert [line["event"] for line in lines] == ["rows can be read from the standby again"]
+    assert [line["event"] for line in lines] == ["the standby serves reads again"]
 
 
 def test_one_that_is_away_is_told_and_so_is_its_return() -> None:

@@ -110,7 +110,7 @@ def test_what_has_replaced_a_message_is_all_that_comes_of_it(
 def test_a_length_that_cannot_be_is_an_error(
     ends: tuple[PlainWire, socket.socket], kind: bytes, length: int
 ) -> None:
-    with pytest.raises(RefusedError, match="isn't the protocol"):
+    with pytest.raises(RefusedError, match="isn't PostgreSQL's protocol"):
         receive(*ends, kind + struct.pack(">I", length) + b"text")
 
 

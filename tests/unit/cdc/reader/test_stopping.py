@@ -100,7 +100,7 @@ def test_what_is_not_kept_at_the_end_is_named(caplog: pytest.LogCaptureFixture) 
     assert reader.waits_s == [1.0]
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
-        "the position of the group isn't kept (no broker answers): changes since LSN 0/1,"
+        "the group's position can't be stored (no broker answers): changes since LSN 0/1,"
         " 2026-11-27 10:00:00.500000Z come again"
     )
 

@@ -187,5 +187,5 @@ def test_sorted_records_may_be_read_in_another_thread() -> None:
 
 @pytest.mark.parametrize("start", [None, 5, date(2026, 11, 27)])
 def test_what_is_no_place_to_start_at_is_refused(start: Any) -> None:
-    with pytest.raises(ConfigError, match="isn't a place to start at"):
+    with pytest.raises(ConfigError, match="isn't a start"):
         parse_start(start)

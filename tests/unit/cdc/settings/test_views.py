@@ -50,21 +50,24 @@ def test_a_file_is_found_from_the_current_directory(
 @pytest.mark.parametrize(
     ("views", "message"),
     [
-        (VIEW, "made of the lakehouse's tables, and there is none: add a section"),
+        (VIEW, "need the lakehouse's tables: add a section"),
         (LAKEHOUSE + VIEW * 2, r"\[\[views\]\]: totals: give each view another name"),
-        (LAKEHOUSE + VIEW.replace("totals", "Totals"), r"\[views\] name: 'Totals' can't be"),
-        (LAKEHOUSE + VIEW.replace("totals", "_x"), "'_x' can't be a view's"),
-        (LAKEHOUSE + VIEW.replace("totals", "1x"), "the first one a letter"),
-        (LAKEHOUSE + VIEW.replace("totals", "a.b"), "'a.b' can't be"),
+        (
+            LAKEHOUSE + VIEW.replace("totals", "Totals"),
+            r"\[views\] name: 'Totals' can't name a view",
+        ),
+        (LAKEHOUSE + VIEW.replace("totals", "_x"), "'_x' can't name a view"),
+        (LAKEHOUSE + VIEW.replace("totals", "1x"), "beginning with a letter"),
+        (LAKEHOUSE + VIEW.replace("totals", "a.b"), "'a.b' can't name a view"),
         (LAKEHOUSE + VIEW.replace("totals", "x" * 129), "up to 128"),
         (LAKEHOUSE + VIEW.replace("SELECT 1", " "), r"\[views\] query"),
-        (LAKEHOUSE + VIEW + 'file = "x.sql"\n', "totals: either query or file, one of them"),
-        (LAKEHOUSE + '[[views]]\nname = "totals"\n', "totals: either query or file"),
-        (LAKEHOUSE + VIEW + "every = 1\n", r"\[views\] every: no such key"),
+        (LAKEHOUSE + VIEW + 'file = "x.sql"\n', "totals: set either query or file"),
+        (LAKEHOUSE + '[[views]]\nname = "totals"\n', "totals: set either query or file"),
+        (LAKEHOUSE + VIEW + "every = 1\n", r"\[views\] every: unknown key"),
         ('[views]\nname = "totals"\n', r"\[views\]"),
         (
             LAKEHOUSE + 'topics_written_by = "debezium"\n' + VIEW,
-            "views.. need Millrace's own log: topics of a real Debezium",
+            "views.. need Millrace's own log: the topics of a real Debezium",
         ),
     ],
 )
@@ -76,7 +79,7 @@ def test_a_view_that_cant_be_one_is_refused(tmp_path: Path, views: str, message:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "its file .*t.sql can't be read: No such file"),
+        (None, "can't read its file .*t.sql: No such file"),
         (b" \n", "its file .*t.sql is empty"),
         (b"SELECT '\xff'", "its file .*t.sql isn't UTF-8"),
     ],
@@ -93,9 +96,11 @@ def test_a_file_without_a_select_is_named(tmp_path: Path, text: bytes | None, me
 
 def test_a_name_that_no_view_has_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
     read = settings(tmp_path, LAKEHOUSE + VIEW)
-    with pytest.raises(ConfigError, match=r"there is no view other .*\n.*there are: totals") as no:
+    with pytest.raises(ConfigError, match=r"unknown view: other .*\n.*the views are: totals") as no:
         read.require_views(["other", "totals"])
     assert no.value.exit_code == ExitCode.CONFIG
     without = settings(tmp_path, LAKEHOUSE)
-    with pytest.raises(ConfigError, match=r"there is no view .*\n.*add a section \[\[views\]\]"):
+    with pytest.raises(
+        ConfigError, match=r"the configuration has no view .*\n.*add a section \[\[views\]\]"
+    ):
         without.require_views()

@@ -168,7 +168,7 @@ def test_a_predicate_says_which_records_a_transform_is_for(
     ("settings", "words"),
     [
         ({"order": "r"}, "r"),
-        ({"order": "r", "r.type": "nosuch"}, "type is one of"),
+        ({"order": "r", "r.type": "nosuch"}, "type must be one of"),
         ({"order": "r", "r.type": ROUTER, "r.replacement": "x"}, "regex is required"),
         ({"order": "r", "r.type": ROUTER, "r.regex": "("}, "regex isn't"),
         ({"order": "r", "r.type": ROUTER, "r.regex": "x", "r.replacement": "$1"}, "group"),
@@ -198,5 +198,5 @@ def test_a_predicate_that_no_transform_asks_is_refused_all_the_same() -> None:
         kafka={"bootstrap.servers": "nowhere"},
         predicates={"odd.type": "no.such.Class"},
     )
-    with pytest.raises(ConfigError, match=r"type is one of .*predicate odd"):
+    with pytest.raises(ConfigError, match=r"type must be one of .*predicate odd"):
         pipeline(settings, lambda _topic, _cleanup: None)

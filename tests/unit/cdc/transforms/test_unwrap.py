@@ -53,7 +53,7 @@ def rows(mode: str) -> list[Any]:
     ],
 )
 def test_what_is_added_takes_no_columns_place(options: dict[str, str]) -> None:
-    with pytest.raises(ConversionError, match=r"adds what the row has, too: (v|__op|__deleted) "):
+    with pytest.raises(ConversionError, match=r"already has these fields: (v|__op|__deleted) "):
         chain(**options)(CHANGES[0])
 
 

@@ -117,7 +117,7 @@ def test_what_the_protocol_does_not_know_is_corrupt(payload: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [b"b", b"P", b"K", b"r", b"p"])
 def test_a_prepared_transaction_is_an_error_that_names_the_reason(kind: bytes) -> None:
-    with pytest.raises(CorruptMessageError, match="made with two_phase"):
+    with pytest.raises(CorruptMessageError, match="created with two_phase"):
         decode(kind + u64(LSN, END, 5) + u32(XID) + b"my gid\0")
 
 

@@ -71,5 +71,5 @@ def test_a_view_and_documents_of_one_name_are_both_compared(settings: Settings) 
 
 
 def test_a_view_that_is_not_there_is_refused(settings: Settings) -> None:
-    with pytest.raises(ConfigError, match="no view other"):
+    with pytest.raises(ConfigError, match="unknown view: other"):
         compared_names(settings, VerifyOptions(frozenset({"other"}), frozenset({"views"})))

@@ -39,8 +39,8 @@ def test_all_keys_are_ordered_in_messages_that_are_kept_whole(texts: list[str]) 
     ("compared", "identifying", "count", "why"),
     [
         (TABLE, ("id",), 1, ""),
-        (TABLE, ("id", "other"), 1, "the key that the log has"),
-        (UNKEYED, (), 1, "the key that the log has"),
+        (TABLE, ("id", "other"), 1, "their keys in the log are unknown"),
+        (UNKEYED, (), 1, "their keys in the log are unknown"),
         (TABLE, ("id",), REPAIRED_MAX + 1, "more than 10,000"),
     ],
 )

@@ -87,7 +87,7 @@ def test_another_kind_of_table_under_its_name_is_what_a_run_refuses(
     tables = [{"source": NAME, "name": NAME, "kind": "history"}]
     line = found("derived tables", tables=tables)
     assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
-    assert "kind current, and isn't to be made of public.t, kind history" in line.found
+    assert "kind current; the configuration now makes it of public.t, kind history" in line.found
 
     log = commit(lake).parent  # the remedy
     commit(lake).unlink()
@@ -128,7 +128,7 @@ def test_a_commit_that_cannot_be_read_is_a_failure_that_names_it(
     torn.write_bytes(content)
     line = found("Delta tables")
     assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.SINK)
-    assert line.found == "a Delta table's log is damaged: a commit of it can't be read"
+    assert line.found == "the log of a Delta table is damaged: a commit can't be read"
     assert line.where == str(torn)
     assert "remove the Delta table" in line.remedy
 
@@ -185,7 +185,7 @@ def test_a_table_that_somebody_else_has_put_in_its_place_is_a_failure(
     commit(lake).write_text('{"commitInfo": {}}\n')
     line = found("Delta tables")
     assert (line.level, line.exit_code) == (Level.FAILURE, ExitCode.SINK)
-    assert "isn't ours" in line.found
+    assert "wasn't written by Millrace" in line.found
 
 
 def test_of_an_object_store_a_check_says_what_it_has_not_tried(found: Check) -> None:

@@ -36,7 +36,7 @@ def test_a_file_that_isnt_there_is_a_failure(tmp_path: Path) -> None:
     missing = [*VIEWS, {"name": "by_hour", "file": str(tmp_path / "by_hour.sql")}]
     queries, _ = of(scene(tmp_path, missing))
     assert (queries.level, queries.exit_code) == (Level.FAILURE, ExitCode.CONFIG)
-    assert "by_hour.sql can't be read: No such file" in queries.found
+    assert "by_hour.sql: No such file" in queries.found
     assert queries.where == "[[views]] by_hour"
 
 
@@ -46,7 +46,7 @@ def test_a_delta_table_that_no_run_has_made_is_a_failure(tmp_path: Path) -> None
     log.mkdir(parents=True)
     _, delta = of(made)
     assert (delta.level, delta.exit_code) == (Level.FAILURE, ExitCode.SINK)
-    assert "there is a Delta table in the folder of view views.totals" in delta.found
+    assert "the folder of view views.totals has a Delta table" in delta.found
     transaction = {"txn": {"appId": application("t", "views.totals"), "version": 1}}
     (log / f"{0:020}.json").write_text(json.dumps(transaction))
     _, delta = of(made)
@@ -60,7 +60,7 @@ def test_a_record_that_cant_be_read_is_a_failure(tmp_path: Path) -> None:
     file.write_text("{")
     _, delta = of(made)
     assert delta.level is Level.FAILURE
-    assert "a view's state can't be read" in delta.found
+    assert "can't read a view's state" in delta.found
 
 
 def test_of_an_object_store_a_check_says_what_it_has_not_tried(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_where_a_real_debezium_captures_no_command_touches_what_is_its(
     ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
     assert isinstance(ended.exception, ConfigError)
     assert ended.exception.exit_code == ExitCode.CONFIG
-    assert "a real Debezium captures here" in str(ended.exception)
+    assert "a real Debezium captures the source" in str(ended.exception)
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
@@ -270,7 +270,7 @@ def test_output_that_cant_be_written_is_told_and_a_reader_that_has_enough_isnt()
         )
     assert ended.returncode == ExitCode.DISK
     assert ended.stderr == (
-        "millrace: a file can't be written: No space left on device\n  → free some space there\n"
+        "millrace: can't write a file: No space left on device\n  → free some space\n"
     )
     reader, writer = os.pipe()
     os.close(reader)

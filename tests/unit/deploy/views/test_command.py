@@ -99,8 +99,8 @@ def test_a_view_that_there_isnt_is_refused_before_anything_starts(
 ) -> None:
     ended = CliRunner().invoke(app, [*words, "--config", str(config)])
     assert isinstance(ended.exception, ConfigError)
-    assert ended.exception.what == "there is no view other"
-    assert ended.exception.remedy == "there are: by_hour, top, bad"
+    assert ended.exception.what == "unknown view: other"
+    assert ended.exception.remedy == "the views are: by_hour, top, bad"
 
 
 @pytest.mark.usefixtures("here")

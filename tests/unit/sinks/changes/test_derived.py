@@ -26,7 +26,7 @@ def test_a_source_counts_once() -> None:
 
 
 def test_a_name_without_a_schema_is_told_as_such() -> None:
-    with pytest.raises(ValidationError, match=r"'same' has no schema: a table is named"):
+    with pytest.raises(ValidationError, match=r"'same' has no schema: write"):
         DerivedTable.model_validate({"source": "public.a", "name": "same"})
 
 

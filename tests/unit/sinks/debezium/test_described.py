@@ -149,23 +149,23 @@ def test_tombstones_alone_tell_nothing() -> None:
 @pytest.mark.parametrize("other", [key(("ident", "int32")), key(ID, V)])
 def test_another_key_is_refused(other: str) -> None:
     first = group(1, envelope(ID, V), key(ID))
-    with pytest.raises(SinkError, match="key was changed: id → "):
+    with pytest.raises(SinkError, match="key has changed: id → "):
         made(first, group(2, envelope(ID, V), key=Written("json", 8, other)))
     known = made(first)
     assert known is not None
-    with pytest.raises(SinkError, match="key was changed: id → "):
+    with pytest.raises(SinkError, match="key has changed: id → "):
         made(group(2, envelope(ID, V), other), before=known.schema)
 
 
 def test_a_table_that_gets_a_key_is_refused() -> None:
     keyless = made(group(1, envelope(ID, V), key=None))
     assert keyless is not None
-    with pytest.raises(SinkError, match="key was changed: none → id"):
+    with pytest.raises(SinkError, match="key has changed: none → id"):
         made(group(2, envelope(ID, V), key(ID)), before=keyless.schema)
 
 
 def test_flattened_events_are_refused() -> None:
-    with pytest.raises(SinkError, match="aren't Debezium's envelope"):
+    with pytest.raises(SinkError, match="don't have Debezium's envelope"):
         made(group(1, json.dumps(struct(ID, V)), key(ID)))
 
 
@@ -193,7 +193,7 @@ def test_a_plain_key_is_an_object(text: str) -> None:
 
 
 def test_a_schema_that_nobody_writes_is_told() -> None:
-    with pytest.raises(SinkError, match="isn't one of Kafka Connect's"):
+    with pytest.raises(SinkError, match="isn't a Kafka Connect schema"):
         made(group(1, envelope(ID, ("v", "array")), key(ID)))
 
 

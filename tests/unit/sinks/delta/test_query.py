@@ -39,7 +39,7 @@ def test_a_view_has_its_bare_name_unless_a_table_in_public_has_it() -> None:
 def test_what_a_query_names_and_isnt_there_is_said_with_what_to_do() -> None:
     at = cut(missing=["public.a", "public.b"], missing_views={"v": "run this", "w": "or that"})
     mentioned = {TableName("public", "a"): "public.a", TableName("public", "v"): "views.v"}
-    said = "public.a: didn't reach this cut; `millrace cuts` lists others; view v: run this"
+    said = "public.a: not at this cut; `millrace cuts` lists other cuts; view v: run this"
     assert _lacking(at, mentioned) == said
     assert _lacking(at, {TableName("public", "c"): "public.c"}) == ""
 

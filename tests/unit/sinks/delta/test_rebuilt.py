@@ -56,7 +56,7 @@ def test_a_table_is_rebuilt_of_what_has_all_that_it_needs(
         "current": f"read it again; then `millrace rebuild lakehouse {TABLE}`",
         "history": "An archive",
     }
-    assert says.get(kind, "put damaged files back") in refused.value.remedy
+    assert says.get(kind, "restore damaged files") in refused.value.remedy
 
 
 def test_a_topic_of_debeziums_is_read_again_by_debezium() -> None:

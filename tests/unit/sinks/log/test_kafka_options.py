@@ -70,7 +70,7 @@ def test_a_client_certificate_goes_along_as_text(tmp_path: Path) -> None:
         ({"no.such.option": "1"}, "no.such.option"),
         ({"sasl.username": "u", "sasl.mechanism": "GSSAPI"}, "GSSAPI"),
         ({"enable.ssl.certificate.verification": "false"}, "always verifies"),
-        ({"ssl.ca.location": "/no/such/file"}, "can't be read"),
+        ({"ssl.ca.location": "/no/such/file"}, "can't read the file"),
     ],
 )
 def test_what_has_no_meaning_is_refused(options: dict[str, str], says: str) -> None:

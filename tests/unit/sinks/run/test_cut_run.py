@@ -1,4 +1,4 @@
-"""What is made of cuts, by a toy in memory: it dies anywhere, and is the newest cut in the end.
+"""What is made of cuts, by a toy in memory: it dies anywhere, but the newest cut in the end.
 
 The toy's server takes one document after the other, at its cut, and refuses older ones. It joins
 the rows of two tables by their key. Every durable action of a run may be its last.
@@ -146,7 +146,7 @@ class Toy(CutTarget[Stored]):
         return None
 
     def adapted(self, generation: Stored, newest: Instant) -> Stored | str:
-        return generation if generation.other == self._other else "its definition is another one"
+        return generation if generation.other == self._other else "its definition has changed"
 
     def begin(self, at: Instant, after: Stored | None) -> CutLoad[Stored]:
         self._server.acts()

@@ -58,18 +58,18 @@ def test_a_plan_of_other_topics_or_another_log_is_refused() -> None:
     require_same_log(_plan(), "one")
     with pytest.raises(ConfigError, match=r"the lakehouse belongs to topic\.prefix p"):
         require_same_writer(_plan(), "lakehouse", "q", "millrace")
-    with pytest.raises(ConfigError, match="was begun with topics written by millrace"):
+    with pytest.raises(ConfigError, match="was created for topics written by millrace"):
         require_same_writer(_plan(), "lakehouse", "p", "debezium")
-    with pytest.raises(LogForgottenError, match="was made anew"):
+    with pytest.raises(LogForgottenError, match="was created again"):
         require_same_log(_plan(), "two")
 
 
 @pytest.mark.parametrize(
     ("run", "plan", "words"),
     [
-        (None, None, "isn't ours"),
+        (None, None, "wasn't written by Millrace"),
         (2, None, "has run 2"),
-        (None, _plan(_table(0)), "isn't ours"),
+        (None, _plan(_table(0)), "wasn't written by Millrace"),
         (2, _plan(_table(0)), "has run 2"),
         (3, _plan(), "has run 3"),
         (3, _plan(_table(0)), ""),

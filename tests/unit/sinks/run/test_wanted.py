@@ -96,7 +96,7 @@ def test_a_table_and_a_view_never_share_a_folder_or_a_name(
     if not is_refused:
         assert len(lakehouse_tables(settings, captured)[0]) == 1
         return
-    with pytest.raises(ConfigError, match="and view totals would have one folder") as refused:
+    with pytest.raises(ConfigError, match="and view totals would have the same folder") as refused:
         lakehouse_tables(settings, captured)
     assert refused.value.where == "[[views]]"
 

@@ -50,4 +50,4 @@ def test_a_jvm_without_room_for_classes_has_another_remedy() -> None:
 def test_a_jvm_that_was_killed_is_told_as_such() -> None:
     error = told("os.kill(os.getpid(), 9)")
     assert type(error) is SparkEndedError
-    assert "it was killed" in error.what
+    assert "Spark's JVM was killed" in error.what

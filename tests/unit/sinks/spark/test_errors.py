@@ -106,7 +106,7 @@ def test_what_a_file_system_refuses_is_told_with_what_helps(number: int) -> None
         assert whose in told.what
         assert told.where == "table public.item"
         assert told.remedy.startswith(DISK_REMEDIES[number])
-        assert "the next run goes on" in told.remedy
+        assert "the next run continues" in told.remedy
     assert "spark.local.dir" in told.remedy
 
 
@@ -124,9 +124,9 @@ def test_every_error_has_its_root_cause() -> None:
     told = explain(failed(WRITE_FAILED, "the 3rd brick fell"))
     root = "IOException: the 3rd brick fell"
     assert told.what == f"Kafka or the file system failed: {WRITE_FAILED}: {root}"
-    other = spark_error("the query isn't possible", failed("[X] no", "a brick"), where="here")
+    other = spark_error("the query isn't valid", failed("[X] no", "a brick"), where="here")
     assert type(other) is SinkError
-    assert other.what == "the query isn't possible: [X] no: IOException: a brick"
+    assert other.what == "the query isn't valid: [X] no: IOException: a brick"
 
 
 @pytest.mark.parametrize("state", ["42703", "22012", "42601", "42P01"])
@@ -236,7 +236,7 @@ def test_a_file_that_is_only_read_isnt_told_as_one_that_is_written() -> None:
     told = explain(failed("Job aborted", denied, kind="java.io.FileNotFoundException", way=READS))
     assert isinstance(told, DiskError)
     assert told.what.startswith("the lakehouse can't be read: ")
-    assert told.remedy.startswith("let the user that runs this read there")
+    assert told.remedy.startswith("allow this process's user to read there")
 
 
 def test_a_file_of_kafkas_isnt_told_as_the_lakehouses() -> None:

@@ -42,7 +42,7 @@ def test_an_installation_without_jars_says_how_to_get_them(
 ) -> None:
     monkeypatch.setenv("MILLRACE_JARS", str(tmp_path))
     monkeypatch.setattr("sinks.spark.jars.is_clone", lambda: False)
-    with pytest.raises(SparkMissingError, match="→ millrace jars --repository URL"):
+    with pytest.raises(SparkMissingError, match="→ run millrace jars --repository URL"):
         session.open_session({})
 
 

@@ -278,7 +278,7 @@ def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.M
         with pytest.raises(ZeroDivisionError):
             library.index()
     assert library.index().exit_code == ExitCode.OK
-    assert any("made anew" in line for line in library.said)
+    assert any("written again" in line for line in library.said)
     assert len(library.documents()) == len(library.expected(SQL.replace("b.summary", "NULL")))
 
 
@@ -311,7 +311,7 @@ def test_a_definition_that_fails_some_day_is_mended_by_another_one(library: Libr
     assert library.index().exit_code == ExitCode.OK
     library.source.execute("UPDATE book SET price = 1000 WHERE id = 5")
     library.merge()
-    assert "a value that an expression doesn't take" in str(library.index().tables[0].error)
+    assert "correct the expression" in str(library.index().tables[0].error)
     library.define(BOOKS)
     assert library.index().exit_code == ExitCode.OK
     assert library.documents() == library.expected()
@@ -324,12 +324,15 @@ def test_what_a_definition_asks_for_in_vain_is_said(library: Library) -> None:
         ({"table": "public.nothing"}, "no cut of the lakehouse has all of"),
         ({"include": ["colour"], "exclude": []}, "public.book has no column colour"),
         ({"embed": [writer | {"on": {"id": "writer"}}]}, "public.book has no column writer"),
-        ({"embed": [writer | {"field": "title"}]}, "title: public.book has a column of that name"),
-        ({"computed": {"x": "price +"}}, "Spark can't make the documents"),
-        ({"where": "colour = 1"}, "Spark can't make the documents"),
+        (
+            {"embed": [writer | {"field": "title"}]},
+            "title: public.book already has a column with this name",
+        ),
+        ({"computed": {"x": "price +"}}, "Spark can't compute the documents"),
+        ({"where": "colour = 1"}, "Spark can't compute the documents"),
         ({"mapping": {"writer.colour": {"type": "keyword"}}}, "no field writer.colour"),
         ({"mapping": {"called": {"type": "colour"}}}, "No handler for type [colour]"),
-        ({"computed": {"x": "1 / (id - 5)"}}, "a value that an expression doesn't take"),
+        ({"computed": {"x": "1 / (id - 5)"}}, "correct the expression"),
     ):
         library.define(BOOKS | {"computed": {}, "where": None} | change)
         library.merge()

@@ -18,7 +18,7 @@ BOOKS: dict[str, Any] = {
 
 
 def line(document: dict[str, Any], version: int = 5) -> bytes:
-    return ShownDocuments.of(ITEMS, {"b": "it looks at the clock"}, Lsn(5)).line(
+    return ShownDocuments.of(ITEMS, {"b": "it depends on the time"}, Lsn(5)).line(
         "1", version, document
     )
 
