@@ -1,8 +1,9 @@
-"""Pages that people read → short sentences, plain words, lines that fit.
+"""Pages and messages that people read → short sentences, plain words, lines that fit.
 
-All pages are checked but those of decisions.
+All pages are checked but those of decisions. Of the code, all texts are that aren't docstrings.
 """
 
+import ast
 import re
 import statistics
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ DECISIONS: Final = ROOT / "docs" / "decisions"
 CHECKED: Final = {
     "CONTRIBUTING.md",
     "README.md",
+    "benchmarks/README.md",
     *(
         str(path.relative_to(ROOT))
         for path in (ROOT / "docs").rglob("*.md")
@@ -79,6 +81,23 @@ AVOIDED: Final = {
     r"\butilize\b|\bleverage\b|\bfacilitate\b": "use; help",
 }
 """Pattern → what to write instead."""
+PACKAGES: Final = ("cdc", "snapshots", "sinks", "compaction", "deploy")
+AVOIDED_IN_MESSAGES: Final = {
+    **{pattern: instead for pattern, instead in AVOIDED.items() if not pattern.startswith("^(Not")},
+    r"\b(some|no)body\b": "another program, session, user; no daemon",
+    r"\bmend(s|ed|ing)?\b": "solve; correct; repair",
+    r"\b(is|are)n't there\b": "is missing; doesn't exist",
+    r"\bforgot(ten)?\b|\bforgets\b": "no longer has",
+    r"\bis another one\b|\bby now\b": "has changed; now",
+    r"\bcomes? too late\b": "is too late",
+    r"\bsomething else\b|\bthe same thing\b": "name it",
+    r"\bis being read already\b|\bgiven up\b": "abandoned",
+    r"\blooks? (again|anew|for itself)\b": "checks again",
+    r"\btells? (of|what|which|how|whether)\b": "shows; reports",
+}
+"""The same for texts in code; a label such as "not compared: …" needs no verb there."""
+_ANY_IN_MESSAGES: Final = re.compile("|".join(AVOIDED_IN_MESSAGES), re.IGNORECASE)
+_STATEMENT: Final = re.compile(r"\s*(--|[A-Z]{3,} )")
 _FENCE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _BLOCK: Final = re.compile(r"\n\s*\n|\n(?=[-*|#] ?|\d+\. )")
 _ITEM: Final = re.compile(r"^([-*]|\d+\.) ")
@@ -122,6 +141,35 @@ def objections(text: str) -> list[str]:
     return wrong
 
 
+def texts(code: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each string that isn't a docstring; what an f-string fills in is X."""
+    pending: list[ast.AST] = [ast.parse(code)]
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.Expr(value=ast.Constant()):
+                continue
+            case ast.JoinedStr(values=values):
+                parts = [each.value if isinstance(each, ast.Constant) else "X" for each in values]
+                yield node.lineno, "".join(map(str, parts))
+                pending += (each for each in values if isinstance(each, ast.FormattedValue))
+            case ast.Constant(value=str(text)):
+                yield node.lineno, text
+            case _:
+                pending += ast.iter_child_nodes(node)
+
+
+def objections_to_messages(code: str) -> Iterator[str]:
+    """Texts in code, except SQL, with words that pages avoid, too."""
+    for line, text in texts(code):
+        if text.count(" ") < 2 or _STATEMENT.match(text):
+            continue
+        if found := _ANY_IN_MESSAGES.search(text):
+            alike = (i for p, i in AVOIDED_IN_MESSAGES.items() if re.search(p, text, re.IGNORECASE))
+            instead = next(alike)
+            yield f"line {line}: {found[0]} (rather: {instead}): {text}"
+
+
 @pytest.mark.parametrize("page", sorted(CHECKED))
 def test_a_page_reads_well(page: str) -> None:
     assert objections((ROOT / page).read_text(encoding="utf-8")) == []
@@ -138,3 +186,31 @@ def test_a_page_reads_well(page: str) -> None:
 )
 def test_what_reads_badly_is_refused(text: str) -> None:
     assert objections(text) != []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_messages_read_well(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    wrong = {
+        str(file.relative_to(ROOT)): said
+        for file in files
+        if (said := [*objections_to_messages(file.read_text(encoding="utf-8"))])
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'raise ValueError("the table is read anew")',
+        'print(f"{count} rows go on")',
+        'log.warning("a slot is lost", remedy="nobody may advance it")',
+    ],
+)
+def test_a_message_that_reads_badly_is_refused(code: str) -> None:
+    assert [*objections_to_messages(code)] != []
+
+
+def test_docstrings_and_sql_are_no_messages() -> None:
+    code = '"""What is read anew."""\nQUERY = "SELECT a, just FROM t"\n'
+    assert [*objections_to_messages(code)] == []
