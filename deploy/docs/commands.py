@@ -28,7 +28,7 @@ GUIDES: Final = {
     "runs": ("List the last runs", "../guides/is-it-working.md#list-the-last-runs"),
     "wait": ("Wait for your own writes", "../guides/is-it-working.md#wait-for-your-own-writes"),
     "tail": ("Watch the log", "../guides/reader.md#watch-the-log"),
-    "drop": ("Stopping for good", "../guides/operations.md#stopping-for-good"),
+    "drop": ("Stop permanently", "../guides/operations.md#stop-permanently"),
     "compact": ("Keep tables small", "lakehouse.md#keep-tables-small"),
     "verify": ("Prove that your tables are right", "../guides/verify.md"),
     "cuts": (
