@@ -1,6 +1,6 @@
 """Pages and messages that people read → short sentences, plain words, lines that fit.
 
-All pages are checked but those of decisions. Of the code, all texts are that aren't docstrings.
+All pages are checked. Of the code, all texts are that aren't docstrings.
 """
 
 import ast
@@ -13,16 +13,11 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-DECISIONS: Final = ROOT / "docs" / "decisions"
 CHECKED: Final = {
     "CONTRIBUTING.md",
     "README.md",
     "benchmarks/README.md",
-    *(
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "docs").rglob("*.md")
-        if DECISIONS not in path.parents
-    ),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 }
 COLUMNS_MAX: Final = 120
 WORDS_MAX: Final = 35
