@@ -43,8 +43,8 @@ GUIDES: Final = {
     "views": ("Check views", "../guides/views.md#check-views"),
     "rebuild": ("Rebuild a table", "lakehouse.md#rebuild-a-table"),
     "ddl-trigger": (
-        "At once, by an event trigger",
-        "../explanation/unseen-changes.md#at-once-by-an-event-trigger",
+        "Check by an event trigger",
+        "../explanation/unseen-changes.md#check-by-an-event-trigger",
     ),
     "dead-letters": ("Dead letters", "../guides/dead-letters.md"),
 }
