@@ -48,7 +48,7 @@ def retained_tables(
             again = again.model_copy(update={"fresh_ms": int(time.time() * 1000)})
             remedy = read_again(table.source, state)
             if topics.written_by == "millrace":
-                error.remedy = f"{remedy}; the next merge then takes them"
+                error.remedy = f"{remedy}; the next merge then applies them"
             forgotten = Forgotten(
                 error,
                 again,
@@ -119,9 +119,9 @@ def lacks_rows(
 def rows_lacking(name: str, table: TablePlan, state: LogState) -> LogForgottenError:
     """The error of a table whose topic lacks rows, also behind the last read of all of them."""
     return LogForgottenError(
-        f"the log doesn't have every row of {table.source} any more",
+        f"the log no longer has every row of {table.source}",
         where=f"table {name}",
-        remedy=f"{read_again(table.source, state)}; the next merge then takes them",
+        remedy=f"{read_again(table.source, state)}; the next merge then applies them",
     )
 
 
@@ -130,8 +130,8 @@ def read_again(source: str, state: LogState) -> str:
     is_keyed = all(version.key for version in state.schemas.get(source, ())[-1:])
     table = shlex.quote(source)
     if is_keyed:
-        return f"`millrace snapshot --reset {table}` has all rows read again"
+        return f"read all rows again: `millrace snapshot --reset {table}`"
     return (
-        f"stop the daemon, since the table has no key: `millrace snapshot {table}` has all rows"
-        " read again, and the daemon can start"
+        "the table has no key, so stop the daemon, read all rows again with `millrace snapshot"
+        f" {table}`, and start the daemon"
     )

@@ -172,7 +172,7 @@ def test_a_predicate_says_which_records_a_transform_is_for(
         ({"order": "r", "r.type": ROUTER, "r.replacement": "x"}, "regex is required"),
         ({"order": "r", "r.type": ROUTER, "r.regex": "("}, "regex isn't"),
         ({"order": "r", "r.type": ROUTER, "r.regex": "x", "r.replacement": "$1"}, "group"),
-        ({"order": "r", "r.type": ROUTER, "r.regex": "x", "r.replacement": "$x"}, "refers to no group"),
+        ({"order": "r", "r.type": ROUTER, "r.regex": "x", "r.replacement": "$x"}, "no group"),
         ({"order": "r", "r.type": ROUTER, "r.regex": "x", "r.replacement": "${n}"}, "group"),
         ({"order": "u", "u.type": UNWRAP, "u.drop.tombstones": "true"}, "drop.tombstones"),
         ({"order": "u", "u.type": UNWRAP, "u.delete.tombstone.handling.mode": "none"},

@@ -78,5 +78,5 @@ def test_what_the_user_types_depends_on_the_key() -> None:
         return read_again(source, LogState(streaming(at(9)), {}, {source: (schema,)}, {}, {}))
 
     assert "`millrace snapshot --reset 'public.Odd name'`" in said(1)
-    assert said().startswith("stop the daemon")
+    assert said().startswith("the table has no key, so stop the daemon")
     assert "`millrace snapshot 'public.Odd name'`" in said()
