@@ -315,6 +315,7 @@ class Run:
         self._context.progress(0, len(waiting))
 
         def apply(name: str) -> TableResult | None:
+            self._context.while_waiting()  # who is told to end leaves the rest to the next run
             table = plan.tables[name]
             started = time.monotonic()
             if table.commits:
@@ -357,6 +358,7 @@ class Run:
             except self._target.ends_run:
                 raise
             except MillraceError as error:
+                self._context.while_waiting()
                 return TableResult(name, table.events, error=error)
             else:
                 if rows is None:

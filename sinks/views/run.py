@@ -164,6 +164,7 @@ class ViewsRun:
                 done.add(name)
 
     def _bring(self, target: ViewTarget) -> None:
+        self._context.while_waiting()
         name, started = target.name, time.monotonic()
         if (paused := self._context.options.paused.get(name)) is not None:
             self._fail(name, paused, target.standing(), is_new=False)
@@ -174,6 +175,7 @@ class ViewsRun:
         except _OF_ALL:
             raise
         except MillraceError as error:
+            self._context.while_waiting()
             self._fail(name, error, target.standing())
             return
         at, version = target.record.at, target.record.version
