@@ -6,12 +6,12 @@ import os
 import pwd
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError
 from cdc.lines import Lines
@@ -119,10 +119,24 @@ class LastPlan(BaseModel):
     run: int
 
 
-class CompactedTables(BaseModel):
-    """Each table after its last compaction: the run that it has, and a version that lasts."""
+class LeftTable(BaseModel):
+    """A table after its last compaction: the run that it has, and a version that lasts.
 
-    tables: dict[str, tuple[int, TableVersion]] = {}
+    Files that were replaced before a time of ``replaced_ms`` may be there still: once it is longer
+    ago than they are kept, VACUUM removes them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: int
+    at: TableVersion
+    replaced_ms: tuple[int, ...] = ()
+
+
+class LeftTables(BaseModel):
+    """Each table after its last compaction."""
+
+    tables: dict[str, LeftTable] = {}
 
 
 class Plans:
@@ -197,14 +211,14 @@ class Plans:
         """Record that there was nothing to do."""
         self._files.replace(_CHECKED, check.model_dump_json())
 
-    def compacted(self) -> CompactedTables:
-        """Where compaction has left the tables."""
-        return self._parse(CompactedTables, _COMPACTED) or CompactedTables()
+    def compacted(self) -> dict[str, LeftTable]:
+        """How compaction has left the tables."""
+        return (self._parse(LeftTables, _COMPACTED) or LeftTables()).tables
 
-    def compact(self, tables: dict[str, tuple[int, TableVersion]]) -> None:
-        """Record where it has left some."""
-        compacted = CompactedTables(tables={**self.compacted().tables, **tables})
-        self._files.replace(_COMPACTED, compacted.model_dump_json())
+    def compact(self, tables: Mapping[str, LeftTable]) -> None:
+        """Record how it has left some."""
+        left = LeftTables(tables={**self.compacted(), **tables})
+        self._files.replace(_COMPACTED, left.model_dump_json())
 
     def forget(self, before_run: int) -> int:
         """Remove the plans with a lower number; the number of those that were."""
@@ -254,10 +268,8 @@ def _done_name(run: int) -> str:
     return f"{run:020}.done.json"
 
 
-def as_compacted(
-    inherited: TableVersion, table: TablePlan, compacted: tuple[int, TableVersion] | None
-) -> TableVersion:
+def as_compacted(inherited: TableVersion, table: TablePlan, left: LeftTable | None) -> TableVersion:
     """The version of a table that nothing came for; where compaction has left it, if it has."""
-    if compacted is None or compacted[0] != table.base or compacted[1].id != inherited.id:
+    if left is None or left.run != table.base or left.at.id != inherited.id:
         return inherited
-    return max(inherited, compacted[1], key=lambda version: version.version)
+    return max(inherited, left.at, key=lambda version: version.version)

@@ -191,9 +191,10 @@ class ViewsRun:
 
     def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:
         """The version, or the one that compaction has left since."""
-        _, compacted = self._plans.compacted().tables.get(f"{VIEWS}{name}", (0, version))
-        is_same = compacted.id == version.id
-        return max(version, compacted, key=lambda of: of.version) if is_same else version
+        left = self._plans.compacted().get(f"{VIEWS}{name}")
+        if left is None or left.at.id != version.id:
+            return version
+        return max(version, left.at, key=lambda of: of.version)
 
     def _fail(
         self,
