@@ -187,8 +187,7 @@ def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) 
     """Remove plans of cuts that needn't be queried any more, and what views were there."""
     oldest_ms = (time.time() - keep.total_seconds()) * 1000
     for run in plans.runs():
-        outcome = plans.outcome_of(run)
-        if run > last_run - RUNS_KEPT or (outcome is not None and outcome.ts_ms > oldest_ms):
+        if run > last_run - RUNS_KEPT or (plans.ended_ms(run) or 0) > oldest_ms:
             plans.forget(run)
             records.forget(run)
             return

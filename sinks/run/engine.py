@@ -30,8 +30,8 @@ from sinks.run.drops import (
 from sinks.run.options import RunContext
 from sinks.run.owner import changed_kinds, require_same_writer
 from sinks.run.plan import RunPlan, TablePlan, goes_on, require_same_log, to_read
+from sinks.run.reported import RunEnd
 from sinks.run.retained import retained_tables
-from sinks.run.run_end import RunEnd
 from sinks.run.summary import (
     LastCheck,
     RunOutcome,
@@ -274,6 +274,7 @@ class Run:
             tables=tables,
             waiting=waiting,
             written_by=self._topics.written_by,
+            read_ms=state.read_ms,
         )
         self._plans.start(plan)
         reach(FaultPoint.RUN_PLANNED)

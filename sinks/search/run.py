@@ -15,7 +15,7 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.cut_run import CutRun
 from sinks.run.engine import Run
 from sinks.run.options import RunContext
-from sinks.run.run_end import RunEnd
+from sinks.run.reported import RunEnd
 from sinks.run.summary import RunSummary, Standing, TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.client import check, connect
