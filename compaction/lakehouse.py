@@ -1,5 +1,9 @@
 """The lakehouse's Delta tables → fewer, larger files, without those that no cut needs any more.
 
+A table's log tells whether OPTIMIZE pays. VACUUM is due once files that were replaced since the
+last one are older than they are kept: when a table was changed is remembered for that. A table that
+is good as it is costs the reading of its log, and no job of Spark's.
+
 Safe beside merges: OPTIMIZE changes no row, and a merge that meets it tries again. VACUUM leaves
 every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. A table or
 view that nothing comes for stands, for later cuts, at the version that it was left at here: what
@@ -13,65 +17,46 @@ https://docs.delta.io/latest/delta-column-mapping.html#purge-dropped-columns
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.settings import Settings
 from cdc.settings.views import history_name
+from compaction.files import FILE_BYTES, SMALL_BYTES, TableFiles, files_left, files_of
 from sinks.changes.derived import Derived, derived_tables, derived_view
 from sinks.delta.evolution import (
     PURGED_PROPERTY,
     column_ids,
-    has_removed_columns,
+    retention,
     retention_properties,
     set_properties,
 )
 from sinks.delta.table import DerivedDeltaTable
-from sinks.run.plans import Plans, lakehouse_plans, require_owner
+from sinks.run.plan import RunPlan
+from sinks.run.plans import LeftTable, Plans, lakehouse_plans, require_owner
 from sinks.spark.errors import explained
 from sinks.spark.session import tune
 from sinks.views.records import ViewRecords, view_records
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable
     from pyspark.sql import SparkSession
 
 RUNS_KEPT: Final = 1_000
 """How many plans stay, as the record of what each run applied; those of cuts to be kept, too."""
-FILE_BYTES: Final = 128 << 20
-"""What OPTIMIZE makes: large enough to be read fast, small enough for a merge to leave most out."""
-SMALL_FILES_MIN: Final = 8
-"""With so many files fewer, rewriting the small ones pays."""
-DELETED_SHARE_MIN: Final = 0.1
-"""So do files of whose rows so many are gone."""
+TABLES_AT_ONCE: Final = 2
+"""How many tables are compacted side by side: much of what a small one takes is planning."""
+_RECORD_S: Final = 5.0
+"""How tables are left is recorded that often: the record has all tables."""
+_PARTS: Final = 8
+"""When files were replaced is remembered by such parts of the time that they are kept."""
 _SETTINGS: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
-    "spark.databricks.delta.optimize.minFileSize": str(FILE_BYTES // 2),
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TableFiles:
-    """A table's files, those of them that OPTIMIZE would put together, and its rows.
-
-    OPTIMIZE would leave ``saved`` fewer files. ``deleted`` rows are still in files; values of
-    removed columns may be, where there are such (``purges``).
-    """
-
-    files: int
-    bytes: int
-    saved: int
-    rows: int
-    deleted: int
-    purges: bool = False
-
-    @property
-    def pays(self) -> bool:
-        """Whether to rewrite some."""
-        return self.saved >= SMALL_FILES_MIN or self.deleted > self.rows * DELETED_SHARE_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +84,9 @@ class CompactedTable:
 
 
 def compact_lakehouse(
-    settings: Settings, session: Callable[[], "SparkSession"], *, dry_run: bool = False
+    settings: Settings, session: "Callable[[], SparkSession]", *, dry_run: bool = False
 ) -> Iterator[CompactedTable]:
-    """Compact every table and view that a run has written; one at a time, as it is asked for.
+    """Compact every table and view that a run has written; some side by side.
 
     One that can't be compacted holds up no other: what is wrong is raised behind the last.
     """
@@ -117,25 +102,49 @@ def compact_lakehouse(
         plans.tidy()
         records.tidy()
     failures = _Failures()
+    wanted = [*_tables(settings, last), *_views(settings, records, failures)]
+    compaction = _Compaction(settings, last.prefix, session, plans.compacted(), dry_run=dry_run)
+
+    def attempt(table: _ToCompact) -> CompactedTable | None:
+        with failures, explained(table.derived.name, settings.log.keep):
+            return compaction.compact(table)
+        return None
+
+    recorded, executor = time.monotonic(), ThreadPoolExecutor(TABLES_AT_ONCE)
+    try:
+        for done in executor.map(attempt, wanted):
+            if done is not None:
+                yield done
+            if time.monotonic() - recorded > _RECORD_S:
+                compaction.record(plans)
+                recorded = time.monotonic()
+    finally:  # who is told to end waits for no table: Spark ends them
+        executor.shutdown(wait=False, cancel_futures=True)
+        compaction.record(plans)
+    failures.end()
+
+
+class _ToCompact(NamedTuple):
+    """A table that is to be compacted; ``id``: unless it is another one by now."""
+
+    derived: Derived
+    id: str = ""
+
+
+def _tables(settings: Settings, last: RunPlan) -> Iterator[_ToCompact]:
     tables = last.all_tables
     sources = [table.source for table in tables.values()]
-    for name, derived in derived_tables(lakehouse, sources).items():
-        if name not in tables:
-            continue
-        spark = session().newSession()
-        target = DerivedDeltaTable(spark, last.prefix, derived)
-        with failures, explained(name, settings.log.keep):
-            there = target.read_applied()
-            tune(spark, 0, target.size_bytes())
-            if there is not None and there.run:
-                yield _compact(target, derived, dry_run=dry_run)
-                left = target.read_applied()
-                if not dry_run and left is not None and not left.is_between:
-                    plans.compact({name: (left.run, left.at)})
+    for name, derived in derived_tables(settings.require_lakehouse(), sources).items():
+        if name in tables:
+            yield _ToCompact(derived)
+
+
+def _views(settings: Settings, records: ViewRecords, failures: "_Failures") -> Iterator[_ToCompact]:
+    """The views that stand, and their histories."""
     for view in records.names():
         with failures:
-            yield from _compact_view(view, settings, plans, records, session, dry_run=dry_run)
-    failures.end()
+            for name, id_ in _tables_of(view, records):
+                yield _ToCompact(derived_view(settings.require_lakehouse(), name), id_)
 
 
 class _Failures:
@@ -161,31 +170,6 @@ class _Failures:
         raise first
 
 
-def _compact_view(
-    view: str,
-    settings: Settings,
-    plans: Plans,
-    records: ViewRecords,
-    session: Callable[[], "SparkSession"],
-    *,
-    dry_run: bool,
-) -> Iterator[CompactedTable]:
-    """Compact a view that stands, and its history."""
-    lakehouse, prefix = settings.require_lakehouse(), settings.capture.topic_prefix
-    for name, id_ in _tables_of(view, records):
-        derived = derived_view(lakehouse, name)
-        spark = session().newSession()
-        target = DerivedDeltaTable(spark, prefix, derived)
-        with explained(derived.name, settings.log.keep):
-            there = target.read_applied()
-            tune(spark, 0, target.size_bytes())
-            if there is not None and (there.at.id == id_ or (not id_ and there.run)):
-                yield _compact(target, derived, dry_run=dry_run)
-                left = target.read_applied()
-                if not dry_run and left is not None:
-                    plans.compact({derived.name: (left.run, left.at)})
-
-
 def _tables_of(view: str, records: ViewRecords) -> Iterator[tuple[str, str]]:
     """The names of the Delta tables of a view that stands, and their ids; a history's isn't known.
 
@@ -203,66 +187,106 @@ def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) 
     """Remove plans of cuts that needn't be queried any more, and what views were there."""
     oldest_ms = (time.time() - keep.total_seconds()) * 1000
     for run in plans.runs():
-        outcome = plans.outcome_of(run)
-        if run > last_run - RUNS_KEPT or (outcome is not None and outcome.ts_ms > oldest_ms):
+        if run > last_run - RUNS_KEPT or (plans.ended_ms(run) or 0) > oldest_ms:
             plans.forget(run)
             records.forget(run)
             return
 
 
-def _compact(target: DerivedDeltaTable, derived: Derived, *, dry_run: bool) -> CompactedTable:
-    from delta.tables import DeltaTable
+class _Compaction:
+    """Compacts tables, and remembers how it has left them.
 
-    before = _files(target)
-    if dry_run:
-        return CompactedTable(target.name, before, None, 0)
-    table = DeltaTable.forPath(target.spark, target.path)
-    wanted = retention_properties(derived.keep)
-    properties = table.detail().collect()[0]["properties"]
-    changes = {key: value for key, value in wanted.items() if properties.get(key) != value}
-    set_properties(target, changes)
-    for key, value in _SETTINGS.items():
-        target.spark.conf.set(key, value)
-    if before.purges:
-        columns = column_ids(target)
-        target.spark.sql(f"REORG TABLE {target.sql_name} APPLY (PURGE)")
-        set_properties(target, {PURGED_PROPERTY: columns})
-    if before.pays:
-        table.optimize().executeCompaction()
-    table.vacuum()  # by the table's own retention: another one would be ignored
-    return CompactedTable(target.name, before, _files(target), _vacuumed(table))
+    A table's own log says whether anything is due: nothing else is asked of one that is good as it
+    is.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        prefix: str,
+        session: "Callable[[], SparkSession]",
+        left: Mapping[str, LeftTable],
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._settings = settings
+        self._prefix = prefix
+        self._session = session
+        self._before = left
+        self._left: dict[str, LeftTable] = {}
+        self._dry_run = dry_run
+
+    def record(self, plans: Plans) -> None:
+        """Record how tables were left since the last time."""
+        left = {**self._left}  # others go on
+        if left:
+            plans.compact(left)
+        for name in left:
+            del self._left[name]
+
+    def compact(self, table: _ToCompact) -> CompactedTable | None:
+        """Do to a table what is due; None: a run has yet to make it."""
+        derived = table.derived
+        target = DerivedDeltaTable(self._session(), self._prefix, derived)
+        there = target.read_applied()
+        if there is None or (there.at.id != table.id if table.id else not there.run):
+            return None
+        before = self._before.get(derived.name)
+        is_same = before is not None and before.at == there.at
+        files = files_left(target) if is_same else files_of(target)
+        if self._dry_run:
+            return CompactedTable(derived.name, files, None, 0)
+        properties = target.properties()
+        wanted = retention_properties(derived.keep)
+        changes = {key: value for key, value in wanted.items() if properties.get(key) != value}
+        kept_ms = int(retention(derived.keep) / timedelta(milliseconds=1))
+        replaced = {*before.replaced_ms} if before is not None and not changes else {0}
+        if not is_same:
+            replaced.add(_part_end_ms(kept_ms))
+        old_ms = int(time.time() * 1_000) - kept_ms
+        is_old = any(ms <= old_ms for ms in replaced)
+        done = CompactedTable(derived.name, files, files, 0)
+        if is_old or changes or files.purges or files.pays:
+            done = self._rewrite(derived, files, changes, vacuum=is_old)
+        elif is_same:
+            return done
+        replaced = {ms for ms in replaced if ms > old_ms}
+        if files.purges or files.pays:
+            replaced.add(_part_end_ms(kept_ms))
+        left = target.read_applied()
+        if left is not None and not left.is_between:
+            at = LeftTable(run=left.run, at=left.at, replaced_ms=tuple(sorted(replaced)))
+            self._left[derived.name] = at
+        return done
+
+    def _rewrite(
+        self, derived: Derived, before: TableFiles, changes: dict[str, str], *, vacuum: bool
+    ) -> CompactedTable:
+        """Write what pays, and remove what is old, in a session for a table of this size."""
+        from delta.tables import DeltaTable
+
+        target = DerivedDeltaTable(self._session().newSession(), self._prefix, derived)
+        tune(target.spark, 0, target.size_bytes())
+        for key, value in _SETTINGS.items():
+            target.spark.conf.set(key, value)
+        set_properties(target, changes)
+        if before.purges:
+            columns = column_ids(target)
+            target.spark.sql(f"REORG TABLE {target.sql_name} APPLY (PURGE)")
+            set_properties(target, {PURGED_PROPERTY: columns})
+        table = DeltaTable.forPath(target.spark, target.path)
+        if before.pays:
+            table.optimize().executeCompaction()
+        vacuumed = 0
+        if vacuum:
+            table.vacuum()  # by the table's own retention: another one would be ignored
+            target.read_applied(listed=True)
+            vacuumed = target.last_metric("numDeletedFiles")
+        after = files_of(target) if before.pays or before.purges else before
+        return CompactedTable(target.name, before, after, vacuumed)
 
 
-def _files(target: DerivedDeltaTable) -> TableFiles:
-    """By the statistics that Delta's log has of each file; OPTIMIZE leaves partitions apart."""
-    from pyspark.sql import functions as F
-
-    is_small = F.col("size") < FILE_BYTES // 2
-    rows = F.get_json_object("stats", "$.numRecords").cast("bigint")
-    partitions = (
-        target.files()
-        .groupBy(F.to_json("partitionValues"))
-        .agg(
-            F.count("*").alias("files"),
-            F.sum("size").alias("bytes"),
-            F.count_if(is_small).alias("small"),
-            F.sum(F.when(is_small, F.col("size"))).alias("small_bytes"),
-            F.sum(rows).alias("rows"),
-            F.sum("deletionVector.cardinality").alias("deleted"),
-        )
-    )
-    made = F.ceil(F.coalesce("small_bytes", F.lit(0)) / FILE_BYTES)
-    names = ("files", "bytes", "rows", "deleted")
-    totals = partitions.agg(
-        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names),
-        F.coalesce(F.sum(F.greatest(F.col("small") - made, F.lit(0))), F.lit(0)).alias("saved"),
-    ).collect()[0]
-    return TableFiles(**totals.asDict(), purges=has_removed_columns(target))
-
-
-def _vacuumed(table: "DeltaTable") -> int:
-    """How many files the VACUUM just before removed; Delta tells in the table's history."""
-    for entry in table.history(2).collect():
-        if entry["operation"] == "VACUUM END":
-            return int(entry["operationMetrics"].get("numDeletedFiles", 0))
-    return 0
+def _part_end_ms(kept_ms: int) -> int:
+    """The end of the present part of the time that replaced files are kept."""
+    now_ms, part_ms = int(time.time() * 1_000), kept_ms // _PARTS
+    return now_ms if part_ms <= 0 else -(-now_ms // part_ms) * part_ms

@@ -12,6 +12,7 @@ from cdc.errors import (
     DiskError,
     ExitCode,
     MillraceError,
+    SparkEndedError,
 )
 from cdc.lines import Lines
 from cdc.log.reports import ReportWriter
@@ -40,7 +41,8 @@ class Jobs:
     """The merge jobs of a configuration; a context manager that stops Spark at its end.
 
     Spark is started by the first run that has something for it to do. Where it is ``lasting``, many
-    runs come after that. ``while_waiting`` is called while brokers don't answer, and may raise.
+    runs come after that. ``while_waiting`` is called while brokers don't answer, and between
+    tables: it raises to end the run, which the next one finishes.
     """
 
     def __init__(
@@ -97,6 +99,8 @@ class Jobs:
 
         The next turns begin ``next_in_s`` after this one, where that is known.
 
+        Who is told to end in the middle leaves the other sinks to the next turn.
+
         Tables of a sink that are ``paused`` are left as they are. What one run has read of the log
         serves the next one, if it has succeeded.
         """
@@ -114,6 +118,8 @@ class Jobs:
                 if isinstance(done, MillraceError):
                     log.forget()
                 yield name, done
+                if done.exit_code == ExitCode.INTERRUPTED:
+                    return
         finally:
             log.forget()
 
@@ -123,6 +129,12 @@ class Jobs:
             records = max(records, RECORDS_FEW) if self._lasting else records
             self._session = open_session(self._settings.spark, records=records)
         return self._session
+
+    def cancel(self) -> None:
+        """Have the tables fail that Spark is at: for whoever is told to end, and can't wait."""
+        if self._session is not None:
+            with suppress(Exception):  # a JVM that is gone has said so already
+                self._session.sparkContext.cancelAllJobs()
 
 
 def run_lakehouse(context: RunContext, log: MillraceTopics) -> RunSummary:
@@ -168,7 +180,14 @@ SINKS: Final[Mapping[SinkName, RunSink]] = {
 def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummary | MillraceError:
     """What a run did, or why it could do nothing."""
     try:
-        return run(context, log)
+        context.while_waiting()
+        try:
+            return run(context, log)
+        except SparkEndedError:
+            raise
+        except Exception:
+            context.while_waiting()  # whose jobs are cancelled isn't in error
+            raise
     except MillraceError as error:
         return error
     except Exception as error:

@@ -111,8 +111,11 @@ def _standing(plans: Plans, instant: Position) -> _FinishedRun:
     last = plans.last()
     newest = last.run if last is not None else 0
     for run in range(newest, max(0, newest - _RUNS_MAX), -1):
+        moved = plans.moved_by(run)
+        if moved is None or moved.cut > instant:
+            continue
         plan, outcome = plans.plan_of(run), plans.outcome_of(run)
-        if plan is not None and outcome is not None and plan.cut <= instant:
+        if plan is not None and outcome is not None:
             if plan.cut.epoch != instant.epoch:
                 break
             return _FinishedRun(plan, outcome)

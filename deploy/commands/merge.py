@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Annotated, Final, Literal
 
 import typer
@@ -35,6 +35,10 @@ from sinks.run.summary import SinkName
 from sinks.spark.jars import REPOSITORY
 from sinks.spark.jars import VARIABLE as JARS
 
+TABLE_ENDS_S: Final = 7.0
+"""How long a merge that is told to end lets the tables in hand go on."""
+_CANCEL_AGAIN_S: Final = 0.5
+"""A table has several jobs, one after the other."""
 AcceptGapOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -103,8 +107,11 @@ def merge(  # noqa: PLR0913 (a command's options)
     )
     apart_s = seconds(interval)
     with stop_on_signals() as stop:
-        patience = partial(_wait_unless, stop)
-        with Jobs(settings, sink, options, lasting=follow, while_waiting=patience) as jobs:
+        going_on = partial(_go_on_unless, stop)
+        with (
+            Jobs(settings, sink, options, lasting=follow, while_waiting=going_on) as jobs,
+            _cancelled_late(stop, jobs.cancel),
+        ):
             if follow:
                 code = run_on(jobs, settings, stop, apart_s, print_line)
             else:
@@ -123,10 +130,28 @@ def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]
     return frozenset(names)
 
 
-def _wait_unless(stop: Event) -> None:
-    """Wait on for brokers, unless the command was told to end."""
+def _go_on_unless(stop: Event) -> None:
+    """Go on to the next table, or wait on for brokers, unless the command was told to end."""
     if stop.is_set():
-        raise InterruptedCommandError("interrupted while waiting for the brokers")
+        raise InterruptedCommandError
+
+
+@contextmanager
+def _cancelled_late(stop: Event, cancel: Callable[[], None]) -> Iterator[None]:
+    """Cancel what is under way a while after ``stop`` is set: a table may take long."""
+    over = Event()
+
+    def watch() -> None:
+        stop.wait()
+        over.wait(TABLE_ENDS_S)
+        while not over.wait(_CANCEL_AGAIN_S):
+            cancel()
+
+    Thread(target=watch, name="cancelling", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def source_types(settings: Settings) -> dict[str, dict[str, Column]]:

@@ -72,14 +72,13 @@ def query(
     from deploy.status.views import with_views
     from sinks.changes.derived import derived_tables, derived_view
     from sinks.delta.cuts import cut_at
-    from sinks.delta.cuts import cuts as of_plans
     from sinks.delta.query import query as answer
     from sinks.spark.errors import query_error
     from sinks.spark.session import ZONE, open_session
 
     settings = load(config)
     lakehouse, plans = settings.require_lakehouse(), _plans(settings)
-    (cut,) = with_views(settings, [cut_at(of_plans(plans), at)])
+    (cut,) = with_views(settings, [cut_at(plans, at)])
     print(f"as of {cut}", file=sys.stderr)
     spark = open_session(settings.spark, "millrace query")
     spark.conf.set(ZONE, settings.spark.get(ZONE, "UTC"))

@@ -6,10 +6,12 @@ that the source itself has shown. Each table has it at one of its own versions.
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -92,76 +94,91 @@ def _text(time_s: float) -> str:
 
 def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
     """The cuts that runs have reached, ascending; only so many of the ``newest`` where asked."""
-    newest_first: list[Cut] = []
-    for run in reversed(plans.runs()):
-        if newest is not None and len(newest_first) >= newest:
-            break
-        plan, outcome = plans.plan_of(run), plans.outcome_of(run)
-        if plan is None or outcome is None:
-            continue
-        newest_first.append(
-            Cut(
-                run=run,
-                position=plan.cut,
-                committed_us=plan.cut_ts_us,
-                applied_ms=outcome.ts_ms,
-                seconds=outcome.seconds,
-                versions=outcome.versions,
-                missing=sorted(
-                    plan.all_tables.keys() - outcome.versions.keys() | outcome.failed.keys()
-                ),
-                tables=outcome.tables,
-                planned_ms=plan.ts_ms,
-                is_instant=plan.written_by == "millrace",
-            )
-        )
-    return newest_first[::-1]
+    newest_first = filter(None, (_cut_of(plans, run) for run in reversed(plans.ended())))
+    return [*islice(newest_first, newest)][::-1]
 
 
-def cut_at(ascending: Sequence[Cut], at: str) -> Cut:
+def _cut_of(plans: Plans, run: int) -> Cut | None:
+    """The cut that a run has reached; None: nobody can tell."""
+    plan, outcome = plans.plan_of(run), plans.outcome_of(run)
+    if plan is None or outcome is None:
+        return None
+    return Cut(
+        run=run,
+        position=plan.cut,
+        committed_us=plan.cut_ts_us,
+        applied_ms=outcome.ts_ms,
+        seconds=outcome.seconds,
+        versions=outcome.versions,
+        missing=sorted(plan.all_tables.keys() - outcome.versions.keys() | outcome.failed.keys()),
+        tables=outcome.tables,
+        planned_ms=plan.ts_ms,
+        is_instant=plan.written_by == "millrace",
+    )
+
+
+def cut_at(plans: Plans, at: str) -> Cut:
     """The newest cut that isn't later than a run's number, an LSN, a position or a timestamp.
+
+    Few runs are looked at: later ones have later cuts. Where the source's clock was set back, it is
+    one that isn't later, and whose next one is.
 
     Raises ConfigError where ``at`` is none of these, SinkError where no cut reaches back so far,
     or the newest one isn't there yet.
     """
-    if not ascending:
+    runs = plans.ended()
+    if (newest := _first_cut(plans, reversed(runs))) is None:
         raise SinkError(
             "the lakehouse has no cut yet",
             where="the lakehouse",
             remedy="run `millrace merge lakehouse`",
         )
-    newest = ascending[-1]
     if at == "latest":
         return newest
-    if _RUN.fullmatch(at):
-        upto = [cut for cut in ascending if cut.run <= int(at)]
-        is_ahead = int(at) > newest.run
-    elif not newest.is_instant:
-        raise ConfigError(
-            f"{at}: topics of a real Debezium don't show at which instants all tables are complete",
-            where="--at",
-            remedy="use latest, or the number of a run; `millrace cuts` lists them",
-        )
-    elif (position := _position(at, newest.position.epoch)) is not None:
-        upto = [cut for cut in ascending if cut.position <= position]
-        is_ahead = _commit_of(position) > _commit_of(newest.position)
-    else:
-        moment_us = _moment_us(at)
-        upto = [cut for cut in ascending if cut.committed_us <= moment_us]
-        is_ahead = False
+    is_upto, is_ahead = _instant(at, newest)
     if is_ahead:
         raise SinkError(
             f"no cut has reached {at} yet: the newest cut is {newest}",
             where="the lakehouse",
             remedy="run `millrace merge lakehouse`",
         )
-    if not upto:
+
+    def is_later(run: int) -> bool:
+        plan = plans.moved_by(run)
+        return plan is not None and not is_upto(plan)
+
+    upto = bisect_left(runs, True, key=is_later)
+    if (cut := _first_cut(plans, reversed(runs[:upto]))) is None:
         raise SinkError(
-            f"no cut is as old as {at}: the oldest is {ascending[0]}",
+            f"no cut is as old as {at}: the oldest is {_first_cut(plans, runs)}",
             where="the lakehouse",
             remedy="`millrace cuts` lists all cuts; lakehouse.keep sets how long they stay",
         )
-    return upto[-1]
+    return cut
+
+
+def _first_cut(plans: Plans, runs: Iterable[int]) -> Cut | None:
+    """The cut of the first of some runs that has one: an outcome may be damaged."""
+    return next(filter(None, (_cut_of(plans, run) for run in runs)), None)
+
+
+def _instant(at: str, newest: Cut) -> tuple[Callable[[RunPlan], bool], bool]:
+    """What tells whether a plan's cut is up to an instant; and whether that isn't reached yet."""
+    if _RUN.fullmatch(at):
+        run = int(at)
+        return (lambda plan: plan.run <= run), run > newest.run
+    if not newest.is_instant:
+        raise ConfigError(
+            f"{at}: topics of a real Debezium don't show at which instants all tables are complete",
+            where="--at",
+            remedy="use latest, or the number of a run; `millrace cuts` lists them",
+        )
+    if (position := _position(at, newest.position.epoch)) is not None:
+        upto = position
+        is_ahead = _commit_of(upto) > _commit_of(newest.position)
+        return (lambda plan: plan.cut <= upto), is_ahead
+    moment_us = _moment_us(at)
+    return (lambda plan: plan.cut_ts_us <= moment_us), False
 
 
 def _commit_of(position: Position) -> tuple[int, Lsn]:
@@ -231,7 +248,8 @@ class LakehouseCuts:
         run = last.run if last is not None else 0
         has_ended = False
         for number in range(run, max(0, run - _RUNS_MAX), -1):
-            plan, outcome = self._plans.plan_of(number), self._plans.outcome_of(number)
+            plan = self._plans.plan_of(number, tables)
+            outcome = self._plans.outcome_of(number, tables)
             if not has_ended:
                 self._plans.require_undamaged(number)
             if plan is None or outcome is None:
@@ -265,7 +283,9 @@ class LakehouseCuts:
 
     def has(self, instant: Instant) -> bool:
         """Whether a cut is still that, and its versions of the tables are kept."""
-        plan, outcome = self._plans.plan_of(instant.run), self._plans.outcome_of(instant.run)
+        names = instant.versions.keys()
+        plan = self._plans.moved_by(instant.run)
+        outcome = self._plans.outcome_of(instant.run, names)
         if plan is None or outcome is None or plan.cut != instant.cut:
             return False
         is_kept = time.time() - outcome.ts_ms / 1_000 < self._lakehouse.keep.total_seconds()
@@ -273,8 +293,8 @@ class LakehouseCuts:
 
     def shapes(self, instant: Instant) -> "dict[str, TableShape]":
         """The columns of the tables at a cut."""
-        plan = self._plans.plan_of(instant.run)
         names = instant.versions.keys() & self._derived.keys()
+        plan = self._plans.plan_of(instant.run, names)
         return {name: self._shape(name, plan.tables[name]) for name in names} if plan else {}
 
     def _shape(self, name: str, table: TablePlan) -> "TableShape":
@@ -300,7 +320,7 @@ class LakehouseCuts:
     def rebuilt(self, instants: Sequence[Instant]) -> set[str]:
         """The tables that were rebuilt between the first and the last of some cuts."""
         runs = [instant.run for instant in instants]
-        plans = map(self._plans.plan_of, range(min(runs) + 1, max(runs) + 1))
+        plans = map(self._plans.moved_by, range(min(runs) + 1, max(runs) + 1))
         return {
             name
             for plan in plans

@@ -98,9 +98,14 @@ def _statistics(
     return {_STATISTICS: ",".join(map(quoted, kept))}
 
 
+def retention(keep: timedelta) -> timedelta:
+    """How long a file stays that a version doesn't have any more."""
+    return timedelta(hours=math.ceil(keep / timedelta(hours=1)) + _MARGIN_HOURS)
+
+
 def retention_properties(keep: timedelta) -> dict[str, str]:
     """What keeps every version readable for so long; Delta's own defaults are 7 and 30 days."""
-    hours = math.ceil(keep / timedelta(hours=1)) + _MARGIN_HOURS
+    hours = retention(keep) // timedelta(hours=1)
     return {
         "delta.logRetentionDuration": f"interval {max(hours, _LOG_HOURS)} hours",
         "delta.deletedFileRetentionDuration": f"interval {hours} hours",

@@ -153,6 +153,19 @@ class DerivedDeltaTable:
             checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes()
         )
 
+    def checksum(self) -> dict[str, Any]:
+        """The checksum of the version that was read last, which counts its files; {}: it has none.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
+        """
+        checksum = self.last_snapshot().checksumOpt()
+        if not checksum.isDefined():
+            return {}
+        jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+        mapper = jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper()
+        listed: dict[str, Any] = json.loads(mapper.writeValueAsString(checksum.get()))
+        return listed
+
     def rows(self) -> int:
         """How many rows it has, by Delta's log: also where files of it are missing."""
         files = self.files()
@@ -162,7 +175,13 @@ class DerivedDeltaTable:
         return int(counted["rows"] or 0) if counted is not None else 0
 
     def added(self) -> int:
-        """How many rows the last commit added, as it says itself: DeltaTable.history starts a job.
+        """How many rows the last commit added."""
+        return self.last_metric("numOutputRows")
+
+    def last_metric(self, name: str) -> int:
+        """A count of the last commit, as it says itself; 0: it doesn't.
+
+        DeltaTable.history starts a job.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#commit-provenance-information
         """
@@ -181,7 +200,7 @@ class DerivedDeltaTable:
                 raise
             return 0
         metrics = said.get().operationMetrics() if said.isDefined() else said
-        counted = metrics.get().get("numOutputRows") if metrics.isDefined() else metrics
+        counted = metrics.get().get(name) if metrics.isDefined() else metrics
         return int(counted.get()) if counted.isDefined() else 0
 
     @contextmanager

@@ -309,7 +309,7 @@ class LakehouseTarget(Target):
         before = self._plans.outcome_of(plan.run - 1)
         failed = {table.name for table in results if table.error is not None}
         inherited = before.versions if before else {}
-        compacted = self._plans.compacted().tables
+        compacted = self._plans.compacted()
         versions = {
             name: as_compacted(inherited[name], table, compacted.get(name))
             for name, table in plan.tables.items()

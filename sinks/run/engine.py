@@ -36,8 +36,8 @@ from sinks.run.drops import (
 from sinks.run.options import RunContext
 from sinks.run.owner import changed_kinds, require_same_writer
 from sinks.run.plan import RunPlan, TablePlan, goes_on, require_same_log, to_read
+from sinks.run.reported import RunEnd
 from sinks.run.retained import retained_tables
-from sinks.run.run_end import RunEnd
 from sinks.run.summary import (
     LastCheck,
     RunOutcome,
@@ -280,6 +280,7 @@ class Run:
             tables=tables,
             waiting=waiting,
             written_by=self._topics.written_by,
+            read_ms=state.read_ms,
         )
         self._plans.start(plan)
         reach(FaultPoint.RUN_PLANNED)
@@ -321,6 +322,7 @@ class Run:
         self._context.progress(0, len(waiting))
 
         def apply(name: str) -> TableResult | None:
+            self._context.while_waiting()  # who is told to end leaves the rest to the next run
             table = plan.tables[name]
             started = time.monotonic()
             if table.commits:
@@ -363,6 +365,7 @@ class Run:
             except self._target.ends_run:
                 raise
             except MillraceError as error:
+                self._context.while_waiting()
                 return TableResult(name, table.events, error=error)
             else:
                 if rows is None:

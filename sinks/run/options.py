@@ -63,8 +63,9 @@ class RunContext:
     """The configuration, and what a run is given by whoever starts it.
 
     ``session`` is called once there is something for Spark to do; ``while_waiting`` while brokers
-    don't answer: it may raise to give up; ``progress`` when so many of so many tables are done;
-    ``begins`` where the sink has no plan yet: earlier reports are of one that was removed.
+    don't answer, before each table, and where one fails: it may raise to give up; ``progress`` when
+    so many of so many tables are done; ``begins`` where the sink has no plan yet: earlier reports
+    are of one that was removed.
     """
 
     settings: Settings

@@ -197,7 +197,7 @@ class TablePlan(BaseModel):
 
 
 class RunPlan(BaseModel):
-    """One run of a sink: its number, the log that it reads, its cut, and what it applies.
+    """One run of a sink: its number, the log as it was at ``read_ms``, its cut, what it applies.
 
     Tables that are ``waiting`` don't come to the cut: they aren't configured any more, their rows
     are read again, or they were refused. Where a real Debezium has written the topics, no cut is
@@ -216,6 +216,7 @@ class RunPlan(BaseModel):
     tables: dict[str, TablePlan]
     waiting: dict[str, TablePlan] = {}
     written_by: TopicWriter = "millrace"
+    read_ms: int = 0
 
     @property
     def all_tables(self) -> dict[str, TablePlan]:

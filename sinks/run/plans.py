@@ -2,22 +2,35 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import pwd
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError
 from cdc.lines import Lines
 from sinks.changes.derived import local_path, runs_path
 from sinks.run.options import Report
 from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.records import (
+    OutcomeRecord,
+    PlanRecord,
+    TablesAfter,
+    outcome_record,
+    parent_of,
+    plan_record,
+    tables_after,
+    tables_before,
+    whole_outcome,
+    whole_plan,
+)
 from sinks.run.summary import LastCheck, RunOutcome, TableVersion
 from sinks.spark.files import (
     DamagedError,
@@ -35,6 +48,9 @@ if TYPE_CHECKING:
 
 
 _PLAN: Final = re.compile(r"(\d{20})\.json")
+_DONE: Final = re.compile(r"(\d{20})\.done\.json")
+_RECORDS_MAX: Final = 128
+"""So many records of plans are remembered, which never change."""
 _CHECKED: Final = "checked.json"
 _COMPACTED: Final = "compacted.json"
 _LAST: Final = "last.json"
@@ -117,10 +133,24 @@ class LastPlan(BaseModel):
     run: int
 
 
-class CompactedTables(BaseModel):
-    """Each table after its last compaction: the run that it has, and a version that lasts."""
+class LeftTable(BaseModel):
+    """A table after its last compaction: the run that it has, and a version that lasts.
 
-    tables: dict[str, tuple[int, TableVersion]] = {}
+    Files that were replaced before a time of ``replaced_ms`` may be there still: once it is longer
+    ago than they are kept, VACUUM removes them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: int
+    at: TableVersion
+    replaced_ms: tuple[int, ...] = ()
+
+
+class LeftTables(BaseModel):
+    """Each table after its last compaction."""
+
+    tables: dict[str, LeftTable] = {}
 
 
 class Plans:
@@ -130,6 +160,7 @@ class Plans:
         self._files = files
         self._where = where
         self._report = report
+        self._records: dict[int, PlanRecord] = {}
 
     def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
@@ -137,55 +168,114 @@ class Plans:
             last = self._parse(LastPlan, _LAST)
         except LogFormatError:  # half written, where a file can't be replaced at once
             last = None
-        newest = self.plan_of(last.run) if last is not None else None
-        if newest is None:
+        if last is None or self.moved_by(last.run) is None:
             runs = self.runs()
             return self.plan_of(runs[-1]) if runs else None
-        while (later := self.plan_of(newest.run + 1)) is not None:
-            newest = later
-        return newest
+        newest = last.run
+        while self.moved_by(newest + 1) is not None:
+            newest += 1
+        return self.plan_of(newest)
 
-    def plan_of(self, run: int) -> RunPlan | None:
-        """The plan of that number, if there is one."""
-        return self._parse(RunPlan, _plan_name(run))
+    def plan_of(self, run: int, names: Collection[str] | None = None) -> RunPlan | None:
+        """The plan of that number, if there is one, with all of its tables, or some."""
+        if (record := self.moved_by(run)) is None:
+            return None
+        return whole_plan(record, tables_before(self._chain(record), names), names)
+
+    def moved_by(self, run: int) -> PlanRecord | None:
+        """The plan of that number with the tables that it moves, if there is one."""
+        if (record := self._records.get(run)) is None:
+            if (record := self._parse(PlanRecord, _plan_name(run))) is None:
+                return None
+            if len(self._records) >= _RECORDS_MAX:
+                del self._records[next(iter(self._records))]
+            self._records[run] = record
+        return record
+
+    def _chain(self, record: PlanRecord) -> Iterator[PlanRecord]:
+        """A record, and those that have what was moved before, newest first."""
+        yield record
+        while record.since:
+            older = self.moved_by(record.since)
+            if older is None:
+                raise DamagedError(
+                    "a run's state can't be read: a record is missing that later ones go on from",
+                    where=f"{self._where}/{_plan_name(record.since)}",
+                    remedy="put it back from a backup",
+                )
+            yield (record := older)
 
     def runs(self) -> list[int]:
         """The numbers of all plans, ascending."""
-        matches = (_PLAN.fullmatch(name) for name in self._files.names())
+        return self._numbers(_PLAN)
+
+    def ended(self) -> list[int]:
+        """The numbers of the plans that have an outcome, ascending."""
+        return self._numbers(_DONE)
+
+    def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
+        matches = (pattern.fullmatch(name) for name in self._files.names())
         return sorted(int(match[1]) for match in matches if match)
 
     def outcome(self, plan: RunPlan) -> RunOutcome | None:
         """How a plan ended, if it did."""
         return self.outcome_of(plan.run)
 
-    def outcome_of(self, run: int) -> RunOutcome | None:
-        """How the plan of that number ended, if there is one, and it did.
+    def outcome_of(self, run: int, names: Collection[str] | None = None) -> RunOutcome | None:
+        """How the plan of that number ended, if there is one, and it did; for all tables, or some.
 
         Where that is damaged, the run counts as interrupted. A plan may be finished once more: what
         has been applied stays, and the outcome is recorded again.
         """
+        if (record := self._ended_by(run)) is None:
+            return None
+        return whole_outcome(record, self._before(run, names), names)
+
+    def ended_ms(self, run: int) -> int | None:
+        """When the plan of that number ended, if it did (ms since 1970)."""
+        record = self._ended_by(run)
+        return None if record is None else record.ts_ms
+
+    def _ended_by(self, run: int) -> OutcomeRecord | None:
         try:
-            return self._parse(RunOutcome, _done_name(run))
+            return self._parse(OutcomeRecord, _done_name(run))
         except DamagedError as error:
             if self._report is not None:
                 self._report(Lines(f"run {run} counts as interrupted: {error}"))
             return None
 
+    def _before(self, run: int, names: Collection[str] | None = None) -> TablesAfter:
+        """How earlier runs have left the tables that a run doesn't move."""
+        record = self.moved_by(run)
+        return {} if record is None else tables_before(self._chain(record), names)
+
+    def _after(self, run: int) -> TablesAfter:
+        """How a run has left all tables."""
+        if (record := self.moved_by(run)) is None:
+            return {}
+        before = self._before(run)
+        return tables_after(record, before, whole_plan(record, before), self.outcome_of(run))
+
     def require_undamaged(self, run: int) -> None:
         """Raise DamagedError where the outcome of the plan of that number can't be read."""
-        self._parse(RunOutcome, _done_name(run))
+        self._parse(OutcomeRecord, _done_name(run))
 
     def start(self, plan: RunPlan) -> None:
         """Make the plan the next one; raises BusyError if another run was first."""
+        since = parent_of(plan.run)
+        if since and self.moved_by(since) is None:  # plans don't begin with the first number
+            since = 0
+        record = plan_record(plan, self._after(plan.run - 1), since)
         try:
-            self._files.create(_plan_name(plan.run), plan.model_dump_json())
+            self._files.create(_plan_name(plan.run), _text(record))
         except FileExistsError:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
         self._files.replace(_LAST, LastPlan(run=plan.run).model_dump_json())
 
     def finish(self, outcome: RunOutcome) -> None:
         """Record that nothing of the plan is under way any more."""
-        self._files.replace(_done_name(outcome.run), outcome.model_dump_json())
+        record = outcome_record(outcome, self._before(outcome.run))
+        self._files.replace(_done_name(outcome.run), _text(record))
 
     def checked(self) -> LastCheck:
         """When a run last found nothing to do."""
@@ -195,21 +285,28 @@ class Plans:
         """Record that there was nothing to do."""
         self._files.replace(_CHECKED, check.model_dump_json())
 
-    def compacted(self) -> CompactedTables:
-        """Where compaction has left the tables."""
-        return self._parse(CompactedTables, _COMPACTED) or CompactedTables()
+    def compacted(self) -> dict[str, LeftTable]:
+        """How compaction has left the tables."""
+        return (self._parse(LeftTables, _COMPACTED) or LeftTables()).tables
 
-    def compact(self, tables: dict[str, tuple[int, TableVersion]]) -> None:
-        """Record where it has left some."""
-        compacted = CompactedTables(tables={**self.compacted().tables, **tables})
-        self._files.replace(_COMPACTED, compacted.model_dump_json())
+    def compact(self, tables: Mapping[str, LeftTable]) -> None:
+        """Record how it has left some."""
+        left = LeftTables(tables={**self.compacted(), **tables})
+        self._files.replace(_COMPACTED, left.model_dump_json())
 
     def forget(self, before_run: int) -> int:
-        """Remove the plans with a lower number; the number of those that were."""
+        """Remove the plans with a lower number; the number of those that were.
+
+        What later ones go on from stays: that of this number names it.
+        """
+        first = self.moved_by(before_run)
+        kept = {record.run for record in self._chain(first)} if first is not None else set()
         old = [run for run in self.runs() if run < before_run]
         for run in old:
             self._files.remove(_done_name(run))
-            self._files.remove(_plan_name(run))
+            if run not in kept:
+                self._files.remove(_plan_name(run))
+        self._records.clear()
         return len(old)
 
     def _parse(self, kind: type[RunState], name: str) -> RunState | None:
@@ -220,7 +317,7 @@ class Plans:
             error.what = f"can't read a run's state: {error.what}"
             error.remedy = (
                 "`millrace merge lakehouse` records it again"
-                if isinstance(error, DamagedError) and kind is RunOutcome
+                if isinstance(error, DamagedError) and kind is OutcomeRecord
                 else (
                     "if a newer Millrace wrote it, run that one; if it is damaged, restore it"
                     " from a backup"
@@ -246,6 +343,12 @@ def lakehouse_plans(
     return Plans(files, runs_path(location), report)
 
 
+def _text(record: RunPlan | RunOutcome) -> str:
+    """A record's text; what is as by default is left out of it, but for its format."""
+    fields = record.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({"format": record.format, **fields}, ensure_ascii=False)
+
+
 def _plan_name(run: int) -> str:
     return f"{run:020}.json"
 
@@ -254,10 +357,8 @@ def _done_name(run: int) -> str:
     return f"{run:020}.done.json"
 
 
-def as_compacted(
-    inherited: TableVersion, table: TablePlan, compacted: tuple[int, TableVersion] | None
-) -> TableVersion:
+def as_compacted(inherited: TableVersion, table: TablePlan, left: LeftTable | None) -> TableVersion:
     """The version of a table that nothing came for; where compaction has left it, if it has."""
-    if compacted is None or compacted[0] != table.base or compacted[1].id != inherited.id:
+    if left is None or left.run != table.base or left.at.id != inherited.id:
         return inherited
-    return max(inherited, compacted[1], key=lambda version: version.version)
+    return max(inherited, left.at, key=lambda version: version.version)

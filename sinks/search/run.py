@@ -15,7 +15,7 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.cut_run import CutRun
 from sinks.run.engine import Run
 from sinks.run.options import RunContext
-from sinks.run.run_end import RunEnd
+from sinks.run.reported import RunEnd
 from sinks.run.summary import RunSummary, Standing, TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.client import check, connect
@@ -71,6 +71,7 @@ def _run(
         failed |= {step.name} if step.error is not None else set()
         if options.records_max is not None:
             break  # the rest is later runs'
+        context.run.while_waiting()
         topics.forget()  # there is more in the log by now
         ended = Run(context.run, topics, target).once()
         plan, results, state = ended.plan or plan, results + ended.results, ended.state
@@ -92,6 +93,7 @@ def _documents(
     cuts = LakehouseCuts(settings.require_lakehouse(), prefix, state, topics.state, session)
     results: list[TableResult] = []
     for document in context.search.documents:
+        context.run.while_waiting()
         name, started = document.name, time.monotonic()
         target: JoinedDocuments | None = None
         try:
@@ -102,6 +104,7 @@ def _documents(
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
+            context.run.while_waiting()
             results.append(TableResult(name, error=error))
             where = target.standing() if target is not None else Standing(shown=False)
             standing[name] = where._replace(error=str(error))

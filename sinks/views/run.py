@@ -164,6 +164,7 @@ class ViewsRun:
                 done.add(name)
 
     def _bring(self, target: ViewTarget) -> None:
+        self._context.while_waiting()
         name, started = target.name, time.monotonic()
         if (paused := self._context.options.paused.get(name)) is not None:
             self._fail(name, paused, target.standing(), is_new=False)
@@ -174,6 +175,7 @@ class ViewsRun:
         except _OF_ALL:
             raise
         except MillraceError as error:
+            self._context.while_waiting()
             self._fail(name, error, target.standing())
             return
         at, version = target.record.at, target.record.version
@@ -189,9 +191,10 @@ class ViewsRun:
 
     def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:
         """The version, or the one that compaction has left since."""
-        _, compacted = self._plans.compacted().tables.get(f"{VIEWS}{name}", (0, version))
-        is_same = compacted.id == version.id
-        return max(version, compacted, key=lambda of: of.version) if is_same else version
+        left = self._plans.compacted().get(f"{VIEWS}{name}")
+        if left is None or left.at.id != version.id:
+            return version
+        return max(version, left.at, key=lambda of: of.version)
 
     def _fail(
         self,

@@ -4,7 +4,7 @@ It is as right as `millrace`; small tables alone would have their views evaluate
 compacts any two files.
 """
 
-from compaction import lakehouse
+from compaction import files
 from millrace import main
 from sinks.delta import version
 from sinks.views import store, target
@@ -13,7 +13,7 @@ target.WHOLE_BYTES = 0  # type: ignore[misc]
 target.TOUCHED_MAX = 1  # type: ignore[misc]
 store.SMALL_BYTES = 0  # type: ignore[misc]
 version.SMALL_BYTES = 0  # type: ignore[misc]
-lakehouse.SMALL_FILES_MIN = 1  # type: ignore[misc]
+files.SMALL_FILES_MIN = 1  # type: ignore[misc]
 
 if __name__ == "__main__":
     main()

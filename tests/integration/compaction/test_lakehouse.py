@@ -1,6 +1,7 @@
 """Compaction of Delta tables: done where it pays, and never at the price of a cut."""
 
 import datetime as dt
+import time
 
 import pytest
 
@@ -19,6 +20,11 @@ def compacted(lakehouse: Lakehouse, *, dry_run: bool = False) -> CompactedTable:
     return compacted
 
 
+def last_job(lakehouse: Lakehouse) -> int:
+    """The number of Spark's last job."""
+    return max(lakehouse.spark.sparkContext.statusTracker().getJobIdsForGroup(None), default=-1)
+
+
 def forget_all_cuts(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if ``lakehouse.keep`` had passed since the last run."""
     monkeypatch.setattr("sinks.delta.evolution._MARGIN_HOURS", 0)
@@ -30,7 +36,7 @@ def forget_all_cuts(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> No
 def test_compaction_makes_fewer_files_and_keeps_every_cut(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 1)
+    monkeypatch.setattr("compaction.files.SMALL_FILES_MIN", 1)
     monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)  # which would be written anew
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 0, "n": 0})
@@ -62,6 +68,43 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     assert max(row["n"] for row in lakehouse.rows(log.schema)) == 30
 
 
+def test_a_table_that_is_good_as_it_is_costs_no_job_and_gets_no_version(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VACUUM is due once for each change, when what it has replaced isn't kept any longer."""
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    idle = log.beside(table_schema(lakehouse.prefix, "idle", column("id", "int4", 1)))
+    schemas = [idle.schema, log.schema]
+    log.row("r", at(10, 0), {"id": 0, "n": 0})
+    idle.row("r", at(10, 0), {"id": 0})
+    for each in (log, idle):
+        each.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+
+    def compact() -> tuple[bool, list[int]]:
+        """Whether it took a job, and how many versions it has made of each table."""
+        jobs, before = last_job(lakehouse), [*map(lakehouse.version, schemas)]
+        done = list(compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark))
+        assert [table.name for table in done] == ["public.idle", "public.t"]
+        assert all(table.before.files == 1 and table.before.bytes > 0 for table in done)
+        after = map(lakehouse.version, schemas)
+        return last_job(lakehouse) > jobs, [
+            new - old for new, old in zip(after, before, strict=True)
+        ]
+
+    vacuumed = 2  # versions: its beginning, and its end
+    assert compact() == (True, [vacuumed, vacuumed]), "nobody knows what was there before"
+    assert compact() == (False, [0, 0])
+    log.row("u", at(20), {"id": 0, "n": 1})
+    log.reached(at(20))
+    lakehouse.merge()
+    assert compact() == (False, [0, 0])
+    monkeypatch.setattr("time.time", lambda now=time.time: now() + 9 * 86_400)
+    assert compact()[1] == [vacuumed, vacuumed], "each has changed since the first compaction began"
+    assert compact() == (False, [0, 0])
+
+
 @pytest.mark.proof
 def test_an_idle_tables_later_cuts_do_not_need_what_compaction_has_replaced(
     lakehouse: Lakehouse,
@@ -80,7 +123,7 @@ def test_an_idle_tables_later_cuts_do_not_need_what_compaction_has_replaced(
     lakehouse.merge()
     plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
     before, after = cuts(plans)
-    left = plans.compacted().tables["public.idle"][1]
+    left = plans.compacted()["public.idle"].at
     assert before.versions["public.idle"].version < left.version
     assert after.versions["public.idle"] == left
 

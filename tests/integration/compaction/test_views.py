@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, history: bool
 ) -> None:
-    monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 1)
+    monkeypatch.setattr("compaction.files.SMALL_FILES_MIN", 1)
     monkeypatch.setattr("compaction.lakehouse.RUNS_KEPT", 1)
     monkeypatch.setattr("time.time", lambda now=time.time: now() + 8 * 86_400)
     lake = str(tmp_path)
@@ -71,5 +71,5 @@ def test_views_are_compacted_and_stay_as_they_were_at_each_cut_that_is_kept(
     for version in versions:
         rows = query_builder(view_path(lake, "totals"), version=version.version)
         assert sorted(row["n"] for row in rows) == [*range(version.version + 1)]
-    _, left = plans.compacted().tables["views.totals"]
+    left = plans.compacted()["views.totals"].at
     assert (left.id, left.version) > (versions[-1].id, versions[-1].version)

@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.timeout(600),  # it starts two JVMs, one after the other
 ]
 ROWS = 100
+OTHERS = [f"other_{number}" for number in range(4)]
 
 
 def shows(folder: Path, total: int, column: str = "v") -> bool:
@@ -98,6 +99,9 @@ def test_tables_keep_up_whatever_becomes_of_the_merge(
     ):
         connection.execute("CREATE TABLE item (id int PRIMARY KEY, v int)")
         connection.execute("INSERT INTO item SELECT i, 0 FROM generate_series(1, %s) i", [ROWS])
+        for other in OTHERS:
+            connection.execute(f"CREATE TABLE {other} AS SELECT * FROM item")
+            connection.execute(f"ALTER TABLE {other} ADD PRIMARY KEY (id)")
         made.start()
         merge = follow()  # before there is a log
         if is_late:
@@ -114,10 +118,17 @@ def test_tables_keep_up_whatever_becomes_of_the_merge(
         merge = follow()
         wait_until_shown(1 + ROWS)
         merge.wait_until(lambda: not under_way(runs))
-        connection.execute("UPDATE item SET v = v + 1")
+        with connection.transaction():
+            for name in ("item", *OTHERS):
+                connection.execute(f"UPDATE {name} SET v = v + 1")
         merge.wait_until(partial(under_way, runs, ROWS))
-    assert made.stop(merge) == ExitCode.OK
+    assert made.stop(merge) == ExitCode.OK, "it isn't cut short"
+    assert under_way(runs), "the tables in hand are done, and others aren't"
+    merged = made.millrace("merge", "lakehouse")
+    assert merged.returncode == ExitCode.OK, merged.stdout + merged.stderr
+    assert "which was interrupted" in merged.stdout
     assert not under_way(runs)
     assert shows(table, 1 + 2 * ROWS)
+    assert all(shows(lakehouse / "public" / other, ROWS) for other in OTHERS)
     output = [path.read_text() for path in made.folder.glob("*.log")]
     assert_no_secret(seen, events, lakehouse, *output)

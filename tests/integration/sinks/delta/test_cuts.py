@@ -50,16 +50,17 @@ def test_a_query_sees_all_tables_at_one_cut(lakehouse: Lakehouse) -> None:
     assert answer(lakehouse, first, both) == [(1, 1)]
     assert answer(lakehouse, second, both) == [(3, 2)]
 
-    assert cut_at(found, "latest") == second
-    assert cut_at(found, "1") == first
-    assert cut_at(found, "0/1D") == first, "the newest that isn't later"
-    assert cut_at(found, str(at(30, 2))) == second
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    assert cut_at(plans, "latest") == second
+    assert cut_at(plans, "1") == first
+    assert cut_at(plans, "0/1D") == first, "the newest that isn't later"
+    assert cut_at(plans, str(at(30, 2))) == second
     with pytest.raises(SinkError, match="no cut has reached"):
-        cut_at(found, "0/2000")
+        cut_at(plans, "0/2000")
     with pytest.raises(SinkError, match="no cut is as old"):
-        cut_at(found, "0/5")
+        cut_at(plans, "0/5")
     with pytest.raises(ConfigError, match="isn't an instant"):
-        cut_at(found, "yesterday")
+        cut_at(plans, "yesterday")
     for change in ("DROP TABLE t", "INSERT INTO t SELECT 1, 2"):
         with pytest.raises(ConfigError, match="only queries"):
             answer(lakehouse, second, change)

@@ -14,7 +14,7 @@ import pytest
 from cdc.errors import ExitCode, SparkMissingError
 from cdc.settings.views import View
 from sinks.run.options import RunOptions
-from sinks.run.plans import lakehouse_plans
+from sinks.run.plans import LeftTable, lakehouse_plans
 from sinks.views import records, store
 from sinks.views.records import view_records
 from sinks.views.run import ViewsRun
@@ -87,7 +87,7 @@ def test_a_view_of_views_is_followed_though_these_are_compacted(views: Views) ->
     views.lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('of' = 'a test')")
     left = record.version.model_copy(update={"version": record.version.version + 1})
     plans = lakehouse_plans(str(views.lakehouse.folder), pytest.fail)
-    plans.compact({"views.sums": (record.step, left)})
+    plans.compact({"views.sums": LeftTable(run=record.step, at=left)})
     said: list[str] = []
     assert views.merge(said.append).exit_code == ExitCode.NOTHING_TO_DO
     views.write((3, "b", 2))

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from cdc.errors import ExitCode
+from deploy.commands import merge
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMAND = """
@@ -144,3 +146,23 @@ def test_a_command_ends_whose_complaints_nobody_reads(way: str) -> None:
             command.kill()
     os.close(reader)
     os.close(writer)
+
+
+def test_what_a_merge_is_at_is_cancelled_once_it_has_had_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merge, "TABLE_ENDS_S", 0.2)
+    monkeypatch.setattr(merge, "_CANCEL_AGAIN_S", 0.01)
+    stop, cancelled, calls = threading.Event(), threading.Event(), list[float]()
+
+    def cancel() -> None:
+        calls.append(time.monotonic())
+        if len(calls) > 1:  # a table has several jobs, one after the other
+            cancelled.set()
+
+    with merge._cancelled_late(stop, cancel):
+        assert not cancelled.wait(0.3), "nobody has told it to end"
+        told = time.monotonic()
+        stop.set()
+        assert cancelled.wait(10)
+    assert calls[0] - told >= 0.2

@@ -125,7 +125,7 @@ def test_a_plan_that_is_no_text_is_refused_and_named(tmp_path: Path) -> None:
     (made,) = tmp_path.glob("*1.json")
     made.write_bytes(b"\xff\x00")
     with pytest.raises(LogFormatError, match="it isn't text") as refused:
-        plans.last()
+        Plans(LocalFiles(tmp_path), str(tmp_path)).last()
     assert refused.value.where == str(made)
 
 
