@@ -199,7 +199,7 @@ class Plans:
             older = self.moved_by(record.since)
             if older is None:
                 raise DamagedError(
-                    "a run's state can't be read: a record is missing that later ones go on from",
+                    "can't read a run's state: a record that later ones need is missing",
                     where=f"{self._where}/{_plan_name(record.since)}",
                     remedy="put it back from a backup",
                 )
@@ -270,6 +270,8 @@ class Plans:
             self._files.create(_plan_name(plan.run), _text(record))
         except FileExistsError:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
+        # Those of a lakehouse that stood here before it was removed have its numbers, too.
+        self._records = {run: of for run, of in self._records.items() if run < plan.run}
         self._files.replace(_LAST, LastPlan(run=plan.run).model_dump_json())
 
     def finish(self, outcome: RunOutcome) -> None:

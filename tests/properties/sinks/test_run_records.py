@@ -219,7 +219,7 @@ def test_a_record_that_is_gone_is_told(tmp_path: Path) -> None:
     plans, _ = idle_lake(tmp_path, 3, 13)
     assert [*chain(13)] == [13, 12, 8]
     (tmp_path / f"{12:020}.json").unlink()
-    with pytest.raises(DamagedError, match="a record is missing"):
+    with pytest.raises(DamagedError, match="a record that later ones need is missing"):
         plans.last()
     plan = plans.plan_of(11)
     assert plan is not None
