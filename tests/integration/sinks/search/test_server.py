@@ -220,5 +220,5 @@ def test_search_finds_words_and_says_how_many(target: Target) -> None:
     assert search(target.settings, "public.things", "big:17").hits[0]["id"] == "k17"
     with pytest.raises(ConfigError, match="the query isn't valid"):
         search(target.settings, "public.things", '"unclosed (')
-    with pytest.raises(ConfigError, match="unknown index"):
+    with pytest.raises(ConfigError, match="is missing"):
         search(target.settings, "public.nothing", "x")
