@@ -103,6 +103,8 @@ def compact_lakehouse(
         records.tidy()
     failures = _Failures()
     wanted = [*_tables(settings, last), *_views(settings, records, failures)]
+    if wanted:
+        session()  # before threads ask for it, who would start two
     compaction = _Compaction(settings, last.prefix, session, plans.compacted(), dry_run=dry_run)
 
     def attempt(table: _ToCompact) -> CompactedTable | None:
@@ -240,7 +242,9 @@ class _Compaction:
         wanted = retention_properties(derived.keep)
         changes = {key: value for key, value in wanted.items() if properties.get(key) != value}
         kept_ms = int(retention(derived.keep) / timedelta(milliseconds=1))
-        replaced = {*before.replaced_ms} if before is not None and not changes else {0}
+        replaced = {*before.replaced_ms} if before is not None else {0}
+        if changes:  # what was replaced long ago may be old by now
+            replaced.add(0)
         if not is_same:
             replaced.add(_part_end_ms(kept_ms))
         old_ms = int(time.time() * 1_000) - kept_ms
@@ -254,7 +258,7 @@ class _Compaction:
         if files.purges or files.pays:
             replaced.add(_part_end_ms(kept_ms))
         left = target.read_applied()
-        if left is not None and not left.is_between:
+        if left is not None and not left.is_between and left.run == there.run:
             at = LeftTable(run=left.run, at=left.at, replaced_ms=tuple(sorted(replaced)))
             self._left[derived.name] = at
         return done

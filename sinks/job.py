@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
 from cdc.errors import (
+    BusyError,
     ConfigError,
     DiskError,
     ExitCode,
@@ -183,7 +184,7 @@ def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummar
         context.while_waiting()
         try:
             return run(context, log)
-        except SparkEndedError:
+        except (SparkEndedError, BusyError):
             raise
         except Exception:
             context.while_waiting()  # whose jobs are cancelled isn't in error

@@ -25,8 +25,8 @@ from cdc.settings import LakehouseSettings
 from cdc.settings.lakehouse import TableKind
 from sinks.changes.derived import Derived, derived_tables
 from sinks.run.cuts import Instant
-from sinks.run.plan import RunPlan, TablePlan
-from sinks.run.plans import Plans, lakehouse_plans
+from sinks.run.plan import RunPlan, TablePlan, goes_on
+from sinks.run.plans import Plans, as_compacted, lakehouse_plans
 from sinks.run.summary import RunOutcome, TableCounts, TableVersion
 from sinks.spark.session import SparkProvider
 
@@ -94,22 +94,34 @@ def _text(time_s: float) -> str:
 
 def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
     """The cuts that runs have reached, ascending; only so many of the ``newest`` where asked."""
-    newest_first = filter(None, (_cut_of(plans, run) for run in reversed(plans.ended())))
+    runs = plans.ended()
+    newest_first = filter(None, (_cut_of(plans, run, runs[-1]) for run in reversed(runs)))
     return [*islice(newest_first, newest)][::-1]
 
 
-def _cut_of(plans: Plans, run: int) -> Cut | None:
-    """The cut that a run has reached; None: nobody can tell."""
+def _cut_of(plans: Plans, run: int, newest: int) -> Cut | None:
+    """The cut that a run has reached; None: nobody can tell.
+
+    The tables of the ``newest`` one are where compaction has left them: the files that it has
+    replaced go in time, and no later run tells.
+    """
     plan, outcome = plans.plan_of(run), plans.outcome_of(run)
     if plan is None or outcome is None:
         return None
+    versions = outcome.versions
+    if run == newest:
+        left, tables = plans.compacted(), goes_on(plan, outcome)
+        versions = {
+            name: as_compacted(version, tables[name], left.get(name)) if name in tables else version
+            for name, version in versions.items()
+        }
     return Cut(
         run=run,
         position=plan.cut,
         committed_us=plan.cut_ts_us,
         applied_ms=outcome.ts_ms,
         seconds=outcome.seconds,
-        versions=outcome.versions,
+        versions=versions,
         missing=sorted(plan.all_tables.keys() - outcome.versions.keys() | outcome.failed.keys()),
         tables=outcome.tables,
         planned_ms=plan.ts_ms,
@@ -127,7 +139,7 @@ def cut_at(plans: Plans, at: str) -> Cut:
     or the newest one isn't there yet.
     """
     runs = plans.ended()
-    if (newest := _first_cut(plans, reversed(runs))) is None:
+    if (newest := _first_cut(plans, reversed(runs), runs)) is None:
         raise SinkError(
             "the lakehouse has no cut yet",
             where="the lakehouse",
@@ -148,18 +160,18 @@ def cut_at(plans: Plans, at: str) -> Cut:
         return plan is not None and not is_upto(plan)
 
     upto = bisect_left(runs, True, key=is_later)
-    if (cut := _first_cut(plans, reversed(runs[:upto]))) is None:
+    if (cut := _first_cut(plans, reversed(runs[:upto]), runs)) is None:
         raise SinkError(
-            f"no cut is as old as {at}: the oldest is {_first_cut(plans, runs)}",
+            f"no cut is as old as {at}: the oldest is {_first_cut(plans, runs, runs)}",
             where="the lakehouse",
             remedy="`millrace cuts` lists all cuts; lakehouse.keep sets how long they stay",
         )
     return cut
 
 
-def _first_cut(plans: Plans, runs: Iterable[int]) -> Cut | None:
+def _first_cut(plans: Plans, some: Iterable[int], runs: Sequence[int]) -> Cut | None:
     """The cut of the first of some runs that has one: an outcome may be damaged."""
-    return next(filter(None, (_cut_of(plans, run) for run in runs)), None)
+    return next(filter(None, (_cut_of(plans, run, runs[-1]) for run in some)), None)
 
 
 def _instant(at: str, newest: Cut) -> tuple[Callable[[RunPlan], bool], bool]:

@@ -14,6 +14,7 @@ with the last slice the new one serves.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.lines import Lines, on_one_line
 from sinks.run.cuts import Instant, Instants
-from sinks.run.options import Report
+from sinks.run.options import Report, wait_on
 
 CutGeneration = TypeVar("CutGeneration", bound=BaseModel)
 """What a target is written to, as its record has it."""
@@ -145,9 +146,16 @@ class CutTarget(ABC, Generic[CutGeneration]):
 class CutRun(Generic[CutGeneration]):
     """One run of one target; ``once`` is all that there is to call."""
 
-    def __init__(self, cuts: Instants, target: CutTarget[CutGeneration]) -> None:
+    def __init__(
+        self,
+        cuts: Instants,
+        target: CutTarget[CutGeneration],
+        while_waiting: Callable[[], None] = wait_on,
+    ) -> None:
+        """``while_waiting`` raises where the command was told to end, and its jobs cancelled."""
         self._cuts = cuts
         self._target = target
+        self._while_waiting = while_waiting
 
     @property
     def _record(self) -> CutRecord[CutGeneration]:
@@ -280,6 +288,7 @@ class CutRun(Generic[CutGeneration]):
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
+            self._while_waiting()
             what = self._target.what
             self._target.say(
                 Lines(f"the current one stays until the new {what} is loaded: {error}")

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -161,6 +162,7 @@ class Plans:
         self._where = where
         self._report = report
         self._records: dict[int, PlanRecord] = {}
+        self._remembering = Lock()  # views ask side by side
 
     def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
@@ -187,9 +189,10 @@ class Plans:
         if (record := self._records.get(run)) is None:
             if (record := self._parse(PlanRecord, _plan_name(run))) is None:
                 return None
-            if len(self._records) >= _RECORDS_MAX:
-                del self._records[next(iter(self._records))]
-            self._records[run] = record
+            with self._remembering:
+                if len(self._records) >= _RECORDS_MAX:
+                    del self._records[next(iter(self._records))]
+                self._records[run] = record
         return record
 
     def _chain(self, record: PlanRecord) -> Iterator[PlanRecord]:
@@ -288,8 +291,11 @@ class Plans:
         self._files.replace(_CHECKED, check.model_dump_json())
 
     def compacted(self) -> dict[str, LeftTable]:
-        """How compaction has left the tables."""
-        return (self._parse(LeftTables, _COMPACTED) or LeftTables()).tables
+        """How compaction has left the tables; damaged, it is written anew by the next one."""
+        try:
+            return (self._parse(LeftTables, _COMPACTED) or LeftTables()).tables
+        except DamagedError:
+            return {}
 
     def compact(self, tables: Mapping[str, LeftTable]) -> None:
         """Record how it has left some."""

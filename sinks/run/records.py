@@ -5,8 +5,8 @@ have moved, and how earlier runs have left others: ``before`` has what was moved
 ``since``, whose own record has what was moved before it, and so on. Run 12 names run 8, which names
 none; run 11 names run 10, then 8: each takes away its number's lowest bit. So any plan is read from
 as few records as its number has bits, and a table that moves in a run is written about as often
-until all records have it that need it. A record of an outcome has the versions that are others than
-before.
+until all records have it that need it. Each ``WHOLE_EVERY``-th record names none, and has all
+tables. A record of an outcome has the versions that are others than before.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import RunOutcome, TableVersion
+
+WHOLE_EVERY: Final = 1024
+"""So often a record has all tables: none is needed by runs that come so much later."""
 
 
 class TableAfter(BaseModel):
@@ -63,7 +66,7 @@ _OF_PLAN: Final = tuple(name for name in RunPlan.model_fields if name not in {"t
 
 def parent_of(run: int) -> int:
     """The run whose record has what was moved before; 0: none."""
-    return run & (run - 1)
+    return run & (run - 1) if run % WHOLE_EVERY else 0
 
 
 def plan_record(plan: RunPlan, left: TablesAfter, since: int) -> PlanRecord:

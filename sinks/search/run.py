@@ -69,9 +69,9 @@ def _run(
     while (step := target.load_next(failed)) is not None:
         results.append(step)
         failed |= {step.name} if step.error is not None else set()
+        context.run.while_waiting()
         if options.records_max is not None:
             break  # the rest is later runs'
-        context.run.while_waiting()
         topics.forget()  # there is more in the log by now
         ended = Run(context.run, topics, target).once()
         plan, results, state = ended.plan or plan, results + ended.results, ended.state
@@ -98,7 +98,9 @@ def _documents(
         target: JoinedDocuments | None = None
         try:
             target = JoinedDocuments(context, cuts, document)
-            is_changed = CutRun(cuts, target).once(rebuilt=name in options.rebuilt)
+            is_changed = CutRun(cuts, target, context.run.while_waiting).once(
+                rebuilt=name in options.rebuilt
+            )
             if name in options.replayed:
                 results.append(replayed(name, target.dead_letters(), target.again))
         except (BusyError, SinkUnreachableError):

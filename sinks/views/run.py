@@ -10,6 +10,7 @@ from typing import Final, get_args
 from cdc.errors import (
     BusyError,
     ConfigError,
+    ExitCode,
     MillraceError,
     SinkUnreachableError,
     SparkMissingError,
@@ -74,7 +75,12 @@ class ViewsRun:
     def once(self, started: float) -> RunSummary:
         """Bring all of them as far as they can be brought."""
         self._context.settings.require_views(self._context.options.rebuilt)
-        self._bring_all([*self.in_order()])
+        try:
+            self._bring_all([*self.in_order()])
+        except MillraceError as error:
+            if error.exit_code == ExitCode.INTERRUPTED:  # some stand at the cut
+                self._record(time.monotonic() - started)
+            raise
         seconds = time.monotonic() - started
         self._record(seconds)
         progress, last = self._state.progress, self._last
@@ -171,7 +177,9 @@ class ViewsRun:
             return
         try:
             rebuilt = name in self._context.options.rebuilt
-            changed = CutRun(self.sources, target).once(rebuilt=rebuilt)
+            changed = CutRun(self.sources, target, self._context.while_waiting).once(
+                rebuilt=rebuilt
+            )
         except _OF_ALL:
             raise
         except MillraceError as error:

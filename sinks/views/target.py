@@ -286,6 +286,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             of_spark = not isinstance(error, UnopenedError)
             if of_spark and (spark_ended(error) or machine_error(error, self.where)):
                 raise
+            self._context.while_waiting()  # who is told to end has jobs cancelled
             why = first_line(error) if of_spark else error
             self.say(f"can't find what has changed, evaluating all of it: {why}")
             return False

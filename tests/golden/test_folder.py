@@ -66,7 +66,7 @@ def test_a_folder_without_cases_is_no_success(tmp_path: Path) -> None:
         (None, {}, "debezium.properties"),
         ("", {}, "topic.prefix is missing"),
         (PREFIX + "nonsense\n", {}, "no such property: nonsense"),
-        (PREFIX + "debezium.source.no.such=1\n", {}, "no.such: no such key"),
+        (PREFIX + "debezium.source.no.such=1\n", {}, "no.such: unknown key"),
         (PREFIX, {"case_json": "{"}, "JSONDecodeError"),
         (PREFIX, {"setup_sql": "SELECT 1/0"}, "/nowhere/psql"),
     ],

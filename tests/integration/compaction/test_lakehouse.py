@@ -1,7 +1,9 @@
 """Compaction of Delta tables: done where it pays, and never at the price of a cut."""
 
 import datetime as dt
+import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +14,21 @@ from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.readers import query_builder
 from tests.fixtures.spark import at, column, table_schema
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 def compacted(lakehouse: Lakehouse, *, dry_run: bool = False) -> CompactedTable:
-    (compacted,) = compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark, dry_run=dry_run)
+    asked: list[threading.Thread] = []
+
+    def session() -> "SparkSession":
+        asked.append(threading.current_thread())
+        return lakehouse.spark
+
+    (compacted,) = compact_lakehouse(lakehouse.settings, session, dry_run=dry_run)
+    assert asked[0] is threading.main_thread(), "two threads that ask first would start two"
     return compacted
 
 
@@ -56,6 +68,8 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     assert (done.after.files, done.after.pays, done.vacuumed) == (1, False, 0)
 
     plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    newest = cuts(plans)[-1].versions["public.t"].version
+    assert newest == lakehouse.version(log.schema), "what was replaced goes in time"
     for number, cut in enumerate(cuts(plans)):
         version = cut.versions["public.t"].version
         rows = query_builder(f"{lakehouse.folder}/public/t", version=version)

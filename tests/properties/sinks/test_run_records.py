@@ -133,7 +133,10 @@ def assert_kept(lake: Lake, since: int) -> None:
 
 
 @pytest.mark.parametrize("seed", few(range(40), 0, 1))
-def test_every_plan_and_outcome_is_what_it_was(tmp_path: Path, seed: int) -> None:
+def test_every_plan_and_outcome_is_what_it_was(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.run.records.WHOLE_EVERY", 32)
     lake = Lake(tmp_path, seed, tables=6)
     for run in range(1, RUNS + 1):
         lake.run(run)

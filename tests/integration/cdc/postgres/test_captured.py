@@ -48,17 +48,17 @@ def test_it_is_made_once_and_found_again(database: Conninfo) -> None:
         (f"FOR TABLE a {COMPLETE}", ["lacks public.B c", 'ADD TABLE ONLY public."B c";']),
         (
             f'FOR TABLE a, "B c", other.d {COMPLETE}',
-            ["publishes other.d too", "DROP TABLE ONLY other.d;"],
+            ["it also publishes other.d", "DROP TABLE ONLY other.d;"],
         ),
         ('FOR TABLE a, "B c"', ["all operations", "publish_via_partition_root = true);"]),
         (
             f"FOR TABLE a, \"B c\" {COMPLETE[:-1]}, publish = 'insert')",
             ["all operations", "SET (publish = 'insert, update, delete, truncate'"],
         ),
-        (f"FOR ALL TABLES {COMPLETE}", ["publishes other.d too", "DROP PUBLICATION millrace;"]),
+        (f"FOR ALL TABLES {COMPLETE}", ["it also publishes other.d", "DROP PUBLICATION millrace;"]),
         pytest.param(
             f"FOR TABLES IN SCHEMA public, other {COMPLETE}",
-            ["publishes other.d too", 'SET TABLE ONLY public."B c", ONLY public.a;'],
+            ["it also publishes other.d", 'SET TABLE ONLY public."B c", ONLY public.a;'],
             marks=pytest.mark.since(15, "publications of schemas"),
         ),
     ],

@@ -105,7 +105,7 @@ def test_a_topic_with_other_partitions_is_named_with_both_ways_out(
     make_topic(kafka_admin, name, 5, **{"cleanup.policy": "compact", **promised})
     (finding,) = failures(look(scenes()()))
     assert "has 5 partitions, not 3" in finding.found
-    assert finding.remedy == "delete the topic, or set topic.partitions = 5 under [log]"
+    assert finding.remedy == "delete the topic, or set topic.partitions = 5 in [log]"
     assert failures(look(scenes(log={"topic.partitions": 5})())) == []
 
 

@@ -82,7 +82,7 @@ CASES: Final = {
     ),
     "select on columns": case(
         "rights to rows",
-        "SELECT on columns isn't enough",
+        "SELECT on columns, as on public.orders, isn't enough",
         "REVOKE SELECT ON orders FROM {role}",
         "GRANT SELECT (id) ON orders TO {role}",
     ),
@@ -179,7 +179,7 @@ CASES: Final = {
     ),
     "publication has more": case(
         "publication",
-        "it publishes public.more too",
+        "it also publishes public.more",
         "CREATE TABLE more (id int PRIMARY KEY)",
         "ALTER PUBLICATION millrace ADD TABLE ONLY more",
         capture={"table.exclude.list": "public.more"},

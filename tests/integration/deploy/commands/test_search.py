@@ -56,7 +56,7 @@ def test_documents_are_searched_and_refusals_are_listed(
     assert "2 found" in table.stdout
     strange = typed(config, "search", "public.nope", "name")
     assert (strange.returncode, strange.stdout) == (ExitCode.CONFIG, "")
-    assert "the index public.nope is missing" in strange.stderr
+    assert "public.nope is missing" in strange.stderr
     assert refused(config, typed) == {"2", "3"}
 
 

@@ -70,7 +70,7 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
         return counts
 
     monkeypatch.setattr(TableIndexer, "load", loaded_step)
-    with pytest.raises(ConfigError, match=r"the index public\.x"):
+    with pytest.raises(ConfigError, match=r"unknown index: public\.x"):
         indexes.merge(rebuilt=frozenset({"public.x"}))
     with pytest.raises(ZeroDivisionError):
         indexes.merge(rebuilt=frozenset({"public.t"}))

@@ -150,7 +150,7 @@ def test_what_a_topic_does_not_have_or_does_not_say_is_no_proof_that_nothing_is_
     for last, why in (
         (LastRecord(-1, 0, unknown="it isn't there"), "it isn't there"),
         (LastRecord(-1, 0, first=0, end=4), "it was made again"),
-        (LastRecord(-1, 0, first=12, end=12), "it has forgotten records"),
+        (LastRecord(-1, 0, first=12, end=12), "it no longer has records"),
     ):
         lags = SinkLags(_reports(at_five), {(TOPIC, 0): last})
         assert why in lags.of(at_five).unknown
