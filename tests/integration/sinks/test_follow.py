@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(600),  # it starts two JVMs, one after the other
 ]
 ROWS = 100
-OTHERS = [f"other_{number}" for number in range(4)]
+OTHERS = ("first", "last")
 
 
 def shows(folder: Path, total: int, column: str = "v") -> bool:
@@ -124,11 +124,12 @@ def test_tables_keep_up_whatever_becomes_of_the_merge(
         merge.wait_until(partial(under_way, runs, ROWS))
     assert made.stop(merge) == ExitCode.OK, "it isn't cut short"
     assert under_way(runs), "the tables in hand are done, and others aren't"
-    merged = made.millrace("merge", "lakehouse")
-    assert merged.returncode == ExitCode.OK, merged.stdout + merged.stderr
-    assert "which was interrupted" in merged.stdout
-    assert not under_way(runs)
-    assert shows(table, 1 + 2 * ROWS)
-    assert all(shows(lakehouse / "public" / other, ROWS) for other in OTHERS)
+    if is_late:  # as in the other case's second JVM
+        merged = made.millrace("merge", "lakehouse")
+        assert merged.returncode == ExitCode.OK, merged.stdout + merged.stderr
+        assert "which was interrupted" in merged.stdout
+        assert not under_way(runs)
+        assert shows(table, 1 + 2 * ROWS)
+        assert all(shows(lakehouse / "public" / other, ROWS) for other in OTHERS)
     output = [path.read_text() for path in made.folder.glob("*.log")]
     assert_no_secret(seen, events, lakehouse, *output)
