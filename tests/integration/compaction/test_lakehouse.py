@@ -3,15 +3,19 @@
 import datetime as dt
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.errors import ExitCode
 from compaction.lakehouse import CompactedTable, compact_lakehouse
 from sinks.delta.cuts import cuts
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
+from tests.fixtures.source import run
 from tests.fixtures.spark import at, column, table_schema
 
 if TYPE_CHECKING:
@@ -159,3 +163,20 @@ def test_what_no_cut_needs_any_more_is_removed(
     forget_all_cuts(lakehouse, monkeypatch)
     assert compacted(lakehouse).vacuumed > 0
     assert lakehouse.rows(log.schema) == [{"id": 0, "n": 1}]
+
+
+@pytest.mark.proof  # a JVM of its own, twice
+@pytest.mark.postgres
+@pytest.mark.xdist_group("jvms")
+def test_the_command_compacts_several_tables_in_one_spark(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str]
+) -> None:
+    tables = ("a", "b", "c")
+    run(database, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in tables))
+    run(database, *(f"INSERT INTO {name} VALUES (1)" for name in tables))
+    made = pipeline()
+    made.catch_up()
+    assert made.millrace("merge", "lakehouse").returncode == ExitCode.OK
+    compacted = made.millrace("compact", "lakehouse")
+    assert compacted.returncode == ExitCode.OK, compacted.stdout + compacted.stderr
+    assert all(f"public.{name}" in compacted.stdout for name in tables), compacted.stdout
