@@ -189,14 +189,9 @@ class Version:
         return rows.join(F.broadcast(chosen), same, "left_semi")
 
     def _all_files(self) -> Any:
-        """All of them; of a small table its checksum has them without any job.
-
-        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
-        """
-        checksum = self._snapshot.checksumOpt()
-        if checksum.isDefined() and checksum.get().allFiles().isDefined():
-            return checksum.get().allFiles().get()
-        return self._sequence.unsafeWrapArray(self._snapshot.allFiles().collect())
+        """All of them; of a small table its checksum has them without any job."""
+        jvm: Any = self._target.spark._jvm  # noqa: SLF001
+        return jvm.millrace.sinks.ListedFiles.of(self._snapshot)
 
     def _of(self, files: Any) -> DataFrame:
         rows = self._target.rows_in(self._snapshot, files)

@@ -147,6 +147,12 @@ class LeftTable(BaseModel):
     at: TableVersion
     replaced_ms: tuple[int, ...] = ()
 
+    def since(self, version: TableVersion) -> TableVersion:
+        """A version, or the one of the same table that compaction has left since."""
+        if self.at.id != version.id:
+            return version
+        return max(version, self.at, key=lambda of: of.version)
+
 
 class LeftTables(BaseModel):
     """Each table after its last compaction."""
@@ -367,6 +373,4 @@ def _done_name(run: int) -> str:
 
 def as_compacted(inherited: TableVersion, table: TablePlan, left: LeftTable | None) -> TableVersion:
     """The version of a table that nothing came for; where compaction has left it, if it has."""
-    if left is None or left.run != table.base or left.at.id != inherited.id:
-        return inherited
-    return max(inherited, left.at, key=lambda version: version.version)
+    return inherited if left is None or left.run != table.base else left.since(inherited)

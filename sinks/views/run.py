@@ -200,9 +200,7 @@ class ViewsRun:
     def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:
         """The version, or the one that compaction has left since."""
         left = self._plans.compacted().get(f"{VIEWS}{name}")
-        if left is None or left.at.id != version.id:
-            return version
-        return max(version, left.at, key=lambda of: of.version)
+        return version if left is None else left.since(version)
 
     def _fail(
         self,

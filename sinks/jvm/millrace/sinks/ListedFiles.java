@@ -57,15 +57,11 @@ public final class ListedFiles extends TahoeBatchFileIndex {
         scan.copy(listed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream()));
   }
 
-  /**
-   * The files of a version as another table names them: by absolute paths, without row ids.
-   *
-   * <p>Of a small table, the version's checksum has them without any job.
-   */
+  /** The files of a version as another table names them: by absolute paths, without row ids. */
   public static Seq<AddFile> absolute(DeltaLog log, Snapshot snapshot) throws IOException {
     Path folder = log.dataPath().getFileSystem(log.newDeltaHadoopConf()).makeQualified(log.dataPath());
     List<AddFile> made = new ArrayList<>();
-    for (AddFile file : all(snapshot)) {
+    for (AddFile file : CollectionConverters.asJava(of(snapshot))) {
       DeletionVectorDescriptor vector = file.deletionVector();
       made.add(
           file.copy(
@@ -86,12 +82,17 @@ public final class ListedFiles extends TahoeBatchFileIndex {
     return CollectionConverters.asScala(made).toSeq();
   }
 
-  private static List<AddFile> all(Snapshot snapshot) {
+  /**
+   * The files of a version; of a small table, its checksum has them without any job.
+   *
+   * <p>https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
+   */
+  public static Seq<AddFile> of(Snapshot snapshot) {
     if (snapshot.checksumOpt().isDefined()
         && snapshot.checksumOpt().get().allFiles().isDefined()) {
-      return CollectionConverters.asJava(snapshot.checksumOpt().get().allFiles().get());
+      return snapshot.checksumOpt().get().allFiles().get();
     }
-    return snapshot.allFiles().collectAsList();
+    return CollectionConverters.asScala(snapshot.allFiles().collectAsList()).toSeq();
   }
 
   @Override
