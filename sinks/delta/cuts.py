@@ -25,8 +25,8 @@ from cdc.settings import LakehouseSettings
 from cdc.settings.lakehouse import TableKind
 from sinks.changes.derived import Derived, derived_tables
 from sinks.run.cuts import Instant
-from sinks.run.plan import RunPlan, TablePlan, goes_on
-from sinks.run.plans import Plans, as_compacted, lakehouse_plans
+from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.plans import LeftTable, Plans, lakehouse_plans, lasting_versions
 from sinks.run.summary import RunOutcome, TableCounts, TableVersion
 from sinks.spark.session import SparkProvider
 
@@ -94,34 +94,26 @@ def _text(time_s: float) -> str:
 
 def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
     """The cuts that runs have reached, ascending; only so many of the ``newest`` where asked."""
-    runs = plans.ended()
-    newest_first = filter(None, (_cut_of(plans, run, runs[-1]) for run in reversed(runs)))
+    newest_first = _cuts_of(plans, reversed(plans.ended()), plans.compacted())
     return [*islice(newest_first, newest)][::-1]
 
 
-def _cut_of(plans: Plans, run: int, newest: int) -> Cut | None:
-    """The cut that a run has reached; None: nobody can tell.
+def _cuts_of(plans: Plans, runs: Iterable[int], left: Mapping[str, LeftTable]) -> Iterator[Cut]:
+    """Yield the cuts that runs have reached, in their order; damaged runs have none."""
+    return filter(None, (_cut_of(plans, run, left) for run in runs))
 
-    The tables of the ``newest`` one are where compaction has left them: the files that it has
-    replaced go in time, and no later run tells.
-    """
+
+def _cut_of(plans: Plans, run: int, left: Mapping[str, LeftTable]) -> Cut | None:
     plan, outcome = plans.plan_of(run), plans.outcome_of(run)
     if plan is None or outcome is None:
         return None
-    versions = outcome.versions
-    if run == newest:
-        left, tables = plans.compacted(), goes_on(plan, outcome)
-        versions = {
-            name: as_compacted(version, tables[name], left.get(name)) if name in tables else version
-            for name, version in versions.items()
-        }
     return Cut(
         run=run,
         position=plan.cut,
         committed_us=plan.cut_ts_us,
         applied_ms=outcome.ts_ms,
         seconds=outcome.seconds,
-        versions=versions,
+        versions=lasting_versions(plan, outcome, left),
         missing=sorted(plan.all_tables.keys() - outcome.versions.keys() | outcome.failed.keys()),
         tables=outcome.tables,
         planned_ms=plan.ts_ms,
@@ -138,8 +130,8 @@ def cut_at(plans: Plans, at: str) -> Cut:
     Raises ConfigError where ``at`` is none of these, SinkError where no cut reaches back so far,
     or the newest one isn't there yet.
     """
-    runs = plans.ended()
-    if (newest := _first_cut(plans, reversed(runs), runs)) is None:
+    runs, left = plans.ended(), plans.compacted()
+    if (newest := next(_cuts_of(plans, reversed(runs), left), None)) is None:
         raise SinkError(
             "the lakehouse has no cut yet",
             where="the lakehouse",
@@ -160,18 +152,13 @@ def cut_at(plans: Plans, at: str) -> Cut:
         return plan is not None and not is_upto(plan)
 
     upto = bisect_left(runs, True, key=is_later)
-    if (cut := _first_cut(plans, reversed(runs[:upto]), runs)) is None:
+    if (cut := next(_cuts_of(plans, reversed(runs[:upto]), left), None)) is None:
         raise SinkError(
-            f"no cut is as old as {at}: the oldest is {_first_cut(plans, runs, runs)}",
+            f"no cut is as old as {at}: the oldest is {next(_cuts_of(plans, runs, left))}",
             where="the lakehouse",
             remedy="`millrace cuts` lists all cuts; lakehouse.keep sets how long they stay",
         )
     return cut
-
-
-def _first_cut(plans: Plans, some: Iterable[int], runs: Sequence[int]) -> Cut | None:
-    """The cut of the first of some runs that has one: an outcome may be damaged."""
-    return next(filter(None, (_cut_of(plans, run, runs[-1]) for run in some)), None)
 
 
 def _instant(at: str, newest: Cut) -> tuple[Callable[[RunPlan], bool], bool]:
@@ -258,6 +245,7 @@ class LakehouseCuts:
         """
         last = self._plans.last()
         run = last.run if last is not None else 0
+        left = self._plans.compacted()
         has_ended = False
         for number in range(run, max(0, run - _RUNS_MAX), -1):
             plan = self._plans.plan_of(number, tables)
@@ -268,7 +256,8 @@ class LakehouseCuts:
                 continue
             has_ended = True
             if all(self._stands(name, plan, outcome) for name in tables):
-                versions = {name: outcome.versions[name] for name in sorted(set(tables))}
+                lasting = lasting_versions(plan, outcome, left)
+                versions = {name: lasting[name] for name in sorted(set(tables))}
                 yield Instant(
                     run=number,
                     cut=plan.cut,
@@ -294,14 +283,22 @@ class LakehouseCuts:
         return versions[-1].version if versions else -1
 
     def has(self, instant: Instant) -> bool:
-        """Whether a cut is still that, and its versions of the tables are kept."""
+        """Whether a cut is still that, and its versions of the tables are kept.
+
+        A version may be a later one than the run's, which compaction had left.
+        """
         names = instant.versions.keys()
         plan = self._plans.moved_by(instant.run)
         outcome = self._plans.outcome_of(instant.run, names)
         if plan is None or outcome is None or plan.cut != instant.cut:
             return False
         is_kept = time.time() - outcome.ts_ms / 1_000 < self._lakehouse.keep.total_seconds()
-        return is_kept and instant.versions.items() <= outcome.versions.items()
+        return is_kept and all(
+            (of := outcome.versions.get(name)) is not None
+            and of.id == at.id
+            and of.version <= at.version
+            for name, at in instant.versions.items()
+        )
 
     def shapes(self, instant: Instant) -> "dict[str, TableShape]":
         """The columns of the tables at a cut."""

@@ -311,7 +311,7 @@ class LakehouseTarget(Target):
         inherited = before.versions if before else {}
         compacted = self._plans.compacted()
         versions = {
-            name: as_compacted(inherited[name], table, compacted.get(name))
+            name: as_compacted(inherited[name], table.base, compacted.get(name))
             for name, table in plan.tables.items()
             if name in inherited and name not in failed
         }

@@ -249,7 +249,9 @@ class CutRun(Generic[CutGeneration]):
         shared = newest.versions.keys() & at.versions.keys()
         if any(at.versions[name].id != newest.versions[name].id for name in shared):
             return "a lakehouse table was written again"
-        is_same = all(at.versions[name] == newest.versions[name] for name in shared)
+        is_same = at.run == newest.run or all(
+            at.versions[name] == newest.versions[name] for name in shared
+        )
         if not is_same and not self._cuts.has(at):
             return "the lakehouse no longer has its cut"
         return None

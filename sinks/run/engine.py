@@ -69,6 +69,12 @@ def _rebuilt_by(plan: RunPlan, results: Collection[TableResult]) -> set[str]:
     return {name for name in done if plan.tables[name].instead_of is not None}
 
 
+def _has_skipped(retained: ExaminedTables, proposed: Mapping[str, TablePlan], name: str) -> bool:
+    """Return whether a table was to go on behind records that the log has forgotten."""
+    table = retained.tables.get(name)
+    return table is not None and table.start != proposed[name].start
+
+
 def _rebuilds(table: TablePlan) -> str:
     """Of what a table is rebuilt, if it is."""
     if table.instead_of is None:
@@ -256,7 +262,7 @@ class Run:
         drops: Mapping[str, Drop],
     ) -> tuple[RunPlan | None, RunOutcome | None, list[TableResult]]:
         """Examine the new records, plan, and apply; the plan, how it ended, and its results."""
-        retained = self._retained(tables, state)
+        proposed, retained = tables, self._retained(tables, state)
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
         errors = {**retained.refused, **examined.refused}
@@ -266,6 +272,9 @@ class Run:
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
         unread = self._topics.unread(tables, state)
         left = {name: tables.pop(name).left_alone() for name in unread}
+        # One that is refused only behind a gap hasn't got there.
+        behind = {name for name in {**errors, **unread} if _has_skipped(retained, proposed, name)}
+        left |= {name: proposed[name].left_alone() for name in behind}
         waiting |= {name: table for name, table in left.items() if table.base}
         refused = self._report_errors({**errors, **unread})
         if not _has_work(tables) and not refused:

@@ -19,7 +19,7 @@ from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError
 from cdc.lines import Lines
 from sinks.changes.derived import local_path, runs_path
 from sinks.run.options import Report
-from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.plan import RunPlan
 from sinks.run.records import (
     OutcomeRecord,
     PlanRecord,
@@ -371,6 +371,21 @@ def _done_name(run: int) -> str:
     return f"{run:020}.done.json"
 
 
-def as_compacted(inherited: TableVersion, table: TablePlan, left: LeftTable | None) -> TableVersion:
-    """The version of a table that nothing came for; where compaction has left it, if it has."""
-    return inherited if left is None or left.run != table.base else left.since(inherited)
+def as_compacted(version: TableVersion, base: int, left: LeftTable | None) -> TableVersion:
+    """Return a version that the run ``base`` wrote, or the one that compaction has left of it."""
+    return version if left is None or left.run != base else left.since(version)
+
+
+def lasting_versions(
+    plan: RunPlan, outcome: RunOutcome, left: Mapping[str, LeftTable]
+) -> dict[str, TableVersion]:
+    """Return the versions at which tables are after a run, where compaction has left them since.
+
+    Compaction replaces files of tables that no later run moves, and VACUUM removes these in time:
+    the versions that the outcome names may not last.
+    """
+    versions = dict(outcome.versions)
+    for name in left.keys() & versions.keys() & plan.tables.keys():
+        base = plan.tables[name].base_after(plan.run)
+        versions[name] = as_compacted(versions[name], base, left[name])
+    return versions

@@ -88,8 +88,8 @@ class ReportedRun:
     """One run of a sink; a context manager that reports its beginning, and its end if it has one.
 
     It begins with its first ``progress``, once it excludes other runs; one that another run keeps
-    out isn't reported. A run that is interrupted says so, and one that had nothing to do isn't
-    listed.
+    out isn't reported, nor one that is interrupted before. A run that is interrupted later says so,
+    and one that had nothing to do isn't listed.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class ReportedRun:
     ) -> None:
         self._reports = reports
         self._next_in_s = next_in_s
+        self._has_begun = False
         self._report = RunReport(sink=sink, job=job, started_ms=_now_ms())
 
     def __enter__(self) -> Self:
@@ -122,7 +123,7 @@ class ReportedRun:
                     exit_code=ExitCode.BUG, error=f"internal error: {type(failure).__name__}"
                 )
             case _:
-                self._finish(exit_code=ExitCode.INTERRUPTED, error="interrupted")
+                self._interrupt("interrupted")
 
     def begins(self) -> None:
         """Tell that the sink has nothing yet: tables that were reported are of one before it."""
@@ -130,6 +131,7 @@ class ReportedRun:
 
     def progress(self, done: int, tables: int) -> None:
         """Tell that so many tables are done, of so many."""
+        self._has_begun = True
         self._report = self._report.model_copy(update={"done": done, "tables": tables})
         self._reports.put(self._report)
 
@@ -137,6 +139,9 @@ class ReportedRun:
         """Tell how it has ended, and where its tables are."""
         if isinstance(done, BusyError):
             self._leave()
+            return
+        if isinstance(done, MillraceError) and done.exit_code == ExitCode.INTERRUPTED:
+            self._interrupt(str(done))
             return
         if isinstance(done, MillraceError):
             self._finish(exit_code=done.exit_code, error=str(done))
@@ -179,8 +184,14 @@ class ReportedRun:
             where=where,
         )
 
+    def _interrupt(self, error: str) -> None:
+        if self._has_begun:
+            self._finish(exit_code=ExitCode.INTERRUPTED, error=error)
+        else:
+            self._leave()
+
     def _leave(self) -> None:
-        """Say no more of a run beside another one, which reports itself."""
+        """Say nothing of a run that hasn't begun; another one beside it reports itself."""
         self._report = self._report.model_copy(update={"ended_ms": _now_ms()})
         self._reports.leave()
 

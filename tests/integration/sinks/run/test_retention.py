@@ -251,6 +251,13 @@ def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_die
     assert own(lakehouse, "public.t_changes", OP, POSITION, "id") == archived
 
 
+def offsets_of(lakehouse: Lakehouse, name: str) -> dict[int, int]:
+    """Up to where a table has its topic."""
+    last = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark).last()
+    assert last is not None
+    return last.all_tables[name].start
+
+
 def read_again(log: HandLog, lsn: int, *keys: int) -> None:
     """What `millrace snapshot --reset` writes: an end of all rows, and those that there are."""
     log.truncate(at(lsn, 0))
@@ -274,6 +281,7 @@ def test_a_topic_that_isnt_compacted_needs_a_whole_read_which_no_partition_has_l
     for error in errors.values():
         assert "`millrace snapshot --reset public.t`" in error
     stood = own(lakehouse, "public.t_history", "id", END)
+    reached = offsets_of(lakehouse, "public.t_history")
     read_again(log, 30, 1, 3, 4)
     forget(lakehouse, log, 1)
     log.row("c", at(40), {"id": 5, "a": "a5", "n": 40})
@@ -284,6 +292,7 @@ def test_a_topic_that_isnt_compacted_needs_a_whole_read_which_no_partition_has_l
         assert summary.exit_code == ExitCode.LOG_FORGOTTEN
         assert own(lakehouse, "public.t", "id") == [(1,), (2,), (3,)]
         assert own(lakehouse, "public.t_history", "id", END) == stood
+        assert offsets_of(lakehouse, "public.t_history") == reached
     assert "`millrace snapshot --reset public.t`" in str(summary.tables[0].error)
 
     read_again(log, 50, 1, 3, 4, 5)

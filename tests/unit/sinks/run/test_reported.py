@@ -1,10 +1,11 @@
 """A run's course → what it has the log say: never of a run that another one keeps out."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from cdc.errors import BusyError, ExitCode, SinkError
+from cdc.errors import BusyError, ExitCode, SinkError, SparkTerminatedError
 from cdc.records.reports import RunReport
 from sinks.run.reported import ReportedRun
 from sinks.run.summary import RunSummary, TableResult
@@ -46,14 +47,27 @@ def test_a_run_is_reported_once_it_has_begun_and_as_it_ends(written: Any) -> Non
 
 
 def test_a_run_that_is_interrupted_or_fails_says_so(written: Any) -> None:
-    with pytest.raises(KeyboardInterrupt), ReportedRun(written, "lakehouse", "merge"):
+    with suppress(KeyboardInterrupt), ReportedRun(written, "lakehouse", "merge") as reported:
+        reported.progress(0, 0)
         raise KeyboardInterrupt
     with pytest.raises(SinkError), ReportedRun(written, "lakehouse", "compact"):
         raise SinkError("full")
-    assert [(run.error, run.exit_code) for run, _ in written.reports] == [
+    assert [(run.error, run.exit_code) for run, _ in written.reports[1:]] == [
         ("interrupted", ExitCode.INTERRUPTED),
         ("full", ExitCode.SINK),
     ]
+
+
+@pytest.mark.parametrize("error", [SparkTerminatedError("by SIGTERM"), KeyboardInterrupt()])
+def test_a_run_that_is_interrupted_before_it_begins_is_not_reported(
+    written: Any, error: BaseException
+) -> None:
+    with suppress(KeyboardInterrupt), ReportedRun(written, "views", "merge") as reported:
+        if not isinstance(error, SparkTerminatedError):
+            raise error
+        reported.end(error)
+    assert written.reports == []
+    assert written.has_left
 
 
 def test_of_very_many_tables_that_fail_some_are_named(written: Any) -> None:
