@@ -153,10 +153,6 @@ class TablePlan(BaseModel):
         """Whether the run must commit to the table."""
         return self.writes or self.evolves
 
-    def base_after(self, run: int) -> int:
-        """Return the last run that has written the table, once the run of this plan has."""
-        return run if self.commits else self.base
-
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
         if self.instead_of is not None:
@@ -269,7 +265,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "start": table.next,
                 "end": table.next,
                 "after": plan.cut if table.pending or table.commits else table.after,
-                "base": table.base_after(plan.run),
+                "base": plan.run if table.commits else table.base,
                 "applied_version": table.schema_version,
                 "removed": table.removes,
                 "events": 0,

@@ -386,6 +386,7 @@ def lasting_versions(
     """
     versions = dict(outcome.versions)
     for name in left.keys() & versions.keys() & plan.tables.keys():
-        base = plan.tables[name].base_after(plan.run)
+        table = plan.tables[name]
+        base = plan.run if table.commits else table.base
         versions[name] = as_compacted(versions[name], base, left[name])
     return versions

@@ -112,6 +112,7 @@ def finish(
     assert_log_is_the_source(pipeline, database, prefix)
 
 
+@pytest.mark.proof
 @pytest.mark.stops_kafka
 def test_a_hanging_kafka_costs_neither_the_connection_nor_a_change_nor_sigterm(
     configured: Configured, database: dict[str, str], kafka: Kafka, topic_prefix: str

@@ -71,6 +71,7 @@ def captured(
         daemon.kill()
 
 
+@pytest.mark.proof
 def test_a_leader_that_is_killed_costs_no_change(
     captured: RunningPipeline, brokers: Brokers, database: dict[str, str]
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sinks.changes.derived import Derived
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.proof]
 STRANGE = "o'dd näme 100%25 #1"
 """A folder whose name has to be escaped in a URI, and then once more."""
 
@@ -90,7 +90,6 @@ def test_a_clone_is_as_deltas_own_and_has_the_run(spark: "SparkSession", tmp_pat
     assert [row.id for row in left] == [4], "it goes on as any table does"
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     "properties",
     [{"delta.enableRowTracking": "true"}, {"delta.enableChangeDataFeed": "true"}, {}],

@@ -46,10 +46,12 @@ def comparison(spark: "SparkSession") -> Comparison:
             "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.x = a.x"
             " AND EXISTS (SELECT 1 FROM k WHERE k.x = b.id))",
             id="a condition of an inner subquery was lost",
+            marks=pytest.mark.proof,
         ),
         pytest.param(
             "SELECT a.id, b.id AS other FROM a JOIN b ON a.x = b.x AND a.id IN (SELECT x FROM k)",
             id="a union had a key and its column as one",
+            marks=pytest.mark.proof,
         ),
         pytest.param(
             "SELECT l.y, r.e FROM (SELECT DISTINCT x AS y FROM k) l"
@@ -60,6 +62,7 @@ def comparison(spark: "SparkSession") -> Comparison:
             "SELECT q.id, e, k.d, a.x FROM (SELECT id, e FROM b LATERAL VIEW explode(l) t AS e) q"
             " FULL JOIN k ON k.x = e FULL JOIN a ON a.x = e",
             id="the number of an element had no type below two joins",
+            marks=pytest.mark.proof,
         ),
         pytest.param(
             "SELECT session_window(at, '5 minutes').start AS s, count(*) AS n FROM (SELECT id, l,"
@@ -70,10 +73,12 @@ def comparison(spark: "SparkSession") -> Comparison:
         pytest.param(
             "SELECT id FROM a WHERE x >= (SELECT min(x) FROM b)",
             id="a subquery that isn't correlated read nothing",
+            marks=pytest.mark.proof,
         ),
         pytest.param(
             "SELECT id, e FROM a LATERAL VIEW explode(sequence(1, (SELECT max(x) FROM k))) t AS e",
             id="a subquery in explode wasn't seen",
+            marks=pytest.mark.proof,
         ),
         pytest.param(
             "WITH RECURSIVE r(n) AS (SELECT id FROM a UNION ALL SELECT n + 1 FROM r WHERE n < 4)"
