@@ -38,6 +38,7 @@ from sinks.delta.evolution import (
 from sinks.delta.table import DerivedDeltaTable
 from sinks.run.plan import RunPlan
 from sinks.run.plans import LeftTable, Plans, lakehouse_plans, require_owner
+from sinks.spark.concurrency import tables_at_once
 from sinks.spark.errors import explained
 from sinks.spark.session import tune
 from sinks.views.records import ViewRecords, view_records
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 RUNS_KEPT: Final = 1_000
 """How many plans stay, as the record of what each run applied; those of cuts to be kept, too."""
-TABLES_AT_ONCE: Final = 2
-"""How many tables are compacted side by side: much of what a small one takes is planning."""
 _RECORD_S: Final = 5.0
 """How tables are left is recorded that often: the record has all tables."""
 _PARTS: Final = 8
@@ -103,8 +102,10 @@ def compact_lakehouse(
         records.tidy()
     failures = _Failures()
     wanted = [*_tables(settings, last), *_views(settings, records, failures)]
-    if wanted:
-        session()  # before threads ask for it, who would start two
+    if not wanted:
+        failures.end()
+        return
+    at_once = tables_at_once(session())  # before threads ask for it, who would start two
     compaction = _Compaction(settings, last.prefix, session, plans.compacted(), dry_run=dry_run)
 
     def attempt(table: _ToCompact) -> CompactedTable | None:
@@ -112,7 +113,7 @@ def compact_lakehouse(
             return compaction.compact(table)
         return None
 
-    recorded, executor = time.monotonic(), ThreadPoolExecutor(TABLES_AT_ONCE)
+    recorded, executor = time.monotonic(), ThreadPoolExecutor(at_once)
     try:
         for done in executor.map(attempt, wanted):
             if done is not None:

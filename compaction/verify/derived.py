@@ -28,13 +28,14 @@ from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.target import LakehouseTarget
 from sinks.delta.version import Version
 from sinks.log.topics import MillraceTopics
-from sinks.run.engine import TABLES_AT_ONCE, Run
+from sinks.run.engine import Run
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.rekeyed import versions_at
 from sinks.run.summary import LastCheck, RunOutcome
 from sinks.run.wanted import CapturedTables, lakehouse_tables
+from sinks.spark.concurrency import tables_at_once
 from sinks.spark.errors import explained
 from sinks.spark.session import tune
 
@@ -204,7 +205,7 @@ class ScratchLakehouse:
             with self._alone(name):
                 versions[name] = self._version(name)
         moving = {name: version for name, version in versions.items() if self._has_news(name)}
-        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+        with ThreadPoolExecutor(tables_at_once(self._context.session(), 0)) as executor:
             list(executor.map(self._clone, moving, moving.values()))
         cloned = moving.keys() - self.missing.keys()
         plans = self._applied(cloned) if cloned else {}

@@ -47,13 +47,12 @@ from sinks.run.summary import (
 from sinks.run.target import Target
 from sinks.run.topics import ExaminedTables, Topics
 from sinks.run.wanted import WantedTable
+from sinks.spark.concurrency import tables_at_once
 from sinks.spark.errors import KeptLostError, explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TABLES_AT_ONCE: Final = 2
-"""How many tables a run applies side by side: half of what a small one takes is planning."""
 _ATTEMPTS_MAX: Final = 3
 """How often a table is tried whose records executors keep, and these end."""
 
@@ -349,7 +348,8 @@ class Run:
                 self._report(Lines(f"warning: {doubt}"))
             return result
 
-        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+        records = to_read({name: plan.tables[name] for name in waiting})
+        with ThreadPoolExecutor(tables_at_once(spark, records)) as executor:
             return [
                 result
                 for result in executor.map(apply, waiting)
