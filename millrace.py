@@ -1,6 +1,6 @@
 """The public face: the version, the reader of the log, and the command line.
 
-Importing it costs nothing: the reader is loaded when its name is imported, and ``main`` loads the
+Importing it costs nothing. The reader is loaded when its name is imported. ``main`` loads the
 commands when it is called.
 """
 
@@ -39,7 +39,7 @@ EXTRAS = {
     "opensearchpy": "search",
     **dict.fromkeys(("attr", "authlib", "cachetools", "fastavro", "httpx2"), "avro"),
 }
-"""Package → the extra that brings it: the daemon's machine needs none of them."""
+"""Package → the extra that installs it. The daemon's machine needs none of them."""
 
 
 READER: Final = {
@@ -53,11 +53,11 @@ READER: Final = {
     "SourceTransaction": "cdc.reader.transactions",
     "TransactionStream": "cdc.reader.transactions",
 }
-"""What programs read the log by → its module."""
+"""Public name of the reader → its module."""
 
 
 def __getattr__(name: str) -> Any:
-    """The reader's names, and ``__version__`` of the installed package, where they are wanted."""
+    """Return a name of the reader, or the ``__version__`` of the installed package."""
     if name == "__version__":
         from importlib.metadata import version
 
@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
 
 
 def main() -> None:
-    """Run the command line, which signals end in time, also while it tells an error."""
+    """Run the command line. A signal ends it in time, even while it prints an error."""
     from deploy.commands.ending import InterruptedCommandError, ending_in_time
 
     _open_streams()
@@ -82,7 +82,7 @@ def main() -> None:
             finally:
                 _settle_output()
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one has nothing to interrupt
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal has nothing to interrupt
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             _drop_output()
             if cut_short.is_set():
@@ -91,10 +91,10 @@ def main() -> None:
 
 
 class _LossyStream(io.FileIO):
-    """Standard error, which loses what can't be written: a full disk there ends no command."""
+    """Standard error that drops what it can't write, so a full disk there ends no command."""
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write it, or take it as written."""
+        """Write the buffer, or report it as written."""
         try:
             return super().write(data)
         except OSError:
@@ -102,20 +102,20 @@ class _LossyStream(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Have three standard streams, of which the one for errors never fails.
+    """Open the three standard streams, and make the one for errors never fail.
 
-    The number of a closed one would be the next file's or connection's, into which libraries then
-    write their messages; and ``print`` takes standard output for it.
+    The next file or connection would get the number of a closed stream. Libraries would then write
+    their messages into it, and ``print`` would take it for standard output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.open(os.devnull, os.O_RDWR)  # opens the lowest free number, which is this one
             os.set_inheritable(number, True)
             mode = "w" if number else "r"
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-    with contextlib.suppress(io.UnsupportedOperation):  # a caller's own, in memory
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory that the caller has set
         raw = io.BufferedWriter(_LossyStream(sys.stderr.fileno(), "w", closefd=False))
         sys.stderr = io.TextIOWrapper(
             raw, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True
@@ -123,7 +123,7 @@ def _open_streams() -> None:
 
 
 def _command() -> None:
-    """Run a command; the one place that turns errors into text and an exit code."""
+    """Run a command, and turn an error into text and an exit code. Only this function does."""
     from cdc.compiled.extension import require_extension
     from deploy.commands.ending import InterruptedCommandError
 
@@ -166,7 +166,7 @@ def _command() -> None:
 
 
 def _silence_libraries() -> None:
-    """Keep warnings and log lines of libraries from the terminal; ``run`` has a log for them."""
+    """Keep libraries' warnings and log lines off the terminal. ``run`` has a log for them."""
     if not os.environ.get(DEBUG_VARIABLE):
         warnings.simplefilter("ignore")
         if not logging.getLogger().handlers:
@@ -174,23 +174,23 @@ def _silence_libraries() -> None:
 
 
 def _flush() -> None:
-    """Write what a command printed that has ended well; raises OSError where it is lost."""
+    """Flush the output of a command that has succeeded. Raise OSError if output is lost."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        pass  # whoever reads it has had enough
+        pass  # the reader has closed the pipe
     except OSError as error:
         if not _is_hung_up(error):
             raise
 
 
 def _is_hung_up(error: OSError) -> bool:
-    """Whether a terminal was closed that the command writes to: no disk fails."""
+    """Whether the terminal that the command writes to was closed, so that no disk fails."""
     return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
 
 
 def _settle_output() -> None:
-    """Keep what can't be written from another try at the end, which would change the exit code."""
+    """Keep Python from writing lost output again at exit, which would change the exit code."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -198,7 +198,7 @@ def _settle_output() -> None:
 
 
 def _drop_output() -> None:
-    """Write nothing more: what is left would be tried again at the end."""
+    """Send further output to the null device, as Python would write the rest again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -211,7 +211,7 @@ def _fail(error: MillraceError) -> NoReturn:
 
 
 def _of_machine(error: Exception) -> MillraceError | None:
-    """What isn't Millrace's fault, and no package has told as an error of its own."""
+    """Return the MillraceError for a fault of the machine that no package has explained."""
     if isinstance(error, OSError) and (of_disk := DiskError.of(error)) is not None:
         return of_disk
     errors = sys.modules.get("sinks.spark.errors")

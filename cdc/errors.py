@@ -1,6 +1,6 @@
-"""What can go wrong that a user can mend: one message, where, remedy, exit code, and retry or not.
+"""A fault that a user can solve → one message, where, remedy, exit code, and retry or not.
 
-All else is our bug (exit code 1). ``millrace.py`` turns these into text, which has no secret.
+Everything else is our bug (exit code 1). ``millrace.py`` turns these into text without secrets.
 """
 
 import errno
@@ -56,11 +56,11 @@ class ExitCode(IntEnum):
 
 
 class MillraceError(Exception):
-    """Base of all errors that a user can cause or mend."""
+    """Base of all errors that a user can cause or solve."""
 
     exit_code = ExitCode.BUG
     retry = False
-    """Whether the daemon starts over by itself, with back-off, once it has been streaming."""
+    """Whether the daemon restarts itself, with back-off, after it has streamed."""
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what, self.where, self.remedy = map(on_one_line, (what, where, remedy))
@@ -79,43 +79,43 @@ class ConfigError(MillraceError):
 
 
 class ExtensionError(MillraceError):
-    """Millrace's compiled part isn't there, or was built from other sources."""
+    """Millrace's compiled part is missing, or was built from other sources."""
 
     exit_code = ExitCode.SPARK_MISSING
 
 
 class BusyError(MillraceError):
-    """Another run of the same job is under way."""
+    """Another run of the same job is active."""
 
     exit_code = ExitCode.BUSY
 
 
 class SpillError(MillraceError):
-    """The disk doesn't take, or give back, what is too much for memory."""
+    """The disk doesn't store, or return, data that is too large for memory."""
 
     exit_code = ExitCode.SPILL
     retry = True
 
 
 class NotDoneError(MillraceError):
-    """The daemon hasn't done in time what it was asked for; the order stands."""
+    """The daemon hasn't finished a request in time. The request stays."""
 
     exit_code = ExitCode.NOT_DONE
 
 
 class SourceError(MillraceError):
-    """Base of what is wrong at PostgreSQL's side."""
+    """Base of errors on PostgreSQL's side."""
 
 
 class SourceUnreachableError(SourceError):
-    """No connection to PostgreSQL, or a connection lost."""
+    """PostgreSQL can't be reached, or a connection was lost."""
 
     exit_code = ExitCode.SOURCE_UNREACHABLE
     retry = True
 
 
 class TableLockedError(SourceUnreachableError):
-    """Somebody holds a lock on a table that keeps even readers out."""
+    """Another session holds a lock on a table that excludes even readers."""
 
 
 class SourceAuthenticationError(SourceError):
@@ -137,26 +137,26 @@ class StandbyError(SourceSettingError):
 
 
 class SourcePrivilegeError(SourceError):
-    """The role lacks a right; found by trying."""
+    """The role lacks a right, as an attempt has shown."""
 
     exit_code = ExitCode.SOURCE_PRIVILEGE
 
 
 class SlotInUseError(SourceError):
-    """Another session holds the slot, or another daemon the right to it."""
+    """Another session holds the slot, or another daemon has the right to it."""
 
     exit_code = ExitCode.SLOT_IN_USE
     retry = True
 
 
 class PublicationError(SourceError):
-    """The publication is missing, or is not what the configuration asks for."""
+    """The publication is missing, or doesn't match the configuration."""
 
     exit_code = ExitCode.PUBLICATION
 
 
 class UndecodableError(PublicationError):
-    """The WAL has changes of a time at which the publication didn't exist."""
+    """The WAL has changes of a time when the publication didn't exist."""
 
 
 class TableRefusedError(SourceError):
@@ -166,7 +166,7 @@ class TableRefusedError(SourceError):
 
 
 class TablePublicationError(TableRefusedError):
-    """A table isn't published, or only in part, and the configuration asks for all of it."""
+    """A table isn't published, or only in part, but the configuration asks for all of it."""
 
     exit_code = ExitCode.PUBLICATION
 
@@ -178,62 +178,62 @@ class TablePrivilegeError(TableRefusedError):
 
 
 class TableChangedError(TableRefusedError):
-    """A table isn't what it was when it was looked up, a moment ago; looked up anew, it is."""
+    """A table has changed since it was looked up a moment ago. Another lookup helps."""
 
     retry = True
 
 
 class TableGoneError(TableChangedError):
-    """A table was dropped, has another name, or isn't published any more."""
+    """A table was dropped or renamed, or isn't published any longer."""
 
 
 class UnreadTableError(SourceError):
-    """Changes arrive of a table whose rows were never read: it is new, or has another name."""
+    """Changes arrive for a table whose rows were never read: it is new, or was renamed."""
 
     exit_code = ExitCode.TABLE_REFUSED
     retry = True
 
 
 class GapError(SourceError):
-    """The slot can no longer give everything after the recorded position."""
+    """The slot can't deliver everything after the recorded position."""
 
     exit_code = ExitCode.GAP
 
 
 class DecodingCrashError(SourceError):
-    """The server crashes each time that it decodes what comes after the recorded position."""
+    """The server crashes whenever it decodes the WAL after the recorded position."""
 
     exit_code = ExitCode.GAP
 
 
 class SlotLagError(SourceError):
-    """The slot holds back more WAL than ``slot.max.lag.bytes`` lets it."""
+    """The slot holds back more WAL than ``slot.max.lag.bytes`` allows."""
 
     exit_code = ExitCode.SLOT_LAG
 
 
 class CorruptMessageError(SourceError):
-    """Bytes from the replication stream that are not what the protocol says."""
+    """Bytes from the replication stream violate the protocol."""
 
     exit_code = ExitCode.CORRUPT_MESSAGE
 
 
 class BrokenRowError(CorruptMessageError):
-    """A row that isn't what its table's columns say: the stream itself is as it should be."""
+    """A row doesn't match its table's columns. The stream itself is intact."""
 
 
 class UnclearMessagesError(SourceError):
-    """A transaction that was sent while it ran can't be put together; sent whole, it can."""
+    """A transaction sent in progress can't be assembled. Sent whole, it can."""
 
     exit_code = ExitCode.CORRUPT_MESSAGE
     retry = True
 
 
 class RefusedRecord(NamedTuple):
-    """What is known of a refused record: one of ``suspects``, from position ``first`` to ``last``.
+    """The refused record: one of ``suspects``, from position ``first`` to ``last``.
 
-    Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
-    one, so is ``key``; ``position`` is of the record that has the key.
+    Positions are text, empty if unknown. ``topic`` is its own. A single suspect has its ``key``,
+    and ``position`` belongs to the record with that key.
     """
 
     topic: str
@@ -245,11 +245,11 @@ class RefusedRecord(NamedTuple):
 
 
 class LogError(MillraceError):
-    """Base of what is wrong at Kafka's side."""
+    """Base of errors on Kafka's side."""
 
 
 class LogUnreachableError(LogError):
-    """No broker answers, or it stopped answering for longer than we can wait."""
+    """No broker answers, or one has been silent longer than we can wait."""
 
     exit_code = ExitCode.LOG_UNREACHABLE
     retry = True
@@ -275,19 +275,19 @@ class RecordRefusedError(LogError):
 
 
 class LogMissingError(LogError):
-    """There is no log to read: no daemon has written under this ``topic.prefix`` yet."""
+    """No log exists: no daemon has written under this ``topic.prefix`` yet."""
 
     exit_code = ExitCode.LOG_MISSING
 
 
 class LogFormatError(LogError):
-    """A state record was written by a newer Millrace, or is damaged."""
+    """A newer Millrace has written a state record, or it is damaged."""
 
     exit_code = ExitCode.LOG_FORMAT
 
 
 class FencedError(LogError):
-    """Another daemon has taken over; to start over is safe, as the slot is taken before the log."""
+    """Another daemon has taken over. A restart is safe, as it takes the slot before the log."""
 
     exit_code = ExitCode.FENCED
     retry = True
@@ -300,18 +300,18 @@ class RegistryError(LogError):
 
 
 class SchemaRefusedError(RegistryError):
-    """The schema registry refuses the schema of one subject, and takes others."""
+    """The schema registry refuses the schema of one subject, and accepts others."""
 
 
 class RegistryUnreachableError(RegistryError):
-    """The schema registry doesn't answer, or answers that it can't at the moment."""
+    """The schema registry doesn't answer, or reports that it can't now."""
 
     exit_code = ExitCode.REGISTRY_UNREACHABLE
     retry = True
 
 
 class ConversionError(LogError):
-    """An event can't take the form that the converter or a transform is to give it."""
+    """An event can't take the form that the converter or a transform asks for."""
 
     exit_code = ExitCode.CONVERSION
 
@@ -323,7 +323,7 @@ ROW_ERRORS: Final = (
     SchemaRefusedError,
     TableRefusedError,
 )
-"""What is raised where a record can't be made of a row: its table is concerned, and no other."""
+"""Errors in making a record of a row, which concern its table and no other."""
 
 
 class SinkError(MillraceError):
@@ -339,23 +339,23 @@ class SinkUnreachableError(SinkError):
 
 
 class SparkEndedError(SinkUnreachableError):
-    """The JVM of this process has ended, and there is no other one for it."""
+    """The JVM of this process has ended, and the process can't start another."""
 
 
 class SparkTerminatedError(SparkEndedError):
-    """The JVM of this process got a signal that asks it to end, as a supervisor sends to all."""
+    """The JVM of this process got a signal to end, as a supervisor sends it to all processes."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class DriverMemoryError(SparkEndedError):
-    """The JVM of this process had too little memory, and has ended."""
+    """The JVM of this process ran out of memory, and has ended."""
 
     exit_code = ExitCode.MEMORY
 
 
 class ExecutorMemoryError(SinkUnreachableError):
-    """The JVM of one of a cluster's executors had too little memory."""
+    """The JVM of one of the cluster's executors ran out of memory."""
 
     exit_code = ExitCode.MEMORY
 
@@ -370,29 +370,29 @@ DISK_REMEDIES: Final = {
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
     errno.EIO: "read dmesg: the disk fails",
 }
-"""What a file system refuses a write by → what helps."""
+"""Error number of a refused write → the remedy."""
 
 
 class DiskError(SinkUnreachableError):
-    """A file system doesn't take what is to be written: it is full, or refuses."""
+    """A file system refuses a write: it is full, or has another limit."""
 
     exit_code = ExitCode.DISK
 
     @classmethod
     def of(cls, error: OSError, what: str = "can't write a file") -> "DiskError | None":
-        """The system's error; None for one that isn't of this kind."""
+        """Return this error for the system's error. None if it is of another kind."""
         if (remedy := DISK_REMEDIES.get(error.errno or 0)) is None:
             return None
         return cls(f"{what}: {error.strerror}", where=str(error.filename or ""), remedy=remedy)
 
 
 class SparkMissingError(SinkError):
-    """Spark, Java, or one of the jars that the merge jobs need is not there."""
+    """Spark, Java, or a jar that the merge jobs need is missing."""
 
     exit_code = ExitCode.SPARK_MISSING
 
 
 class LogForgottenError(SinkError):
-    """The sink comes later than ``log.keep``: the log may lack changes that it hasn't applied."""
+    """The sink runs later than ``log.keep`` allows. The log may lack changes not applied yet."""
 
     exit_code = ExitCode.LOG_FORGOTTEN

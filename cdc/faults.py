@@ -1,7 +1,7 @@
-"""Named fault points: places where a test makes the process die, exactly there.
+"""Environment variable → a named fault point: a place where a test kills the process.
 
-Inert unless the environment variable MILLRACE_FAULT names a point (``point`` or ``point:n`` for the
-n-th time it is reached); then the process gets SIGKILL, as from the kernel's OOM killer.
+Fault points do nothing unless the environment variable MILLRACE_FAULT names one (``point``, or
+``point:n`` for its n-th pass). Then the process gets SIGKILL, as from the kernel's OOM killer.
 """
 
 import os
@@ -12,9 +12,9 @@ VARIABLE = "MILLRACE_FAULT"
 
 
 class FaultPoint(StrEnum):
-    """Every place with a test that kills the daemon there (docs/decisions/0002 and 0011), or a run.
+    """Places where a test kills the daemon (docs/decisions/0002 and 0011) or a run.
 
-    The last two are a run's: its plan is written, and a table's commit is made.
+    The last two belong to a run: after its plan is written, and after a table's commit.
     """
 
     EPOCH_RECORDED = "epoch-recorded"
@@ -41,7 +41,7 @@ class FaultPoint(StrEnum):
 
 
 class _Armed:
-    """The fault that the environment asks for, and how often its point is still passed."""
+    """The fault that the environment asks for, and the passes left before it."""
 
     def __init__(self, specification: str) -> None:
         self.point, _, count = specification.partition(":")
@@ -52,7 +52,7 @@ _armed = _Armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
 
 
 def reach(point: FaultPoint) -> None:
-    """Die here if this point is armed."""
+    """Kill this process if the point is armed."""
     if _armed is not None and _armed.point == point:
         _armed.passes -= 1
         if _armed.passes == 0:

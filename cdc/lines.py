@@ -1,22 +1,22 @@
-"""Text with what others have written in it → lines that are told apart from theirs.
+"""Text that includes foreign text → lines that can't be confused with ours.
 
-A name, a value or a server's message may have line breaks, and go on as a remedy of ours would.
+A name, a value or a server's message can have line breaks, and continue like a remedy of ours.
 """
 
 import json
 
 
 class Lines(str):
-    """Text whose line breaks are all ours: what of it is foreign went through ``on_one_line``."""
+    """Text whose line breaks are all ours. Foreign parts went through ``on_one_line``."""
 
     __slots__ = ()
 
 
 def on_one_line(text: str) -> str:
-    """The text, with its line breaks as JSON has them; those of Lines stay."""
+    """Return the text with its line breaks escaped as in JSON. Those of Lines stay."""
     return text if isinstance(text, Lines) else text.replace("\n", "\\u000a")
 
 
 def toml_text(text: str) -> str:
-    """The text as a TOML string on one line: as in JSON, but without surrogates."""
+    """Return the text as a TOML string on one line: as in JSON, but without surrogates."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,1 +1,1 @@
-"""The daemon: start, snapshot, stream, acknowledge; alone has effects on both servers."""
+"""The daemon: start, snapshot, stream, acknowledge. Only this package changes both servers."""

@@ -1,6 +1,6 @@
 """Batches of existing rows → the log, with each table's progress in the same Kafka transactions.
 
-The daemon must not import the snapshots package; what it needs of it is the protocol below.
+The daemon must not import the snapshots package, so the protocol below has what it needs.
 """
 
 import threading
@@ -28,11 +28,11 @@ from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
 COMMIT_AGE_S_MAX = 0.5
-"""Kafka transactions of snapshot rows stay well under a second: readers wait for them."""
+"""Maximum age of a Kafka transaction with snapshot rows, as readers wait for its end."""
 
 
 class Backfill(Protocol):
-    """Reads existing rows under an exported snapshot."""
+    """A reader of existing rows under an exported snapshot."""
 
     def read(
         self,
@@ -43,28 +43,28 @@ class Backfill(Protocol):
         again: Again = FIRST,
         limit_s: float | None = None,
     ) -> Iterator[SnapshotBatch]:
-        """Every row of the tables at a position, in batches of bounded size.
+        """Yield every row of the tables at a position, in batches of bounded size.
 
-        ``limit_s``: how long the snapshot may be used for what can be read while streaming; None:
-        nothing is read then.
+        ``limit_s`` limits the use of the snapshot for tables that can be read while streaming.
+        None: those tables aren't read.
         """
         ...
 
 
 class SnapshotObserver(Protocol):
-    """Observes how far a snapshot has come."""
+    """An observer of a snapshot's progress."""
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
-        """Tell that these tables are about to be read."""
+        """Report that the reading of these tables begins."""
         ...
 
     def snapshot_progress(self, progress: ReadProgress) -> None:
-        """Tell how far a table is with what was written."""
+        """Report the progress of a table whose batch was written."""
         ...
 
 
 class SnapshotWriter:
-    """Writes one backfill's batches to the log, a Kafka transaction at a time."""
+    """Writer of one backfill's batches to the log, one Kafka transaction at a time."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ class SnapshotWriter:
         named: Container[str],
         limit_s: float,
     ) -> int:
-        """Snapshot the tables; returns the number of events, all of them durable.
+        """Write the tables' rows, and return the number of events, all of them durable.
 
-        A table that the settings leave out counts as read, unless it is ``named``.
-        Told to stop, or beyond the limit, it ends early: the rest is read while streaming.
+        A table that the settings exclude counts as read, unless it is in ``named``. The method ends
+        early when ``stop`` is set or the limit is over. The rest is read while streaming.
         """
         position = self._position(exported)
         tell = self._tables.notifications
@@ -120,9 +120,9 @@ class SnapshotWriter:
     def _begin(
         self, described: Sequence[TableDescription], position: Position, named: Container[str]
     ) -> tuple[list[TableDescription], int]:
-        """Note that the tables are being read; returns those that are, and how many events that is.
+        """Record that the tables are being read; return those tables and the number of events.
 
-        What the log has of them by now is to be gone.
+        The events remove the rows that the log has of these tables.
         """
         read, events = [], 0
         for order, table in enumerate(described):
@@ -147,7 +147,7 @@ class SnapshotWriter:
         *,
         is_first: bool,
     ) -> int:
-        """Write a batch, and how far its table's first read is; returns the number of events."""
+        """Write a batch and the progress of its table's first read. Return the number of events."""
         self._writers.current.add(batch.records, batch.events, batch.size)
         self._hold_back()
         progress = batch.progress
@@ -165,7 +165,7 @@ class SnapshotWriter:
         return batch.events
 
     def _note(self, progress: ReadProgress, position: Position) -> Record:
-        """How far the table is, for the Kafka transaction of the chunk's rows."""
+        """Return the table's progress, for the Kafka transaction that has the chunk's rows."""
         table, reads = progress.table, self._tables.reads
         state = self._tables.states[table]
         assert state.initial is not None  # noqa: S101 (it has one until it is done)
@@ -183,10 +183,10 @@ class SnapshotWriter:
         stop: threading.Event,
         again: Again,
     ) -> int:
-        """Write rows of tables that the log has; returns the number of events.
+        """Write rows of tables that the log already has, and return the number of events.
 
-        Nothing of the tables' states changes: changes that the stream still has follow the rows.
-        Told to stop, it ends early; so it does, with a warning, where the source refuses to go on.
+        The tables' states don't change: the stream's later changes follow the rows. The method ends
+        early when ``stop`` is set. It ends with a warning when the source refuses to continue.
         """
         events = 0
         position: Position | None = None
@@ -208,8 +208,8 @@ class SnapshotWriter:
                     else:
                         self._add(tell.initial("COMPLETED", position, names))
             except (SourceError, ConfigError) as error:
-                # A SELECT of the signal's, or of the configuration (a ConfigError), may name what
-                # isn't there, however often it is tried.
+                # The SELECT of a signal, or of the configuration (a ConfigError), can name
+                # something that doesn't exist. Another attempt doesn't help then.
                 if error.retry and not isinstance(error, TableChangedError):
                     raise
                 fields = {"reason": error.what, "remedy": error.remedy}
@@ -235,12 +235,12 @@ class SnapshotWriter:
         return encoder
 
     def _add(self, records: Sequence[RecordOrBatch]) -> None:
-        """Let records follow those that are written; waits where too many are on their way."""
+        """Add records behind those already written. Waits while too many are in flight."""
         self._writers.current.add(records, count(records), record_size(records))
         self._hold_back()
 
     def _hold_back(self) -> None:
-        """Wait where too many records are on their way."""
+        """Wait while too many records are in flight."""
         self._advance()
         while self._is_full:
             self._writers.wait()
@@ -249,7 +249,7 @@ class SnapshotWriter:
         self._keep_alive()
 
     def _advance(self) -> None:
-        """Write, and begin to commit, as far as that goes without waiting."""
+        """Write, and begin to commit, as far as possible without waiting."""
         writers = self._writers
         if writers.is_committing and writers.has_committed():
             reach(FaultPoint.SNAPSHOT_COMMITTED)
@@ -259,7 +259,7 @@ class SnapshotWriter:
             writers.begin_commit()
 
     def _finish(self) -> None:
-        """Commit all that was added."""
+        """Commit everything that was added."""
         writers = self._writers
         while writers.is_committing or writers.current.pending_records:
             if writers.is_committing:

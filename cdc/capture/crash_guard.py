@@ -1,4 +1,4 @@
-"""Crashes of the source while it is streamed from → an end, before we are what crashes it."""
+"""Crashes of the source while it streams → an end, before the stream causes more of them."""
 
 from typing import Final
 
@@ -10,10 +10,10 @@ _CRASHES_MAX: Final = 3
 
 
 class CrashGuard:
-    """Counts crashes that come while the stream gets no further.
+    """Counter of crashes during which the stream makes no progress.
 
-    WAL that crashes the process that decodes it does so at each start, and takes all sessions of
-    the server with it. Behind any other crash the stream goes on, which sets the count back.
+    Some WAL crashes the process that decodes it, at each start, and so ends all sessions of the
+    server. After any other crash the stream makes progress, which resets the count.
     """
 
     def __init__(self) -> None:
@@ -22,18 +22,18 @@ class CrashGuard:
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether the server has crashed, and the stream hasn't got any further since."""
+        """Whether the server has crashed and the stream has made no progress since."""
         return self._crashes > 0
 
     def note_progress(self, progress: Progress) -> None:
-        """Note how far the log is, as streaming begins and at each commit."""
+        """Record the log's progress, when streaming begins and at each commit."""
         reached = progress.position, progress.flush_lsn
         if self._reached not in {None, reached}:
             self._crashes = 0
         self._reached = reached
 
     def note_crash(self, error: SourceUnreachableError, behind: Lsn) -> None:
-        """Note that the stream has ended with a crash; raises DecodingCrashError for the third."""
+        """Record that a crash has ended the stream. Raise DecodingCrashError at the third."""
         self._crashes += 1
         if self._crashes < _CRASHES_MAX:
             return

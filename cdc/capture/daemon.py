@@ -1,4 +1,4 @@
-"""Settings → a running capture: start, snapshot where needed, stream, start over after a fault."""
+"""Settings → a running capture: start, snapshot where needed, stream, restart after a fault."""
 
 import random
 import threading
@@ -46,9 +46,9 @@ OpenChannel = Callable[[Settings, Tables, SignalOffset], Signals]
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
-"""After so long without a fault the next one is a new one: back-off begins anew."""
+"""A fault after this time without one is a new fault, and back-off begins again."""
 SENT_WHOLE = UnclearMessagesError, SpillError
-"""After these PostgreSQL keeps large transactions itself, until something else goes wrong."""
+"""After these errors PostgreSQL keeps large transactions itself, until another error occurs."""
 
 
 class Daemon:
@@ -66,23 +66,23 @@ class Daemon:
         timeout_s = settings.health.ready_timeout_ms / 1_000
         beats_s = settings.capture.heartbeat_source_interval_ms / 1_000
         if not 0 < beats_s <= timeout_s:
-            beats_s = INSPECT_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
+            beats_s = INSPECT_S  # heartbeats are too rare; health compares with the WAL's end
         self.health = Health(observer, heartbeat_s=beats_s, timeout_s=timeout_s)
         self._open_channel = open_channel
         self._was_capturing = False
         self._has_waited = False
         self._may_begin_anew = settings.capture.snapshot_mode == "when_needed"
         self.refusals = Refusals(records_max=2 * settings.capture.max_batch_size)
-        """What couldn't be written since this process began."""
+        """Records that the brokers have refused since this process began."""
         self._crashes = CrashGuard()
         self._reports: ReportWriter | None = None
         self._has_reported = True
-        """Whether the log may have a fault of ours, or of a daemon before us."""
+        """Whether the log may name a fault of this daemon or of an earlier one."""
         self._in_progress = True
-        """Whether large transactions may be sent before they have ended."""
+        """Whether PostgreSQL may send large transactions before they end."""
 
     def run(self, stop: threading.Event) -> None:
-        """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
+        """Capture until stopped. Raise a MillraceError that a restart doesn't solve."""
         with (
             SlotWatch(self._settings, self.health, stop),
             ReportWriter(self._settings, log.warning) as self._reports,
@@ -112,14 +112,14 @@ class Daemon:
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
                 self._note_fault(error, delay_s)
-                # Jitter: many daemons that lost the same server don't come back at once.
+                # Jitter: many daemons that lost the same server don't reconnect at once.
                 stop.wait(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
             else:
                 return
 
     def _begin_anew(self, gap: GapError, stop: threading.Event) -> None:
-        """With snapshot.mode = when_needed, go on from the source as it is; else raise."""
+        """With snapshot.mode = when_needed, begin a new epoch; otherwise raise the error."""
         if not self._may_begin_anew:
             raise gap
         self._may_begin_anew = False
@@ -131,11 +131,11 @@ class Daemon:
         self.begin_epoch(stop)
 
     def _check_lasting(self, error: MillraceError) -> None:
-        """Raise the error unless starting over may mend it."""
-        # One that never had the slot gives up as slot.max.retries says.
+        """Raise the error unless a restart can solve it."""
+        # A daemon that never had the slot gives up after slot.max.retries attempts.
         lasting = (
             self._was_capturing
-            or self._crashes.is_suspicious  # it has to be seen whether the next start crashes, too
+            or self._crashes.is_suspicious  # the next start must show whether it crashes again
             or (self._has_waited and not isinstance(error, SlotInUseError))
         )
         if not (error.retry and lasting):
@@ -154,7 +154,7 @@ class Daemon:
         )
 
     def _report(self, error: MillraceError | None = None) -> None:
-        """Have the log say what is wrong with the daemon, or that nothing is any more."""
+        """Write to the log what is wrong with the daemon, or that nothing is."""
         if self._reports is None or (error is None and not self._has_reported):
             return
         self._has_reported = error is not None
@@ -175,7 +175,10 @@ class Daemon:
                 raise
 
     def _look_for_crash(self, servers: Servers, error: SourceUnreachableError) -> None:
-        """Note whether the server has crashed; rows of a snapshot are no decoded WAL."""
+        """Record a crash of the server.
+
+        A crash during a snapshot decodes no WAL, so it doesn't count.
+        """
         if self.health.stage is Stage.SNAPSHOT or not servers.has_crashed:
             return
         state, progress = servers.slot, self.health.progress
@@ -184,7 +187,7 @@ class Daemon:
 
     def _capture_by(self, session: Session, stack: ExitStack, stop: threading.Event) -> None:
         mode = self._settings.capture.snapshot_mode
-        if not self._was_capturing:  # raises before all else; later, once it is needed
+        if not self._was_capturing:  # a first start raises at once; others when they need it
             check_spill(spill_directory(self._settings.capture.spill_directory))
         try:
             session.open(tries_again=not self._was_capturing)
@@ -203,7 +206,7 @@ class Daemon:
             return
         reads, obstacles = session.tables.reads, session.tables.obstacles
         if not reads.is_all_shown(progress.cut):
-            # Who waits for the end (cron) is told of an obstacle by it.
+            # A caller that waits for the end (cron) gets the obstacle as an error.
             def is_done(cut: Position) -> bool:
                 return reads.is_all_shown(cut, obstacles.lasting)
 
@@ -247,7 +250,7 @@ class Daemon:
 
     @contextmanager
     def _session(self, stop: threading.Event) -> Iterator[tuple[Session, ExitStack]]:
-        """A session, and the stack that closes what is opened for it."""
+        """Yield a session, and the stack that closes everything opened for it."""
         with ExitStack() as stack:
             servers = Servers(
                 self._settings,
@@ -263,17 +266,17 @@ class Daemon:
                 raise servers.explained(error) from error
 
     def find_gap(self, stop: threading.Event) -> str:
-        """Say whether, and why, `run` would refuse to go on. Changes nothing."""
+        """Return why `run` would refuse to continue, or an empty text. Changes nothing."""
         with ExitStack() as stack:
             return start.find_gap(self._servers_at_once(stack, stop))
 
     def begin_epoch(self, stop: threading.Event) -> int:
-        """Let the log go on from the source as it is now; returns the new epoch."""
+        """Let the log continue from the source as it is now, and return the new epoch."""
         with ExitStack() as stack:
             return start.begin_epoch(self._servers_at_once(stack, stop))
 
     def _servers_at_once(self, stack: ExitStack, stop: threading.Event) -> Servers:
-        """One that stood by would begin an epoch whenever the daemon happens to end."""
+        """Return servers that never wait: a standby would begin an epoch at a random time."""
         once = {"slot_max_retries": 1, "slot_retry_delay_ms": 1_000}
         capture = self._settings.capture.model_copy(update=once)
         settings = self._settings.model_copy(update={"capture": capture})
@@ -281,10 +284,10 @@ class Daemon:
         return Servers(settings, stack, stop, self.health, refusals=refusals, in_progress=True)
 
     def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:
-        """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
+        """Read the named tables (again) and all unfinished ones, while streaming.
 
-        With a condition (SQL) only the rows that meet it. Raises NotDoneError for tables of which
-        not all was read.
+        With a condition (SQL), read only the rows that meet it. Raise NotDoneError if tables were
+        not read completely.
         """
         with self._session(stop) as (session, stack):
             session.open(names)
@@ -304,7 +307,7 @@ class Daemon:
                 )
 
     def resume(self, names: Sequence[str], stop: threading.Event) -> None:
-        """Go on with what was paused of the named tables, or of all; else as `snapshot`."""
+        """Resume paused reads of the named tables, or of all; otherwise as `snapshot`."""
         with self._session(stop) as (session, stack):
             session.open()
             _require_slot(session)
@@ -321,7 +324,10 @@ class Daemon:
         stop: threading.Event,
         names: Sequence[str] = (),
     ) -> None:
-        """Stream until all is read that isn't paused: of that nothing comes by waiting."""
+        """Stream until every read that isn't paused is complete.
+
+        Waiting doesn't end a paused read.
+        """
         states, reads = session.tables.states, session.tables.reads
         signals = {
             name: {request.signal for request in states[name].requests} for name in states.requested
@@ -347,7 +353,7 @@ class Daemon:
 
 
 def _require_slot(session: Session) -> None:
-    """Raise ConfigError where nobody streams any more: what is read now would never be shown."""
+    """Raise ConfigError if the stream has ended: rows read now would never become visible."""
     if session.servers.is_complete:
         raise ConfigError(
             "snapshot.mode is initial_only, the snapshot is complete, and its slot is removed",

@@ -1,9 +1,9 @@
-"""What the daemon does → whether it is alive, and whether it captures, for whoever asks.
+"""The daemon's activity → whether it is live and ready, for probes and people.
 
-Live: the main loop turns, or waits for what it knows (a standby for the slot, a snapshot for its
-rows). Ready: it streams, and what was written to the source has come round: a heartbeat's place in
-the WAL was passed by a progress record that Kafka has committed. Three threads meet here: the main
-loop, the slot's watch, and whoever answers.
+Live: the main loop turns, or waits for a known event (a standby for the slot, a snapshot for its
+rows). Ready: it streams, and a write to the source has made the round trip. That is the case when a
+progress record that Kafka has committed has passed a heartbeat's LSN. Three threads meet here: the
+main loop, the slot's watch, and the one that answers requests.
 """
 
 import threading
@@ -21,21 +21,21 @@ from cdc.records.state import Progress, TableState
 from cdc.tables.reads import ReadProgress
 
 SLOT_STATE_S: Final = 15.0
-"""The slot's state counts for so long; it is inspected more often."""
+"""How long an inspected state of the slot counts. Inspections are more frequent."""
 LIVE_S: Final = 120.0
-"""The loop counts as hung after so long; all that it waits for by itself is bounded below that."""
+"""After this time without a turn, the loop counts as hung. All its own waits are shorter."""
 
 
 class Observer(SnapshotObserver, Protocol):
-    """Observes what the daemon does, for people to see."""
+    """An observer of the daemon's activity, for people."""
 
     def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
-        """Tell that a batch is durable and acknowledged, and how far tables are read meanwhile."""
+        """Report that a batch is durable and acknowledged, and how far reads of tables are."""
         ...
 
 
 class Stage(StrEnum):
-    """What the daemon is at."""
+    """The daemon's current activity."""
 
     STARTING = "starting"
     STANDBY = "standby"
@@ -44,14 +44,14 @@ class Stage(StrEnum):
 
 
 class Heartbeat(NamedTuple):
-    """Something written to the source: its place in the WAL, and when (monotonic seconds)."""
+    """A write to the source: its LSN, and its time (monotonic seconds)."""
 
     lsn: Lsn
     at: float
 
 
 class Health:
-    """The daemon's health; an observer that passes on what it observes."""
+    """The daemon's health, and an observer that passes its reports on."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Health:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A heartbeat comes every ``heartbeat_s``, and may take ``timeout_s`` to come round."""
+        """Expect a heartbeat every ``heartbeat_s``, which may take ``timeout_s`` to return."""
         self._observer = observer
         self._heartbeat_s = heartbeat_s
         self._timeout_s = timeout_s
@@ -70,7 +70,7 @@ class Health:
         self._turned = clock()
         self.stage = Stage.STARTING
         self.has_slot = False
-        """Whether the slot is for us to look after; a standby leaves that to the other daemon."""
+        """Whether this daemon looks after the slot. A standby leaves it to the other daemon."""
         self._since = clock()
         self._flushed = Lsn(0)
         self._awaited: Heartbeat | None = None
@@ -80,63 +80,63 @@ class Health:
         self._events_max = 0
         self._fault: tuple[str, float] | None = None
         self.faults = 0
-        """How many faults the daemon has started over after."""
+        """Number of restarts after a fault."""
         self.round_trip_s: float | None = None
-        """How long the last heartbeat took to come round."""
+        """Duration of the last heartbeat's round trip."""
         self._slot: tuple[SlotState, float] | None = None
         self.progress: Progress | None = None
-        """How far the log is, as far as we have written to it."""
+        """The progress that this daemon has written to the log."""
         self.states: Mapping[TableName, TableState] = {}
         """The tables' states, which the main loop changes."""
         self.standby_trouble: Callable[[], str] = lambda: ""
-        """Why rows can't be read from [snapshot_source], for long; empty: they can, or needn't."""
+        """Why rows can't be read from [snapshot_source] for a long time. Empty: they can."""
 
     def turned(self) -> None:
-        """Tell that the main loop goes on, or waits for something that it knows."""
+        """Report that the main loop continues, or waits for a known event."""
         self._turned = self._clock()
 
     def entered(self, stage: Stage, flushed: Lsn = Lsn(0)) -> None:  # noqa: B008 (immutable)
-        """Tell what begins; streaming begins where the log has all before ``flushed``."""
+        """Report a new stage. Streaming begins where the log has everything before ``flushed``."""
         with self._lock:
             self._turned = self._since = self._clock()
             self.stage = stage
             self._flushed = flushed
             self._awaited = self._arrived = None
-            if stage is Stage.STANDBY:  # what we knew is another daemon's to tell
+            if stage is Stage.STANDBY:  # the other daemon reports this from now on
                 self._slot, self.progress, self.states = None, None, {}
 
     def failed(self, reason: str) -> None:
-        """Tell why the daemon starts over."""
+        """Report why the daemon starts over."""
         self._fault = reason, self._clock()
         self.faults += 1
         self.entered(Stage.STARTING)
 
     def opened(self, progress: Progress | None, states: Mapping[TableName, TableState]) -> None:
-        """Tell what the log says of itself and of tables, as long as nothing newer is told."""
+        """Report the log's progress and the tables' states, until newer ones come."""
         self._rows = {}
         self.progress, self.states = progress, states
 
     def slot_inspected(self, state: SlotState | None) -> None:
-        """Tell how the slot is at the server; None: there is none."""
+        """Report the slot's state at the server. None: the slot doesn't exist."""
         self._slot = None if state is None else (state, self._clock())
 
     @property
     def slot(self) -> SlotState | None:
-        """The slot, if it was inspected lately."""
+        """The slot's state, if a recent inspection has it."""
         state, at = self._slot or (None, 0.0)
         return state if self._clock() - at <= SLOT_STATE_S else None
 
     @property
     def events(self) -> int:
-        """How many data records the log has, with those of a snapshot that is under way."""
+        """The number of data records in the log, including those of a running snapshot."""
         progress = self.progress
         event_count = (progress.events if progress else 0) + sum(list(self._rows.values()))
-        # Rows aren't events one by one: it never shrinks.
+        # Rows don't match events one by one, so keep the number from shrinking.
         self._events_max = max(self._events_max, event_count)
         return self._events_max
 
     def written(self, heartbeat: Heartbeat) -> None:
-        """Tell of something that the source has now; while one is awaited, others don't matter."""
+        """Report a write to the source. Ignored while an earlier one hasn't returned."""
         with self._lock:
             if self._awaited is None:
                 self._awaited = heartbeat
@@ -144,12 +144,12 @@ class Health:
 
     @property
     def is_unproven(self) -> bool:
-        """Whether it streams, and nothing was written yet that could come round."""
+        """Whether it streams, and hasn't written anything yet that can make the round trip."""
         with self._lock:
             return self.stage is Stage.STREAMING and not (self._awaited or self._arrived)
 
     def streaming(self, progress: Progress) -> None:
-        """Take in that a batch is durable."""
+        """Record that a batch is durable."""
         with self._lock:
             self.stage = Stage.STREAMING  # also after a snapshot in between
             self.progress, self._rows = progress, {}
@@ -158,14 +158,14 @@ class Health:
         self._observer.streaming(progress, self.states)
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
-        """Take in that tables are about to be read."""
+        """Record that the reading of tables begins."""
         self._tables = {table.name: 0.0 for table in tables}
         self._pages = {table.name: table.pages for table in tables}
         self.stage = Stage.SNAPSHOT
         self._observer.snapshot_started(tables)
 
     def snapshot_progress(self, progress: ReadProgress) -> None:
-        """Take in how far a table is."""
+        """Record the progress of a table."""
         self._rows[progress.table] = progress.rows
         if progress.read is not None:
             share = progress.pages_done / max(1, self._pages[progress.table])
@@ -179,13 +179,13 @@ class Health:
 
     @property
     def is_live(self) -> bool:
-        """Whether the process does what it should; if not, only a restart helps."""
+        """Whether the process works. If it doesn't, only a restart helps."""
         waits = self.stage in {Stage.STANDBY, Stage.SNAPSHOT}
         return waits or self._clock() - self._turned <= LIVE_S
 
     @property
     def unready(self) -> str | None:
-        """Why changes may not arrive in the log now; None where they do."""
+        """Why changes may fail to reach the log now. None: they reach it."""
         with self._lock:
             if self.stage is not Stage.STREAMING:
                 return f"not streaming: {self.stage}"
@@ -203,7 +203,7 @@ class Health:
             return None
 
     def report(self) -> dict[str, Any]:
-        """All of it, as JSON has it; times in seconds."""
+        """Return the health as JSON's values. Times are in seconds."""
         now, unready, arrived, slot = self._clock(), self.unready, self._arrived, self.slot
         report: dict[str, Any] = {
             "ready": unready is None,

@@ -1,6 +1,6 @@
-"""Settings → both servers, as one start has them: connections, slot lease, the log's progress.
+"""Settings → both servers as one start uses them: connections, slot lease, the log's progress.
 
-What captures (session.py) and what begins a new epoch (start.py) go through the same steps.
+The session (session.py) and a new epoch (start.py) take the same steps.
 docs/decisions/0002-start-and-acknowledge.md has their order.
 """
 
@@ -39,7 +39,7 @@ from cdc.settings import CaptureSettings, Settings
 
 
 class Servers:
-    """The source and the log; the stack closes what is opened."""
+    """The source and the log. The stack closes everything that is opened."""
 
     sql: psycopg.Connection
     lease: SlotLease
@@ -58,7 +58,7 @@ class Servers:
         refusals: Refusals,
         in_progress: bool,
     ) -> None:
-        """``in_progress``: large transactions are to be sent before they have ended."""
+        """``in_progress``: PostgreSQL sends large transactions before they end."""
         self.settings = settings
         self._capture = settings.capture
         self.stack = stack
@@ -67,12 +67,12 @@ class Servers:
         self.refusals = refusals
         self._in_progress = in_progress
         self.has_waited = False
-        """Whether this start has stood by: then all that a start checks at first was right."""
+        """Whether this start has waited as a standby. The checks before the wait succeeded then."""
         self._crash: CrashNotice | None = None
         self.progress: Progress | None = None
 
     def connect(self) -> None:
-        """Connect to the source, without taking anything."""
+        """Connect to the source, without taking the lock or the slot."""
         self.sql = self.stack.enter_context(connect(self.settings.source, purpose="control"))
         self._crash = CrashNotice(self.sql)
         self.lease = SlotLease(
@@ -87,7 +87,7 @@ class Servers:
         self.topics = LogTopics(self.settings, self.lease.keep_alive)
 
     def take_lock(self) -> None:
-        """Look at both sides, and take the right to the slot: a standby waits here."""
+        """Check both sides, and take the right to the slot. A standby waits here."""
         self.connect()
         self.check_tables()
         self.topics.check_reachable()
@@ -95,48 +95,48 @@ class Servers:
         self.identify()
 
     def check_tables(self) -> list[TableDescription]:
-        """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
+        """Return the captured tables, after every check on PostgreSQL's side."""
         described = self.describe(captured_tables(self.sql, self._capture))
         source, capture = self.settings.source, self._capture
         preflight.check(self.sql, source, capture, described, partial(self._spared, described))
         return described
 
     def _spared(self, described: Sequence[TableDescription]) -> list[TableName]:
-        """The tables whose own trouble ends nothing: the log goes on without."""
+        """The tables whose own obstacles don't end the start. The log continues without them."""
         has_begun = self.has_begun()
         return [table.name for table in described if has_begun and self.is_spared(table)]
 
     def has_begun(self) -> bool:
-        """Whether there was a start before: tables are no more all that there is to this one.
+        """Whether an earlier start exists. Then a table's obstacle may leave the others running.
 
-        Raises LogError where waiting mends that nobody can tell.
+        Raise LogError if the log doesn't answer now, but may later.
         """
         try:
             return self._has_begun()
         except LogError as error:
             if error.retry:
                 raise
-            return False  # what is wrong with the log isn't said yet
+            return False  # a later check reports what is wrong with the log
 
     def _has_begun(self) -> bool:
-        if self.is_first_start:  # it may have begun while this one stood by
+        if self.is_first_start:  # another daemon may have begun while this one waited
             self.read_progress()
         return not self.is_first_start
 
     @property
     def is_first_start(self) -> bool:
-        """Whether the log, as it was read last, has no slot yet."""
+        """Whether the log, as last read, has no slot yet."""
         return self.progress is None or self.progress.is_first_start
 
     def is_spared(self, table: TableDescription) -> bool:
-        """Whether a table that can't be captured ends no start but the first one.
+        """Whether an obstacle of this table ends only the first start.
 
-        It is set aside; or left out, where the publication lacks it.
+        The table is set aside, or left out if the publication lacks it.
         """
         return self._capture.lossless or self.is_left_out(table)
 
     def is_left_out(self, table: TableDescription) -> bool:
-        """Whether the publication that Millrace looks after doesn't publish the table (yet)."""
+        """Whether Millrace manages the publication, and it doesn't publish the table (yet)."""
         return self._is_managed and not table.entry
 
     @property
@@ -144,10 +144,10 @@ class Servers:
         return self._capture.publication_autocreate_mode == "filtered"
 
     def publish(self, checked: Sequence[TableDescription]) -> list[TableDescription]:
-        """Make, extend or check the publication; returns the tables as they are by now.
+        """Create, extend or check the publication, and return the tables as they are now.
 
-        Where Millrace has made it, it gets the tables that are new. One that the log has, and that
-        isn't published any more, was taken out by somebody. One that is locked isn't returned.
+        Add new tables if Millrace has created the publication. If the log has a table that isn't
+        published any longer, a user has removed it. Locked tables aren't returned.
         """
         captured = [CapturedTable(table.oid, table.name) for table in checked]
         name, is_managed = self._capture.publication_name, self._is_managed
@@ -167,30 +167,30 @@ class Servers:
         return read_all(self.settings.kafka, topic, TableState, keep_alive)
 
     def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
-        """The tables in the order in which they are read."""
+        """Return the tables, in the order of reading."""
         described = described_tables(self.sql, self._capture, captured)
         return sorted(described, key=lambda table: self._capture.snapshot_rank(str(table.name)))
 
     def find_slot(self) -> None:
-        """Look at the slot; raises where it isn't ours."""
+        """Inspect the slot. Raise if it isn't ours."""
         self.slot = slot.inspect(self.sql, self._capture.slot_name)
         if self.slot is not None:
             slot.verify_ours(self.sql, self.slot)
 
     def stream_slot(self) -> None:
-        """Stream from the slot, if there is one that gives anything."""
+        """Stream from the slot if it exists and isn't lost."""
         self.find_slot()
         if self.slot is not None and slot.why_lost(self.slot) is None:
             self.lease.stream()
 
     def open_log(self, described: Sequence[TableDescription]) -> None:
-        """Fence off who wrote before, and read how far the log is."""
+        """Fence off earlier writers, and read the log's progress."""
         self.topics.ensure_state_topics()
         self.writers = self._open_writers(described)
         self.read_progress()
 
     def read_progress(self) -> None:
-        """Read how far the log is."""
+        """Read the log's progress."""
         self.progress = last_progress(
             self.settings.kafka,
             progress_topic(self._capture.topic_prefix),
@@ -199,25 +199,25 @@ class Servers:
         )
 
     def record(self, records: Iterable[Record]) -> None:
-        """Write to the log, and wait until it is committed: no stream is to be kept up with."""
+        """Write to the log, and wait for the commit. Used where no stream waits."""
         writer = self.writers[0]
         writer.write(records)
         writer.commit()
 
     @property
     def is_complete(self) -> bool:
-        """Whether an earlier start did all that snapshot.mode = initial_only asks for."""
+        """Whether an earlier start did everything that snapshot.mode = initial_only asks for."""
         return is_complete(self._capture, self.progress, self.slot)
 
     @property
     def has_crashed(self) -> bool:
-        """Whether the source has crashed while it streamed to us; waits for its word, a second."""
+        """Whether the source crashed while it streamed to us. Waits up to a second."""
         return self._crash is not None and self.lease.is_streaming and self._crash.has_come()
 
     def explained(self, error: UndecodableError) -> PublicationError | GapError:
-        """What it means that WAL can't be decoded: another publication was used before, or a gap.
+        """Explain WAL that can't be decoded: by another publication before, or by a gap.
 
-        A slot decodes with the publications of the change's time.
+        A slot decodes a change with the publications of the change's time.
         """
         name = self._capture.publication_name
         if not publication_exists(self.sql, name):
@@ -240,7 +240,7 @@ class Servers:
         )
 
     def end_slot(self) -> None:
-        """Take the slot away: nobody is going to stream from it."""
+        """Drop the slot, as nothing will stream from it."""
         self.lease.release()
         slot.drop(self.sql, self._capture.slot_name)
 
@@ -248,7 +248,7 @@ class Servers:
         self.has_waited = True
 
     def identify(self) -> None:
-        """Ask which history the server writes; a standby that is promoted goes by another one."""
+        """Ask for the server's timeline. A promoted standby continues on another one."""
         replication = self.lease.connect_replication()
         try:
             self.system = identify(replication)
@@ -256,7 +256,7 @@ class Servers:
             replication.finish()
 
     def _open_writers(self, described: Sequence[TableDescription]) -> tuple[LogWriter, LogWriter]:
-        """Both are opened before anything is read: what an older one may still do is settled."""
+        """Open both writers before reading: this settles what an older writer may still do."""
         options = self.topics.writer_options(described, fits=self.refusals.has_any)
         name = transactional_id(self._capture)
         return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
@@ -273,7 +273,7 @@ class Servers:
 def is_complete(
     capture: CaptureSettings, progress: Progress | None, state: slot.SlotState | None
 ) -> bool:
-    """The same of what was read of both servers."""
+    """Whether the states of both servers, read before, show a complete initial_only snapshot."""
     return (
         capture.snapshot_mode == "initial_only"
         and state is None
@@ -283,5 +283,5 @@ def is_complete(
 
 
 def transactional_id(capture: CaptureSettings) -> str:
-    """The one of the first writer; that of the second goes on with ``.2``."""
+    """Return the first writer's transactional id. The second one's has ``.2`` appended."""
     return f"millrace-{capture.topic_prefix}-{capture.slot_name}"

@@ -1,7 +1,7 @@
-"""One start: publication, slot, tables, snapshot, up to where only streaming is left to do.
+"""Settings → one start: publication, slot, tables and snapshot, until only streaming is left.
 
-docs/decisions/0002-start-and-acknowledge.md has the order of a start and what each start finds
-after a death at any point.
+docs/decisions/0002-start-and-acknowledge.md has the order of a start, and the state that each start
+meets after a crash at any point.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Session:
-    """Reads of tables as one start finds them, on servers that are opened for it."""
+    """Reads of tables as one start finds them, on servers that it has opened."""
 
     tables: Tables
     actions: Actions
@@ -45,12 +45,12 @@ class Session:
         self._capture = servers.settings.capture
         self._described: list[TableDescription] = []
         self._left_out: list[TableDescription] = []
-        """What passes the lists, and the publication lacks it."""
+        """Tables that the include and exclude lists select, but the publication lacks."""
 
     def open(self, again: Sequence[str] = (), *, tries_again: bool = False) -> None:
-        """Connect to both sides, hold the slot and the log, and make sure that they fit.
+        """Connect to both sides, take the slot and the log, and check that they fit.
 
-        ``tries_again``: tables that were given up are read again.
+        ``tries_again``: read tables again whose reads were given up.
         """
         servers = self.servers
         servers.take_lock()
@@ -68,17 +68,17 @@ class Session:
         aside = self._set_aside(again)
         if servers.is_first_start:
             start.check_untouched(states, [table.name for table in self._described])
-        if not (again or self._capture.lossless):  # one gap after the other can be mended so
+        if not (again or self._capture.lossless):  # otherwise each gap could be closed so
             whole = [state for state in states.values() if states.is_whole(state.name)]
             check_published(whole, _published(self._described))
             self.tables.check_taken(self._described)
         servers.topics.ensure_data_topics(states.values(), self._described, aside)
 
     def _set_aside(self, again: Sequence[str]) -> list[TableDescription]:
-        """Go on without tables that can't be captured; returns those that have a topic.
+        """Set aside tables that can't be captured. Return those among them that have a topic.
 
-        Where the stream is still to come to the obstacle, it sets the table aside there. Raises
-        TableRefusedError where that isn't to be.
+        If the stream hasn't reached the obstacle yet, it sets the table aside there. Raise
+        TableRefusedError if tables must not be set aside.
         """
         states, obstacles, servers = self.tables.states, self.tables.obstacles, self.servers
         aside, left = list[TableDescription](), list[TableDescription]()
@@ -101,7 +101,7 @@ class Session:
         return aside
 
     def _tell_left_out(self) -> list[Record]:
-        """Set aside, or warn of, what the publication lacks."""
+        """Set aside tables that the publication lacks, or warn of them."""
         obstacles, records = self.tables.obstacles, list[Record]()
         for table in self._left_out:
             if self.servers.is_first_start:
@@ -111,10 +111,10 @@ class Session:
         return records
 
     def _refused(self) -> list[Record]:
-        """Set tables aside of which the brokers have refused a record: the log ends before that.
+        """Set aside tables with a record that the brokers have refused. The log ends before it.
 
-        Raises the refusal where its topic is no table's, where something else was written than the
-        table's changes and rows, or where tables aren't to be set aside.
+        Raise the refusal if no table has its topic, if the log lacks more than the table's changes
+        and rows, or if tables must not be set aside.
         """
         tables, progress, records = self.tables, self.servers.progress, list[Record]()
         topics = {
@@ -126,24 +126,24 @@ class Session:
         of_writers = {data_topic(self._capture.topic_prefix, name): each for name, each in writers}
         for topic, error in (refusals.of_tables | of_writers).items():
             if topic not in names and topic in topics and progress is not None:
-                # What the log was to get of it was refused with its rows.
+                # The refusal hit the table's rows, before the log had any of it.
                 names[topic] = topics[topic].name
                 records += tables.states.begin_snapshot(topics[topic], progress.position)
             name = names.get(topic)
             is_over = name is not None and tables.reads.is_over(name)
             is_in_vain = refusals.is_in_vain(topic, is_over=is_over)
             if name is None or is_in_vain or not self._capture.lossless:
-                error.refused = None  # starting over leads nowhere
+                error.refused = None  # a restart wouldn't help
                 raise error
             records += tables.obstacles.set_aside(name, error)
-            asked = tables.states[name].requests  # what was read for them is what was refused
+            asked = tables.states[name].requests  # the refused rows were read for these
             records += tables.reads.end(name, asked, "SQL_EXCEPTION", error.what)
         refusals.of_writers.clear()
         refusals.of_tables.clear()
         return records
 
     def _check_progress(self) -> None:
-        """Make sure that the stream goes on where the log ends."""
+        """Check that the stream continues where the log ends."""
         servers = self.servers
         start.look_at_progress(servers)
         progress = servers.progress
@@ -152,7 +152,7 @@ class Session:
             servers.progress = progress.model_copy(update={"timeline": timeline})
 
     def check_read(self) -> None:
-        """Raise NotDoneError where captured tables are set aside: without the slot none is read."""
+        """Raise NotDoneError if captured tables are set aside, as none is read without the slot."""
         states, captures = self.tables.states, self._capture.captures
         aside = {
             name: frozenset[str]()
@@ -169,7 +169,7 @@ class Session:
 
     @property
     def snapshotted(self) -> list[str]:
-        """The tables whose rows the settings and the role's rights let a snapshot read."""
+        """Return the tables whose rows the settings and the role's rights let a snapshot read."""
         wanted = (each for each in self._described if self._capture.snapshots(str(each.name)))
         is_readable = self.tables.obstacles.is_readable
         return [str(table.name) for table in wanted if is_readable(table)]
@@ -180,21 +180,21 @@ class Session:
         observer: SnapshotObserver,
         again: Sequence[str] = (),
     ) -> Progress:
-        """Make the slot and read existing rows where that is still to do; returns the progress.
+        """Create the slot and read existing rows, as far as needed. Return the progress.
 
-        What can be read while streaming is left for that: what is asked for by name, and what a new
-        slot's snapshot gives in its time, is read here.
+        Reads tables that are asked for by name, and what a new slot's snapshot allows in its time.
+        Other tables are read while streaming.
         """
         servers = self.servers
         progress, exported = servers.progress, None
-        # As long as a snapshot is exported, the source can't vacuum, nor remove WAL: not for long.
+        # While a snapshot is exported, the source can't vacuum or remove WAL. Keep that short.
         with ExitStack() as exporting:
             if progress is None or progress.phase is Phase.CREATING:
                 servers.lease.release()
                 replication = servers.lease.connect_replication()
                 exporting.callback(replication.finish)
                 progress, exported = start.create_slot(servers, replication)
-            elif progress.phase is Phase.SNAPSHOT:  # it was cut off before it was counted
+            elif progress.phase is Phase.SNAPSHOT:  # the last start ended before it counted
                 events = progress.events + self.tables.reads.rows_read(progress.position.epoch)
                 progress = progress.model_copy(update={"events": events})
             servers.health.opened(progress, self.tables.states)
@@ -204,13 +204,14 @@ class Session:
                     exported = exporting.enter_context(self._exact_snapshot())
                 self._describe_again()
                 unread = self._to_read(again, at_once=at_once)
-                # Changes from before the snapshot aren't followed: its rows have to make up for it.
+                # The stream doesn't have changes from before the snapshot, so its rows must replace
+                # them.
                 named = again if at_once else [str(table.name) for table in unread]
                 progress = self._snapshot(backfill, observer, exported, unread, progress, named)
         return self._begin_streaming(progress)
 
     def _to_read(self, again: Sequence[str], *, at_once: bool) -> list[TableDescription]:
-        """The tables that have to be read before streaming begins."""
+        """Return the tables that must be read before streaming begins."""
         tables = self.tables
         unread = [
             table
@@ -233,9 +234,9 @@ class Session:
         wanted: Mapping[TableName, str | None],
         xid: int | None,
     ) -> int:
-        """Read tables that are being streamed once more; returns the number of events.
+        """Read tables again that are streaming already. Return the number of events.
 
-        A table may have a SELECT of its own. ``xid``: the last transaction that was streamed.
+        A table can have its own SELECT. ``xid`` is the last transaction that was streamed.
         """
         captured = [CapturedTable(self.tables.states[table].oid, table) for table in wanted]
         again = Again({table: own for table, own in wanted.items() if own is not None}, xid)
@@ -270,7 +271,7 @@ class Session:
         )
 
     def _publish(self, checked: Sequence[TableDescription], again: Sequence[str]) -> None:
-        """Make, extend or check the publication; find the tables that it publishes."""
+        """Create, extend or check the publication, and find the tables that it publishes."""
         described, is_left_out = self.servers.publish(checked), self.servers.is_left_out
         self._left_out = [table for table in described if is_left_out(table)]
         self._described = [table for table in described if not is_left_out(table)]
@@ -281,11 +282,11 @@ class Session:
             log.info(what, tables=parts[: start.SHOWN_MAX])
 
     def _describe_again(self) -> None:
-        """Look tables up once more: what changed before the snapshot is in it, and only there."""
+        """Describe the tables again: only the snapshot has the changes made before it."""
         captured = [CapturedTable(table.oid, table.name) for table in self._described]
         before = _published(self._described)
         fingerprints = {table.name: table.fingerprint for table in self._described}
-        # What the snapshot shows may be older than what the catalog says now.
+        # The snapshot's data can be older than the catalog's current state.
         self._described = [
             replace(table, fingerprint=fingerprints[table.name])
             for table in self.servers.describe(captured)
@@ -332,7 +333,7 @@ class Session:
         return progress
 
     def _begin_joined(self, position: Position) -> list[Record]:
-        """Begin to follow tables that the log doesn't know, or knows as others of that name."""
+        """Begin to follow tables that are new to the log, or replace others of the same name."""
         tables, records = self.tables, list[Record]()
         is_recovery = self._capture.snapshot_mode == "recovery"
         for order, table in enumerate(filter(tables.has_joined, self._described)):
@@ -348,5 +349,5 @@ class Session:
 
 
 def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:
-    """The OIDs of each table and of its entry in the publication."""
+    """Return the OIDs of each table and of its entry in the publication."""
     return {table.name: (table.oid, table.entry) for table in described}

@@ -1,8 +1,8 @@
-"""The right to a slot: the lock that stands for it, then the stream that reads it, and waiting.
+"""Settings → the right to a slot: a lock that represents it, the stream that reads it, and waits.
 
-The lock is an advisory lock in a session of its own. A thread speaks in it all the time, and the
-server ends it when it hears nothing (idle_session_timeout): so a process that was stopped, or
-whose machine is gone, loses the right in seconds, in whatever it was at.
+The lock is an advisory lock in a session of its own. A thread keeps that session busy, and the
+server ends it after a silence (idle_session_timeout). So a stopped process, or one on a lost
+machine, loses the right within seconds, whatever it was doing.
 docs/decisions/0002-start-and-acknowledge.md says what is held when.
 """
 
@@ -30,7 +30,8 @@ from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions, Settings
 
 SILENCE_S: Final = 10
-"""As wal_sender_timeout on the replication connection: both ends of the lease go together."""
+"""Equals wal_sender_timeout of the replication connection, so both ends of the lease end together.
+"""
 _SPEAK_EVERY_S: Final = 2.0
 _CLOSE_S: Final = 1.0
 
@@ -38,13 +39,13 @@ _CLOSE_S: Final = 1.0
 log = structlog.get_logger()
 WAITING_LINE_S = 10
 ASK_EVERY_S = 1.0
-"""How often a standby asks whether it is needed."""
+"""How often a standby tries to take over."""
 DRAIN_S_MAX = 10.0
-"""How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
+"""How long Kafka may take to answer after a stop. Supervisors kill a process later than this."""
 
 
 class SlotLock:
-    """The lock, taken or still wanted; connected from the beginning."""
+    """The lock on a slot, held or wanted. Its connection opens at once."""
 
     def __init__(self, source: LibraryOptions, name: str) -> None:
         self._name = name
@@ -55,14 +56,14 @@ class SlotLock:
         self._thread = threading.Thread(target=self._speak, name="slot lock", daemon=True)
 
     def take(self) -> bool:
-        """Try to take it; returns whether it is ours now."""
+        """Try to take the lock, and return whether it is ours."""
         if not slot.lock(self._connection, self._name):
             return False
         self._thread.start()
         return True
 
     def check(self) -> None:
-        """Raise SourceUnreachableError once the right is lost."""
+        """Raise SourceUnreachableError if the right to the slot is lost."""
         if self._failure is not None:
             raise SourceUnreachableError(
                 f"the daemon lost its lock on slot {self._name}: {self._failure.what}",
@@ -71,7 +72,7 @@ class SlotLock:
             ) from self._failure
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._closing.set()
         if not self._thread.is_alive():
             self._connection.close()
@@ -91,11 +92,11 @@ class SlotLock:
 
 
 class StoppedError(Exception):
-    """The daemon was told to stop while it waited for something; not an error to anybody."""
+    """The daemon was stopped while it waited. No error for users."""
 
 
 class SlotLease:
-    """One start's lease of the slot; the stack releases it."""
+    """One start's lease of the slot. The stack releases it."""
 
     def __init__(
         self,
@@ -108,9 +109,9 @@ class SlotLease:
         in_progress: bool,
         on_wait: Callable[[], None],
     ) -> None:
-        """``in_progress``: large transactions are to be sent before they have ended.
+        """``in_progress``: PostgreSQL sends large transactions before they end.
 
-        ``on_wait`` is called when somebody else has the slot, and this start waits for it.
+        ``on_wait`` is called when another daemon has the slot and this start waits for it.
         """
         self._source = settings.source
         self._sql = sql
@@ -124,10 +125,10 @@ class SlotLease:
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
         self.begin = Lsn(0)
-        """Where the stream begins: it has every commit from there on."""
+        """Where the stream begins. It has every commit from there on."""
 
     def lock(self) -> None:
-        """Take the right to the slot, for as long as we are heard of; waits as configured."""
+        """Take the right to the slot while the server hears from us. Waits as configured."""
         name = self._capture.slot_name
         lock = SlotLock(self._source, name)
         self._stack.callback(lock.close)
@@ -148,7 +149,7 @@ class SlotLease:
         self._lock = lock
 
     def stream(self) -> ReplicationStream:
-        """Start replication, unless this session has; it gives nothing until it is read."""
+        """Start replication if this session hasn't yet. No data arrives before a read."""
         if self._stream is None:
             self._patiently(self._start_stream)
         assert self._stream is not None  # noqa: S101 (_patiently raises otherwise)
@@ -160,21 +161,21 @@ class SlotLease:
         return self._stream is not None
 
     def await_unread(self) -> None:
-        """Wait until nobody reads the slot, without reading it; waits as configured."""
+        """Wait as configured until no session reads the slot. Doesn't read it."""
         name = self._capture.slot_name
         self._patiently(lambda: self._in_use(slot.inspect(self._sql, name)))
 
     def release(self) -> None:
-        """End the stream, where there is one; the right to the slot is kept."""
+        """End the stream if there is one, and keep the right to the slot."""
         if self._stream is not None:
-            self._stream.close()  # closing once more, when the stack unwinds, does nothing
+            self._stream.close()  # a second close, when the stack unwinds, does nothing
             self._stream = None
 
     def keep_alive(self) -> None:
-        """Answer PostgreSQL when it is time to, whatever else is being waited for.
+        """Answer PostgreSQL when an answer is due, during any other wait.
 
-        Raises SourceUnreachableError where the right to the slot was lost; StoppedError, once,
-        where we were told to stop and wait for Kafka in vain.
+        Raise SourceUnreachableError if the right to the slot is lost. Raise StoppedError, once, if
+        the daemon was stopped and Kafka doesn't answer.
         """
         self._health.turned()
         if self._lock is not None:
@@ -193,7 +194,7 @@ class SlotLease:
             raise StoppedError
 
     def wait_for_open_transactions(self, waited_s: float) -> None:
-        """Stay in touch while a new slot waits for the transactions that were open before it."""
+        """Answer PostgreSQL while a new slot waits for transactions that are already open."""
         self.keep_alive()
         if self._stop.is_set():
             raise StoppedError
@@ -203,7 +204,7 @@ class SlotLease:
             )
 
     def connect_replication(self) -> PGconn:
-        """Open a replication connection to the server that the session is connected to."""
+        """Open a replication connection to the server that the session uses."""
         connection = connect_replication(self._source)
         ours, other = server_address(self._sql.pgconn), server_address(connection)
         if ours != other:
@@ -224,7 +225,7 @@ class SlotLease:
     def _start_stream(self) -> SlotInUseError | None:
         name = self._capture.slot_name
         state = slot.inspect(self._sql, name)
-        if (in_use := self._in_use(state)) is not None:  # seen without a connection of its own
+        if (in_use := self._in_use(state)) is not None:  # known without a second connection
             return in_use
         connection = self.connect_replication()
         try:
@@ -244,9 +245,9 @@ class SlotLease:
             connection.finish()
             raise
         self._stack.callback(self._stream.close)
-        # Looked at only now: who had the slot before us may have moved it until we got it.
+        # Inspect the slot only now: its last holder may have moved it until we got it.
         state = slot.inspect(self._sql, name)
-        if state is None:  # the stream has ended already, and somebody has dropped it
+        if state is None:  # the stream has ended, and another session has dropped the slot
             raise SourceUnreachableError(
                 f"slot {name} was dropped while the daemon took it",
                 where=server_address(self._sql.pgconn),
@@ -255,9 +256,9 @@ class SlotLease:
         return None
 
     def _patiently(self, attempt: Callable[[], SlotInUseError | None]) -> None:
-        """Ask every second until it works, for slot.max.retries times slot.retry.delay.ms.
+        """Retry every second until it works, for slot.max.retries times slot.retry.delay.ms.
 
-        Raises the last SlotInUseError.
+        Raise the last SlotInUseError.
         """
         retries, delay_s = self._capture.slot_max_retries, self._capture.slot_retry_delay_ms / 1_000
         patience_s = retries * delay_s if retries >= 0 else math.inf

@@ -1,8 +1,8 @@
-"""Slot, progress record and source → where to go on, a clear stop, or a new epoch.
+"""Slot, progress record and source → where to continue, a clear stop, or a new epoch.
 
-docs/decisions/0002-start-and-acknowledge.md is the specification of this module: what each start
-finds, in which order it checks, and what it does about it; 0009-epochs.md says how a log goes on
-from another history.
+docs/decisions/0002-start-and-acknowledge.md specifies this module: the states that a start meets,
+the order of its checks, and its actions. 0009-epochs.md says how a log continues from another
+history.
 """
 
 import time
@@ -33,7 +33,7 @@ SHOWN_MAX = 20
 def check_continuity(
     progress: Progress, state: SlotState | None, system: System, wal_end: Lsn
 ) -> None:
-    """Raise GapError unless the slot gives everything after the recorded progress."""
+    """Raise GapError unless the slot delivers everything after the recorded progress."""
     recorded = f"the log's progress record for slot {progress.slot}"
     if progress.system_identifier != system.identifier:
         raise GapError(
@@ -61,8 +61,8 @@ def check_continuity(
 
 
 def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
-    """Raise GapError where the server has forgotten what the log has, and goes on without it."""
-    # Of a transaction that the log has in part, the commit is needed, too.
+    """Raise GapError if the server has lost history that the log has, and continues without it."""
+    # If the log has a part of a transaction, the commit is needed, too.
     is_partial = progress.position > progress.cut
     needed = max(progress.flush_lsn, Lsn(progress.position.commit_lsn + is_partial))
     forked = progress.timeline != system.timeline
@@ -78,7 +78,7 @@ def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
 
 
 def check_untouched(states: Container[TableName], tables: Iterable[TableName]) -> None:
-    """Raise GapError where a slot that is still to be made meets tables that were captured."""
+    """Raise GapError if the slot doesn't exist yet, but the log has captured tables."""
     captured = [str(table) for table in tables if table in states]
     if captured:
         raise GapError(
@@ -102,7 +102,7 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
 
 
 def why_foreign(progress: Progress | None, state: SlotState, system: System) -> str:
-    """Why a slot that exists isn't known to be Millrace's own; empty: the log says that it is."""
+    """Return why an existing slot may not be Millrace's. Empty: the log says that it is."""
     if progress is None:
         return "the log doesn't say that Millrace created it"
     if progress.system_identifier != system.identifier:
@@ -119,16 +119,16 @@ def why_foreign(progress: Progress | None, state: SlotState, system: System) -> 
 
 
 def check_own(servers: Servers) -> None:
-    """Raise GapError where a slot would be dropped that isn't known to be Millrace's own.
+    """Raise GapError before a slot is dropped that may not be Millrace's.
 
-    While the log says only that a slot is about to be made (Phase.CREATING), one that another
-    program makes under that name, in that database, looks the same.
+    While the log says only that a slot is about to be created (Phase.CREATING), a slot that another
+    program creates under this name in this database looks the same.
     """
     require_own(servers.progress, servers.slot, servers.system)
 
 
 def require_own(progress: Progress | None, state: SlotState | None, system: System) -> None:
-    """The same of what was read of both servers."""
+    """Check the same with the states of both servers, read before."""
     if state is not None and (reason := why_foreign(progress, state, system)):
         raise GapError(
             f"slot {state.name} must be created again, but the existing one may belong to another"
@@ -145,7 +145,7 @@ def check_progress(
     system: System,
     wal_end: Callable[[], Lsn],
 ) -> None:
-    """Raise GapError or ConfigError unless the stream goes on where the log ends."""
+    """Raise GapError or ConfigError unless the stream continues where the log ends."""
     if progress is None:
         if capture.snapshot_mode == "recovery":
             raise nothing_to_go_on_from(capture.slot_name)
@@ -155,13 +155,13 @@ def check_progress(
 
 
 def look_at_progress(servers: Servers) -> None:
-    """The same of what a start has found so far."""
+    """Check the progress that a start has read."""
     capture, wal_end = servers.settings.capture, partial(current_wal_end, servers.sql)
     check_progress(capture, servers.progress, servers.slot, servers.system, wal_end)
 
 
 def nothing_to_go_on_from(name: str) -> ConfigError:
-    """What to say where a new epoch is asked for, and the log has no first one of this slot."""
+    """Return the error for a new epoch of a slot that the log doesn't have."""
     return ConfigError(
         f"the log has nothing from slot {name}, so it can't continue",
         where="topic.prefix and slot.name in [capture]",
@@ -170,7 +170,7 @@ def nothing_to_go_on_from(name: str) -> ConfigError:
 
 
 def _announcement(servers: Servers, before: Progress | None, epoch: int) -> Progress:
-    """The record that announces a slot before it is made; ``before`` is the log's last one."""
+    """Return the record that announces a slot. ``before`` is the log's last record."""
     nowhere = Position(epoch, Lsn(0), 0)
     return Progress(
         log=before.log if before else uuid4().hex,
@@ -189,15 +189,14 @@ def _announcement(servers: Servers, before: Progress | None, epoch: int) -> Prog
 
 
 def begin_epoch(servers: Servers) -> int:
-    """Record that the log goes on from this server's history; returns the epoch.
+    """Record that the log continues from this server's history, and return the epoch.
 
-    The slot is taken away. Where an epoch was begun, and nothing of it is in the log yet, it
-    is that one. Raises ConfigError where the log has nothing to go on from, GapError where the
-    slot may be another program's.
+    Drops the slot. Returns the last epoch if the log has nothing of it yet. Raise ConfigError if
+    the log has nothing to continue from, GapError if the slot may belong to another program.
     """
     servers.take_lock()
     servers.find_slot()
-    # Nothing is read from it: what the slot gives may be what the server crashes of.
+    # Read nothing from the slot: its WAL may be what crashes the server.
     servers.lease.await_unread()
     servers.open_log(())
     before = servers.progress
@@ -217,11 +216,11 @@ def begin_epoch(servers: Servers) -> int:
 
 
 def find_gap(servers: Servers) -> str:
-    """Look, without taking anything, whether a start would refuse to go on."""
+    """Return why a start would refuse to continue. Takes and changes nothing."""
     servers.connect()
     servers.check_tables()
     servers.identify()
-    # The slot first: a daemon that runs meanwhile moves it to where the record is already.
+    # The slot comes first: a running daemon moves it up to a record that is already written.
     servers.find_slot()
     servers.read_progress()
     progress = servers.progress
@@ -242,7 +241,7 @@ def find_gap(servers: Servers) -> str:
 def _new_epoch(
     servers: Servers, before: Progress, states: Iterable[TableState], epoch: int
 ) -> list[Record]:
-    """What the log says, at once, to go on from another history: no table is read yet."""
+    """Return records with which the log continues from another history. No table is read yet."""
     prefix = servers.settings.capture.topic_prefix
     unread: dict[str, object] = {
         "epoch": epoch,
@@ -270,13 +269,13 @@ def _new_epoch(
 
 
 def _kept(state: TableState, before: Progress) -> dict[str, object]:
-    """What the state of a table keeps of what was known; another cluster has other numbers."""
+    """Return the parts of a table's state that stay valid. Another cluster has other numbers."""
     doubt = state.doubt and state.doubt.model_copy(update={"behind_xid": 0, "leaves": ()})
     return {"doubt": doubt, **_lacking(state, before)}
 
 
 def _lacking(state: TableState, before: Progress) -> dict[str, object]:
-    """What the state of a table keeps that was in the log: up to where it was right."""
+    """Return the state of a table that was in the log: the position up to which it was right."""
     if state.phase is not Phase.STREAMING and not state.was_whole:
         return {}
     return {
@@ -286,13 +285,13 @@ def _lacking(state: TableState, before: Progress) -> dict[str, object]:
 
 
 def create_slot(servers: Servers, replication: PGconn) -> tuple[Progress, ExportedSnapshot]:
-    """Make the slot, recording each step before the next; returns its progress and snapshot.
+    """Create the slot, and record each step before the next. Return its progress and snapshot.
 
-    The snapshot holds as long as ``replication`` does nothing else and stays open. What an earlier
-    start, or a new epoch, has announced is gone on with. A slot is dropped that was made without
-    being recorded, or that a new epoch gives up: nothing of it will be in the log.
+    The snapshot is valid while ``replication`` is open and idle. An announcement of an earlier
+    start, or of a new epoch, is continued. A slot that was created and not recorded, or that a new
+    epoch replaces, is dropped: the log will have nothing of it.
     """
-    check_own(servers)  # by what the log says before this announcement
+    check_own(servers)  # checks the log's record from before this announcement
     capture, before = servers.settings.capture, servers.progress
     prefix, name = capture.topic_prefix, capture.slot_name
     epoch = before.position.epoch if before else FIRST_EPOCH

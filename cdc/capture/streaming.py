@@ -1,11 +1,11 @@
 """Bytes of the stream → records in the log → acknowledgement: the loop that runs for months.
 
-In: a started replication stream, and the progress that the log has. Out: Kafka transactions of
-data records, new schema versions and the progress reached; PostgreSQL is told afterwards.
-Rules: docs/decisions/0001 (positions) and 0002 (what is acknowledged when).
+In: a started replication stream, and the log's progress. Out: Kafka transactions of data records,
+new schema versions and the progress reached; PostgreSQL gets the acknowledgement afterwards. Rules:
+docs/decisions/0001 (positions) and 0002 (what is acknowledged when).
 
-While a commit waits for the brokers, the stream is read on: what that makes is written by the other
-writer. So batches grow with the backlog, and a lone change waits for nobody.
+While a commit waits for the brokers, the loop reads the stream and hands the records to the other
+writer. So batches grow with the backlog, and a single change waits for no other.
 """
 
 import threading
@@ -31,20 +31,21 @@ from cdc.stream.translation import Limits, Translation
 from cdc.tables.tables import Tables
 
 COMMIT_PACE_S = 0.005
-"""From one commit's begin to the next one's. Brokers are busy with a transaction's markers after it
-was committed: a transaction of the same writer that begins meanwhile waits for four times this."""
+"""Time from one begin of a commit to the next. Brokers write a transaction's markers after its
+commit, and a transaction that the same writer begins during that waits four times as long as this.
+"""
 COMMIT_AGE_S_MAX = 0.25
-"""An open Kafka transaction holds up readers of its partitions, so it never lasts longer."""
+"""Maximum age of an open Kafka transaction, as it holds up readers of its partitions."""
 TRANSLATE_RECORDS_MAX = 250
-"""So many are written at once, while the processor's cache still has them."""
+"""Maximum records per write. The processor's cache still has so few."""
 IDLE_PROGRESS_S = 3.0
-"""How often a position that only keepalives moved is recorded."""
+"""How often to record a position that only keepalives have moved."""
 BUSY_WAIT_S = 0.01
 """How long a busy stream may be silent before it counts as calm."""
 
 
 class Streaming:
-    """One stay on the slot: from START_REPLICATION until stopped or broken."""
+    """One stay on the slot: from START_REPLICATION until a stop or a fault."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Streaming:
         signals: Signals,
         read_now: ReadNow,
     ) -> None:
-        """``read_now`` reads tables while streaming pauses, where signals ask for that."""
+        """``read_now`` reads tables at a signal's request, while streaming pauses."""
         self._settings = settings
         self._servers = servers
         self._stream = stream = servers.lease.stream()
@@ -88,15 +89,15 @@ class Streaming:
             ),
         )
         self._may_acknowledge = False
-        """Whether the stream is known to be the log's: Resumed has nothing left to look at."""
+        """Whether the stream is known to match the log: Resumed has nothing left to check."""
         self._committing = progress
-        """What the commit records that was begun last."""
+        """The progress in the commit that was begun last."""
         self._events = progress.events
         self._next_commit = 0.0
         self._last_recorded = time.monotonic()
 
     def run(self, stop: threading.Event, until: Callable[[Position], bool]) -> None:
-        """Stream until stopped, or until that is so of the cut; all of that is committed then."""
+        """Stream until stopped, or until the cut satisfies ``until``. Commit all of it."""
         with self._writers, closing(self._in_progress):
             while not (stop.is_set() or until(self._translation.cursor.cut)):
                 if min(self._room()) <= 0:
@@ -112,7 +113,7 @@ class Streaming:
             self._finish()
 
     def _translate(self) -> bool:
-        """Make records of what was received; returns whether there was anything to make."""
+        """Translate received bytes to records. Return whether there were any bytes."""
         wire = self._stream.wire
         start = wire.start
         room = self._room()
@@ -131,7 +132,7 @@ class Streaming:
         return used > start or self._translation.is_behind
 
     def _beat(self) -> None:
-        """Write a heartbeat, if one is due (heartbeat.interval.ms), and run the user's query."""
+        """If a heartbeat is due (heartbeat.interval.ms), write it and run the user's query."""
         if not self._heartbeat_s or time.monotonic() < self._next_heartbeat:
             return
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
@@ -142,7 +143,7 @@ class Streaming:
             act(self._servers.sql, statement)
 
     def _act_on_signals(self) -> None:
-        """Let signals have their turn; where one asks for it, read tables before going on."""
+        """Process signals, and read tables if one asks for that before streaming continues."""
         output = self._signals.turn(self._translation.cursor)
         self._perform(output.effects)
         events = count(output.events)
@@ -158,14 +159,14 @@ class Streaming:
             self._writers.current.add(self._signals.blocking_done(list(blocking)))
 
     def _room(self) -> Limits:
-        """How much fits into the batch; what is made during a commit is for the next one."""
+        """Return the room in the batch. Records made during a commit belong to the next batch."""
         return Limits(
             self._settings.max_batch_size - self._writers.current.pending_records,
             self._settings.max_batch_size_in_bytes - self._writers.current.pending_bytes,
         )
 
     def _advance(self) -> None:
-        """Write, commit and acknowledge as far as that goes without waiting."""
+        """Write, commit and acknowledge as far as possible without waiting."""
         if self._writers.is_committing and self._writers.has_committed():
             self._acknowledge()
         if self._writers.write() and self._writers.is_committing:
@@ -175,13 +176,13 @@ class Streaming:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether much is to come, so that small batches don't pay."""
+        """Whether more changes wait, so that small batches cost too much."""
         return self._stream.is_busy or self._translation.is_behind
 
     def _patience_s(self) -> float:
-        """How long reading may wait: to the next thing that is due."""
+        """How long a read may wait: until the next action is due."""
         if self._writers.is_committing:
-            return IDLE_WAIT_S  # its end wakes us
+            return IDLE_WAIT_S  # the end of the commit wakes us
         if self._writers.current.pending_records:
             calm_s = self._next_commit - time.monotonic()
             return BUSY_WAIT_S if self._is_busy else max(0.0, calm_s)
@@ -198,7 +199,7 @@ class Streaming:
         return self._has_moved and now - self._last_recorded >= IDLE_PROGRESS_S
 
     def _begin_commit(self) -> None:
-        """Let what was written become visible, together with the position reached."""
+        """Commit the written records together with the position reached."""
         cursor = self._translation.cursor
         self._committing = self._progress.model_copy(
             update={
@@ -226,14 +227,17 @@ class Streaming:
         self._writers.begin_commit()
 
     def _last_commit(self) -> Lsn:
-        """A log that doesn't say is known again from its first new transaction on."""
+        """Return the last commit.
+
+        A log that lacks it knows it again after its first new transaction.
+        """
         recorded, streamed = self._progress.last_commit_lsn, self._translation.cursor.last_commit
         if not recorded and streamed < self._resumed_at:
             return recorded
         return max(streamed, recorded)
 
     def _acknowledge(self) -> None:
-        """The commit is done: PostgreSQL may forget what it had."""
+        """Acknowledge the commit, so that PostgreSQL can remove its WAL."""
         self._progress = progress = self._committing
         reach(FaultPoint.BATCH_COMMITTED)
         if self._may_acknowledge:
@@ -242,7 +246,7 @@ class Streaming:
         self._on_commit(progress)
 
     def _finish(self) -> None:
-        """Commit and acknowledge all that was read."""
+        """Commit and acknowledge everything that was read."""
         while True:
             if self._writers.is_committing:
                 self._writers.end_commit()
@@ -254,7 +258,7 @@ class Streaming:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether the log doesn't say yet how far the stream, and the signals, have come."""
+        """Whether the stream or the signals are ahead of the log's progress record."""
         cursor, progress = self._translation.cursor, self._progress
         return (
             cursor.reached != progress.position

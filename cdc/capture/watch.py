@@ -1,9 +1,10 @@
 """The slot, inspected every few seconds → heartbeats, warnings, and an end before the disk is full.
 
-A thread with a session of its own ("millrace watch"): a lock, a hanging server or a silent network
-costs the stream nothing, and the slot is watched while the brokers are away, too: that is when it
-grows. Heartbeats are transactional logical messages: their commit is in the stream, so the slot
-moves on however idle the captured tables are, and whoever sees it come round knows that all works.
+A thread with its own session ("millrace watch"). A lock, a hanging server or a silent network costs
+the stream nothing. The thread also watches the slot while the brokers are unavailable, which is
+when the slot grows. Heartbeats are transactional logical messages. Their commit is in the stream,
+so the slot moves even if the captured tables are idle, and a heartbeat that returns proves that
+everything works.
 """
 
 import threading
@@ -38,7 +39,7 @@ INSPECT_S: Final = 5.0
 RISKS_S: Final = 30.0
 """How often settings and publication are checked."""
 REPEAT_S: Final = 300.0
-"""How often a warning is repeated whose cause stays."""
+"""How often a warning is repeated while its cause stays."""
 PATIENCE_S: Final = 10.0
 """How long one turn may take before its connection counts as dead."""
 _TICK_S: Final = 0.25
@@ -47,16 +48,16 @@ _DROP_S: Final = 15.0
 _SESSION: Final = (
     "SET statement_timeout = '5s'",
     "SET lock_timeout = '100ms'",
-    "SET synchronous_commit = off",  # a heartbeat waits for no disk, nor for a standby
+    "SET synchronous_commit = off",  # a heartbeat waits for no disk and no standby
 )
 _BEAT: Final = "SELECT pg_logical_emit_message(true, %s::text, %s::text)::text"
 
 
 class SlotWatch:
-    """Looks after the slot while the daemon has it; ends with its context.
+    """Watch of the slot while the daemon has it. It ends with its context.
 
-    Where the slot's lag has to end the daemon, it sets ``stop``, and leaving the context raises
-    why.
+    If the slot's lag must end the daemon, the watch sets ``stop``, and the exit of the context
+    raises the reason.
     """
 
     def __init__(self, settings: Settings, health: Health, stop: threading.Event) -> None:
@@ -83,7 +84,7 @@ class SlotWatch:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """End the watch; raises what made it end the daemon."""
+        """End the watch. Raise the error with which it has ended the daemon."""
         self._ended.set()
         self._thread.join(PATIENCE_S)
         if self._failure is None:
@@ -104,11 +105,11 @@ class SlotWatch:
         self._disconnect()
 
     def _turn(self) -> None:
-        """Do what is due; a server that can't be asked is asked again in a while."""
+        """Do what is due. If the server doesn't answer, try again later."""
         now = time.monotonic()
         beats = bool(self._heartbeat_s) and self._health.stage is Stage.STREAMING
         if self._health.is_unproven and self._connection is not None:
-            self._next_heartbeat = now  # a stay on the stream is proven at once
+            self._next_heartbeat = now  # prove a new stay on the stream at once
         if now < self._next_inspection and not (beats and now >= self._next_heartbeat):
             return
         try:
@@ -117,7 +118,7 @@ class SlotWatch:
                 state = slot.inspect(connection, self._capture.slot_name)
                 self._health.slot_inspected(state)
                 if state is None:
-                    return  # not made yet
+                    return  # not created yet
                 self._warn(list(concerns(state, self._capture.slot_max_lag_bytes)))
                 self._limit(state)
                 self._find_risks(connection, now)
@@ -143,7 +144,7 @@ class SlotWatch:
         return self._connection
 
     def _find_risks(self, connection: psycopg.Connection, now: float) -> None:
-        """Tell once of what may harm the source; the user may bring it about at any time."""
+        """Warn once of each risk for the source. Users can cause one at any time."""
         if now < self._next_risks:
             return
         self._next_risks = now + RISKS_S
@@ -152,11 +153,11 @@ class SlotWatch:
             publication = self._capture.publication_name
             self._publishes_every_root = risks.publishes_every_root(connection, publication)
         except (PublicationError, TableLockedError):
-            return  # PostgreSQL looks into each published table: another time
+            return  # PostgreSQL reads each published table; that can wait
         self._risks = _told(current, self._risks)
 
     def _find_detaches(self, connection: psycopg.Connection) -> None:
-        """Tell once of each partition whose next change would crash the server."""
+        """Warn once of each partition whose next change would crash the server."""
         if not self._publishes_every_root:
             return
         self._detaches = _told(set(risks.pending_detaches(connection)), self._detaches)
@@ -167,7 +168,7 @@ class SlotWatch:
             self._connection = None
 
     def _warn(self, current: list[Concern]) -> None:
-        """Log what is new or has become worse, and the rest now and then."""
+        """Log new and worse concerns at once, and repeat the others from time to time."""
         now = time.monotonic()
         kinds = {concern.kind for concern in current}
         self._warned = {kind: last for kind, last in self._warned.items() if kind in kinds}
@@ -178,11 +179,11 @@ class SlotWatch:
                 self._warned[each.kind] = (each.level, now + REPEAT_S)
 
     def _limit(self, state: SlotState) -> None:
-        """Raise SlotLagError where the slot holds back too much and isn't only to be warned of."""
+        """Raise SlotLagError if the slot holds back too much and the policy isn't to warn."""
         limit, policy = self._capture.slot_max_lag_bytes, self._capture.slot_max_lag_policy
         if policy == "warn" or limit is None or state.retained_bytes <= limit:
             return
-        # What is to be dropped may be somebody else's until the start has compared slot and log.
+        # The slot may belong to another program until the start has compared slot and log.
         if policy == "drop" and self._health.progress is None:
             return
         cause = "find out why the log doesn't keep up (`millrace status`)"
@@ -200,9 +201,9 @@ class SlotWatch:
         )
 
     def _write(self, connection: psycopg.Connection, state: SlotState, now: float) -> None:
-        """Write a heartbeat if one is due; where that can't be, the WAL's end has to do.
+        """Write a heartbeat if it is due. If it can't be written, use the WAL's end.
 
-        So it has between heartbeats that come more rarely than health is asked for.
+        The WAL's end also serves between heartbeats that are rarer than health is asked for.
         """
         is_due = now >= self._next_heartbeat
         if self._heartbeat_s and self._may_write and not is_due:
@@ -227,7 +228,7 @@ class SlotWatch:
         self._health.written(Heartbeat(Lsn(state.confirmed_flush_lsn + state.lag_bytes), now))
 
     def _drop(self, failure: SlotLagError) -> None:
-        """Drop the slot, whose stream has ended by now or is about to; raises what came of it."""
+        """Drop the slot, whose stream has ended or is about to. Raise the outcome."""
         deadline = time.monotonic() + _DROP_S
         while True:
             try:
@@ -257,7 +258,7 @@ class SlotWatch:
 
 
 def _told(current: set[Risk], before: set[Risk]) -> set[Risk]:
-    """Warn of what wasn't there before; returns what is there."""
+    """Warn of risks that are new, and return the current ones."""
     for risk in sorted(current - before):
         log.warning(str(risk))
     return current

@@ -1,4 +1,4 @@
-"""Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
+"""Settings → rules of events, the pipeline that makes records, and the lookups of tables."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +40,7 @@ from cdc.wal.messages import Relation
 
 
 def event_rules(settings: Settings) -> EventRules:
-    """What [capture] says of events; where the format can't leave a member out, one stands in."""
+    """Return the rules in [capture]. A placeholder replaces a member that the format can't omit."""
     capture = settings.capture
     events = capture.event_modes
     if events.unchanged == "absent" and not _converters(settings).leaves_out:
@@ -59,13 +59,13 @@ def event_rules(settings: Settings) -> EventRules:
 def pipeline(
     settings: Settings, open_topic: OpenTopic, record_time: RecordTime = any_time
 ) -> RecordPipeline:
-    """Transforms and converters; raises what they have to say of their settings.
+    """Build the transforms and converters. Raise if their settings are wrong.
 
-    Asks a schema registry whether it is there.
+    Asks a schema registry whether it answers.
     """
     convert = _converters(settings)
     convert.check()
-    # Made even where nothing goes through it: it says what is wrong with a predicate, too.
+    # Build the chain even if nothing passes through it: it also checks the predicates.
     made = chain(settings.transforms, settings.predicates, lossless=settings.capture.lossless)
     return RecordPipeline(
         convert,
@@ -80,7 +80,7 @@ def pipeline(
 def lookups(
     connection: psycopg.Connection, settings: CaptureSettings, keep_alive: Callable[[], None]
 ) -> Lookups:
-    """What tables that join ask of PostgreSQL, on the session's own connection."""
+    """Return the lookups of joining tables, on the session's own connection."""
 
     def columns(relation: Relation) -> tuple[Column, ...]:
         described = catalog.describe_relation(connection, relation, settings.publication_name)
@@ -98,7 +98,7 @@ def lookups(
         return next(iter(described_tables(connection, settings, [table])), None)
 
     def instant() -> tuple[Lsn, int]:
-        # In this order: the transaction's end moves the WAL on, also where nobody else writes.
+        # In this order: the end of the transaction moves the WAL even if nobody else writes.
         return current_insert_lsn(connection), catalog.new_xid(connection)
 
     def visible(xid: int) -> None:
@@ -117,7 +117,7 @@ def lookups(
 
 
 def open_tables(servers: Servers) -> Tables:
-    """The tables as the log has them."""
+    """Open the tables as the log has them."""
     settings, topics = servers.settings, servers.topics
     capture, kafka = settings.capture, settings.kafka
     prefix, keep_alive = capture.topic_prefix, topics.while_waiting
@@ -146,7 +146,7 @@ def open_tables(servers: Servers) -> Tables:
 
 
 def open_actions(servers: Servers, tables: Tables) -> Actions:
-    """What the stream has done on both servers."""
+    """Build the stream's actions on both servers."""
     settings, topics, connection = servers.settings, servers.topics, servers.sql
     rereading = Rereading(settings.source, topics.while_waiting)
     servers.stack.callback(rereading.close)
@@ -164,7 +164,7 @@ def open_actions(servers: Servers, tables: Tables) -> Actions:
         for topic in effects.topics:
             topics.open_topic(topic.name, topic.cleanup)
         if effects.moves_wal:
-            catalog.new_xid(connection)  # its end is written
+            catalog.new_xid(connection)  # writes the transaction's end
 
     return Actions(perform, rereading, orders.follow)
 

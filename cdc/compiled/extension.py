@@ -1,7 +1,7 @@
-"""The extensions' sources, and those that are installed → whether a command can start with them.
+"""The extensions' sources and the installed ones → whether a command can start with them.
 
-setup.py runs this file by its path, before anything of Millrace can be imported: so a function
-imports what it needs.
+setup.py runs this file by its path before it can import Millrace. So each function imports what it
+needs.
 """
 
 from hashlib import sha256
@@ -20,11 +20,11 @@ INCLUDES: Final = {
     "fast": ("copied", "json_text", "json_values", "rows", "table", "transactions", "writing"),
     "digests": ("read_texts", "xxh64"),
 }
-"""Extension → what its source includes."""
+"""Extension → the files that its source includes."""
 
 
 def digest(name: str) -> str:
-    """Of an extension's source and what it includes: the build puts it into the extension."""
+    """Digest an extension's source and its includes. The build puts it into the extension."""
     folder = Path(__file__).parent
     included = [folder / f"{each}.pxi" for each in INCLUDES[name]]
     sources = sorted([folder / f"{name}.pyx", *included])
@@ -32,7 +32,7 @@ def digest(name: str) -> str:
 
 
 def require_extension(name: str = "fast") -> None:
-    """Raise ExtensionError unless the extension is there, built from the sources beside it."""
+    """Raise ExtensionError unless the extension exists and was built from these sources."""
     from cdc.errors import ExtensionError
 
     try:

@@ -1,1 +1,1 @@
-"""Source records → Kafka records: what Kafka Connect calls converters."""
+"""Source records → Kafka records: the converters of Kafka Connect."""

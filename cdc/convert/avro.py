@@ -23,7 +23,7 @@ Subject = Callable[[str, str, str], str]
 
 
 class Ids(Protocol):
-    """Where ids come from: cdc/convert/registry.py."""
+    """A source of schema ids: cdc/convert/registry.py."""
 
     def id_of(self, subject: str, schema: str) -> int:
         """Return a schema's id."""
@@ -39,7 +39,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 
 @dataclass(slots=True)
 class _AvroPlan:
-    """How to write values of one Connect schema; ``text`` is the Avro schema for the registry."""
+    """How to write values of one Connect schema. ``text`` is the Avro schema for the registry."""
 
     text: str
     name: str
@@ -50,7 +50,7 @@ class _AvroPlan:
 
 
 class AvroConverter:
-    """Turns keys, or values, into Avro; no value at all (a tombstone, no key) stays None."""
+    """Converts keys or values to Avro. A missing value (a tombstone, no key) stays None."""
 
     def __init__(self, side: str, ids: Ids, subject: Subject, options: AvroOptions) -> None:
         self._side = side
@@ -60,7 +60,7 @@ class AvroConverter:
         self._plans = PerSchema(self._plan)
 
     def __call__(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """Write one key or value; registers its schema when it is new."""
+        """Write one key or value. Registers its schema if it is new."""
         if value is None or schema is None:
             return None
         plan = self._plans(schema)
@@ -97,7 +97,7 @@ def _written(plan: _AvroPlan, value: Any) -> bytes:
 
 
 def _encodable(datum: Any) -> Any:
-    """The same with ``?`` for lone surrogates, which UTF-8 doesn't have; as Java writes them."""
+    """Replace lone surrogates, which UTF-8 lacks, by ``?``, as Java does."""
     if isinstance(datum, str):
         return datum.encode("utf-8", "replace").decode()
     if isinstance(datum, dict):

@@ -1,9 +1,9 @@
-"""A Connect schema → an Avro schema, and a function from Connect values to what fastavro writes.
+"""A Connect schema → an Avro schema, and a function from Connect values to fastavro's.
 
-The schemas are those of Confluent's AvroData, so that its readers get Connect's own back: what Avro
-can't say stands in ``connect.name``, ``connect.version``, ``connect.type``, ``connect.parameters``,
-``connect.default`` and ``connect.doc``; an optional value is a union with null. Names that Avro
-refuses are adjusted (cdc/records/topics.py).
+The schemas equal those of Confluent's AvroData, so its readers recover Connect's own.
+``connect.name``, ``connect.version``, ``connect.type``, ``connect.parameters``, ``connect.default``
+and ``connect.doc`` carry what Avro can't express. An optional value is a union with null. Names
+that Avro refuses are adjusted (cdc/records/topics.py).
 https://docs.confluent.io/platform/current/schema-registry/connect.html
 """
 
@@ -21,7 +21,7 @@ ToDatum = Callable[[Any], Any]
 
 _NAMESPACE: Final = "io.confluent.connect.avro"
 _PRECISION_DEFAULT: Final = 64
-"""AvroData's, for a Decimal whose schema doesn't say how many digits it has."""
+"""AvroData's precision of a Decimal whose schema has none."""
 _PRIMITIVES: Final[Mapping[Type, str]] = {
     Type.BOOLEAN: "boolean",
     Type.INT8: "int",
@@ -51,7 +51,7 @@ class AvroOptions:
 
 
 class AvroType(NamedTuple):
-    """An Avro schema as JSON can carry it, its name in a union, and values → Avro's own."""
+    """An Avro schema as JSON's values, its name in a union, and a function to Avro's values."""
 
     schema: Any
     branch: str
@@ -59,12 +59,12 @@ class AvroType(NamedTuple):
 
 
 def avro(schema: Schema, options: AvroOptions) -> AvroType:
-    """Make the Avro schema of a key or a value; its own optionality is of no account."""
+    """Return the Avro schema of a key or a value. Ignores whether it is optional itself."""
     return _Compiler(options).required(schema, schema.name or "a value")
 
 
 class _Compiler:
-    """One Avro schema in the making: a record is written out where it comes up first."""
+    """Builder of one Avro schema. A record is written in full at its first use."""
 
     def __init__(self, options: AvroOptions) -> None:
         self._options = options
@@ -77,7 +77,7 @@ class _Compiler:
         self._records: dict[str, tuple[Schema, AvroType]] = {}
 
     def any(self, schema: Schema, where: str) -> AvroType:
-        """Make a schema that takes null where it is optional, and the default where it has one."""
+        """Return a schema that accepts null if optional, with the default if there is one."""
         made = self.required(schema, where)
         null: Any = None
         if schema.default is not None and not self._options.ignore_default_for_nullables:
@@ -91,7 +91,7 @@ class _Compiler:
         return AvroType(union, "", to_datum)
 
     def required(self, schema: Schema, where: str) -> AvroType:
-        """Make the schema of values that are there."""
+        """Return the schema of values that aren't null."""
         if schema.type is Type.STRUCT:
             return self._record(schema, schema.name, schema.fields)
         if schema.type is Type.ARRAY:
@@ -114,7 +114,7 @@ class _Compiler:
         attempt, number = full, 1
         while attempt in self._records:
             existing, made = self._records[attempt]
-            # A name without a dot would be looked up in the namespace around the reference.
+            # Avro would look up a name without a dot in the namespace around the reference.
             if existing == same and "." in attempt:
                 return made._replace(schema=made.branch)
             number += 1
@@ -173,7 +173,7 @@ class _Compiler:
         )
 
     def _meta(self, schema: Schema) -> dict[str, Any]:
-        """What Avro can't say about a Connect schema, as properties of the Avro one."""
+        """Return, as properties of the Avro schema, what Avro can't express."""
         if not self._options.connect_meta_data:
             return {}
         default, is_small = schema.default, schema.type in {Type.INT8, Type.INT16}
@@ -188,7 +188,7 @@ class _Compiler:
         return {name: value for name, value in properties.items() if value is not None}
 
     def _default(self, schema: Schema, value: Any) -> Any:
-        """A default as JSON has it in an Avro schema: bytes are text, one character each."""
+        """Return a default as JSON in an Avro schema: bytes become text, one character each."""
         if value is None:
             return None
         if schema.type is Type.BYTES:
@@ -206,9 +206,9 @@ class _Compiler:
 
 
 def _proper(full: str) -> str:
-    """A full name → one whose names between the dots begin with a letter or an underscore.
+    """Return a full name in which each part begins with a letter or an underscore.
 
-    Debezium adjusts the first of them alone; registries refuse that schema without a reason.
+    Debezium adjusts only the first part. Registries refuse such a schema without a reason.
     """
     return ".".join(
         f"_{name}" if not name or name[0].isdigit() else name for name in full.split(".")
@@ -226,13 +226,13 @@ def _decimal(schema: Schema) -> dict[str, int]:
 def _logical_type(schema: Schema) -> dict[str, str]:
     logical = _LOGICAL.get(schema.name or "")
     if decimal := _decimal(schema):
-        # Others aren't decimals by Avro's rules: such a value stays bytes with a scale beside it.
+        # Avro's rules exclude other decimals, whose values stay bytes with a scale.
         logical = "decimal" if 0 <= decimal["scale"] <= decimal["precision"] else None
     return {"logicalType": logical} if logical else {}
 
 
 def _is_finite(default: Any) -> bool:
-    """Whether JSON has this default; an Avro schema can't name NaN or an infinity."""
+    """Whether JSON has this default. An Avro schema can't name NaN or an infinity."""
     return not isinstance(default, float) or isfinite(default)
 
 
@@ -254,14 +254,14 @@ def _value_or_default(to_datum: ToDatum, default: Any, where: str, value: Any) -
 
 
 def _int(where: str, value: int) -> int:
-    """An int as it is; fastavro would write a longer one, and Java's readers refuse it."""
+    """Return the int unchanged. fastavro would write a longer one, which Java's readers refuse."""
     if -(2**31) <= value < 2**31:
         return value
     raise ConversionError("a number is too large for its Avro type", where=where)
 
 
 def _array(items: Schema, to_datum: ToDatum, where: str, values: Any) -> list[Any]:
-    """An array of one dimension: natively, values of others come as lists in lists, or as text."""
+    """Convert an array of one dimension. Others arrive as nested lists, or as text."""
     if values.__class__ is not list or (
         items.type is not Type.ARRAY and any(value.__class__ is list for value in values)
     ):
@@ -275,7 +275,7 @@ def _array(items: Schema, to_datum: ToDatum, where: str, values: Any) -> list[An
 
 
 def _branch_or_null(branch: str, to_datum: ToDatum, null: Any, value: Any) -> Any:
-    """Name the union's branch, or fastavro tries the value against each of them."""
+    """Name the union's branch, as fastavro otherwise tries the value against each branch."""
     return null if value is None else (branch, to_datum(value))
 
 

@@ -1,8 +1,8 @@
-"""A table's plan and JSON converters → what the compiled way needs, where it writes the same.
+"""A table's plan and JSON converters → the compiled way's table, where it writes the same bytes.
 
-It takes values as it finds them in PostgreSQL's texts, so it has nothing for events that are
-counted, compared, transformed or in another format; and columns that it doesn't know (masked ones,
-rare types) go through the same functions as in the readable way.
+The compiled way takes values from PostgreSQL's text. So it has no table for events that are
+counted, compared, transformed or in another format. Columns that it doesn't know (masked ones, rare
+types) go through the functions of the readable way.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from cdc.values import ValueKind
 
 _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
 _JAVA_FLOAT: Final = 1
-"""In place of a FLOAT's number of digits."""
+"""Replaces the number of digits of a FLOAT."""
 _LEFT_OUT: Final["fast.CompiledColumn"] = (-1, 0, b"", b"", b"", b"", bytes, str)
 """A column that events don't have."""
 
@@ -36,10 +36,9 @@ def compiled_table(
     reselects: bool,
     position_header: bool,
 ) -> fast.Table | None:
-    """The table for the compiled way; None where that can't have it.
+    """Return the table for the compiled way. None: the compiled way can't write it.
 
-    ``converters`` are the key's and the value's, ``headers`` what every record has in front of its
-    position.
+    ``converters`` are the key's and the value's. ``headers`` come before each record's position.
     """
     modes = events.rules.events
     if modes.skip_without_change or _ROWS & modes.skipped:
@@ -57,7 +56,7 @@ def compiled_read(
     *,
     position_header: bool,
 ) -> fast.Table | None:
-    """The same for rows of a snapshot."""
+    """Return the table for rows of a snapshot, or None."""
     if Operation.READ.value in events.rules.events.skipped:
         return None
     fields = events.plan.read_row, events.plan.read_key
@@ -69,7 +68,7 @@ def compiled_read(
 def read_source(
     events: TableEvents, converter: JsonConverter, lsn: Lsn, ts_us: int, read: Read
 ) -> bytes:
-    """What stands between a snapshot's row and the event's own time, by the value's converter."""
+    """Return bytes between a snapshot's row and the event's own time, by the converter."""
     place = Position(1, lsn, 0)
     row = Change(Operation.READ, None, False, None, place, lsn, None, ts_us, read)
     block = converter.writer(schemas.SOURCE)(events.source(row))
@@ -84,7 +83,7 @@ def _table(
     headers: list[tuple[str, bytes]],
     flags: tuple[bool, bool, bool, bool],
 ) -> fast.Table | None:
-    """``fields`` are those of a row and of the key."""
+    """Return the table. ``fields`` are those of a row and of the key."""
     row, key_fields = fields
     key, value = converters
     plan = events.plan
@@ -130,7 +129,7 @@ def _column(field: EventField, converter: JsonConverter) -> "fast.CompiledColumn
 
 
 def _member(name: str, write: Write, value: Any) -> bytes:
-    """A member that needs no text of PostgreSQL's; nothing at all where it is left out."""
+    """Return a member that needs no text from PostgreSQL; empty if it is left out."""
     return b"" if value is ABSENT else encoded(f",{name}{write(value)}")
 
 
@@ -140,12 +139,12 @@ def _is_of_row(
     columns: "list[fast.CompiledColumn]",
     converters: tuple[JsonConverter, JsonConverter],
 ) -> bool:
-    """Whether a key's member reads the same in the row, from which it is copied."""
+    """Whether a key's member equals the row's, so that it can be copied from there."""
     twin = next((member for member in row if member.column == field.column), None)
     if twin is None or twin.decode is not field.decode:
         return False
     of_key, of_row = _column(field, converters[0]), columns[field.column]
-    if of_row[0] == ValueKind.OTHER:  # a converter writes all of it: numbers within it, too
+    if of_row[0] == ValueKind.OTHER:  # a converter writes all of it, including numbers within
         key, value = (replace(converter.options, schemas=False) for converter in converters)
         if key != value:
             return False
@@ -155,7 +154,7 @@ def _is_of_row(
 def _source_around(
     schema: TableSchema, log: LogContext, snapshot: str
 ) -> tuple[bytes, bytes, bytes]:
-    """Text up to ``ts_ms``, from there to ``sequence``, and from ``ts_ns`` to ``txId``."""
+    """Return texts up to ``ts_ms``, from there to ``sequence``, and from ``ts_ns`` to ``txId``."""
     start = _members(("version", VERSION), ("connector", CONNECTOR), ("name", log.prefix))
     database = _members(("db", log.database))
     table = _members(("schema", schema.namespace), ("table", schema.table))

@@ -1,7 +1,7 @@
 """Settings → the converters of keys, values and headers: SourceRecord → Record.
 
 In the section ``format`` the keys ``key`` and ``value`` name a format (``json``, ``avro``). A
-format's option stands under one of them (``value.schemas.enable``), or by itself for both.
+format's option has one of them as its prefix (``value.schemas.enable``), or no prefix for both.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ _URL: Final = "schema.registry.url"
 
 
 class Converters:
-    """Turns source records into Kafka records; headers are JSON with their schema, always.
+    """Converts source records to Kafka records. Headers are always JSON with their schema.
 
-    ``leaves_out`` tells whether values may lack members. Avro has null alone for a value that
-    PostgreSQL didn't send, so there the envelope needs something to stand in for it.
-    ``shows_columns``: records tell columns' defaults, and whether they may be null.
+    ``leaves_out``: values may lack members. Avro has only null for a value that PostgreSQL didn't
+    send, so the envelope needs a placeholder. ``shows_columns``: records contain columns' defaults,
+    and whether columns may be null.
     """
 
     def __init__(self, key: Convert, value: Convert, checks: list[Check]) -> None:
@@ -43,7 +43,7 @@ class Converters:
 
     @property
     def json(self) -> tuple[JsonConverter, JsonConverter] | None:
-        """The converters of keys and values, if both are JSON's."""
+        """The converters of keys and values if both write JSON."""
         key, value = self._key, self._value
         if isinstance(key, JsonConverter) and isinstance(value, JsonConverter):
             return key, value
@@ -61,21 +61,21 @@ class Converters:
         )
 
     def headers(self, headers: tuple[Header, ...]) -> list[tuple[str, bytes]]:
-        """Convert headers alone."""
+        """Convert only headers."""
         return [
             (header.name, self._header.payload(header.schema, header.value)) for header in headers
         ]
 
     def check(self) -> None:
-        """Ask each registry whether it is there and lets us in."""
+        """Ask each registry whether it answers and accepts our credentials."""
         for check in self._checks:
             check()
 
 
 def converters(section: Mapping[str, str], *, preset: bool = False) -> Converters:
-    """Make the converters that a section asks for; ``preset`` takes Kafka Connect's defaults.
+    """Return the converters that a section asks for. ``preset`` uses Kafka Connect's defaults.
 
-    Raises ConfigError for what isn't known, and connects to nothing.
+    Raise ConfigError for unknown options. Connects to nothing.
     """
     checks: list[Check] = []
     shared = {name: value for name, value in section.items() if not name.startswith(_SIDES)}
@@ -86,14 +86,14 @@ def converters(section: Mapping[str, str], *, preset: bool = False) -> Converter
     made = Converters(
         _convert(key, "key", preset, checks), _convert(value, "value", preset, checks), checks
     )
-    # An option of both sides may mean something to one of their formats alone.
+    # An option of both sides may apply to only one of their formats.
     key.refuse_unread(shared.keys() - value.unread)
     value.refuse_unread(shared.keys() - key.unread)
     return made
 
 
 def _own(section: Mapping[str, str], side: KeyOrValue) -> dict[str, str]:
-    """A side's own options; "" is the format itself."""
+    """Return a side's own options. "" is the format itself."""
     own = {"": section[side]} if side in section else {}
     for name, value in section.items():
         if name.startswith(f"{side}."):
@@ -128,7 +128,7 @@ def _avro(options: Options, side: KeyOrValue, checks: list[Check]) -> Convert:
         from cdc.convert.registry import Registry
     except ImportError as error:
         raise _not_installed(error, f"[format] {side}") from None
-    long_name = f"{side}.subject.name.strategy"  # Confluent's; ours stands under the side already
+    long_name = f"{side}.subject.name.strategy"  # Confluent's name; ours has the side as prefix
     short = options.text("subject.name.strategy", SUBJECT_DEFAULT)
     strategy = options.text(long_name, short)
     subject = SUBJECTS.get(strategy.rpartition(".")[2])
@@ -153,15 +153,15 @@ def _avro(options: Options, side: KeyOrValue, checks: list[Check]) -> Convert:
 
 
 def _is_unicode(options: Options, name: str) -> bool:
-    """Avro can't do without an adjustment: ``none`` is ``avro`` here."""
+    """Whether names allow Unicode. Avro needs an adjustment, so ``none`` is ``avro`` here."""
     return options.adjustment(name) == "avro_unicode"
 
 
 def schema_reader(options: Mapping[str, str]) -> Callable[[int], str] | None:
-    """Id → an Avro schema's text; None where no registry is configured.
+    """Return a function from an id to an Avro schema's text. None: no registry is configured.
 
-    The registry isn't asked before the first record in Avro comes up. Keys and values are taken to
-    have the same one: an id says nothing of where it is from.
+    The registry gets no request before the first record in Avro. Keys and values must have the same
+    registry, as an id doesn't name its own.
     """
     chosen = {
         name.removeprefix(side): text

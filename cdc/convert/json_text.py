@@ -1,8 +1,8 @@
 """A Connect value and its schema → JSON, as Kafka Connect's JsonConverter writes it.
 
 Bytes are base64, maps with text keys are objects, other maps are arrays of pairs, NaN and the
-infinities are text. A value that a struct doesn't hold at all is left out, which Debezium has no
-way to say. With ``schemas`` everything is wrapped into ``{"schema":…,"payload":…}``.
+infinities are text. A member that a struct lacks is left out, which Debezium can't express. With
+``schemas`` everything is wrapped in ``{"schema":…,"payload":…}``.
 https://kafka.apache.org/documentation/#connect_running (key.converter, value.converter)
 """
 
@@ -26,7 +26,7 @@ _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class JsonOptions:
-    """The JsonConverter's options; ``java_floats`` writes 1.0E10, not 10000000000.0."""
+    """The JsonConverter's options. ``java_floats`` writes 1.0E10, not 10000000000.0."""
 
     schemas: bool = False
     decimal_numbers: bool = False
@@ -35,7 +35,7 @@ class JsonOptions:
 
 
 class JsonConverter:
-    """Turns values into JSON bytes; no value at all (a tombstone, no key) stays None."""
+    """Converts values to JSON bytes. A missing value (a tombstone, no key) stays None."""
 
     def __init__(self, options: JsonOptions) -> None:
         self.options = options
@@ -55,11 +55,11 @@ class JsonConverter:
 
     @property
     def shows_columns(self) -> bool:
-        """Whether what it writes tells more of a column than its values."""
+        """Whether the output shows more of a column than its values."""
         return self.options.schemas or self.options.replace_null_with_default
 
     def around(self, schema: Schema) -> tuple[str, str]:
-        """What stands in front of a value, and behind it."""
+        """Return the text before a value, and the text after it."""
         before, _, behind = self._plans(schema)
         return before, behind
 
@@ -75,7 +75,7 @@ class JsonConverter:
 
 
 def encoded(text: str) -> bytes:
-    """JSON's bytes."""
+    """Encode JSON text as UTF-8."""
     try:
         return text.encode()
     except UnicodeEncodeError:  # half an emoji, cut by column.truncate.to.N.chars
@@ -103,7 +103,7 @@ class _Writers:
         }
 
     def value(self, schema: Schema) -> Write:
-        """Return the writer of a schema's values; null is its default, if there is one."""
+        """Return the writer of a schema's values. Null becomes the default if there is one."""
         write = self._by_type[schema.type](schema)
         null = "null"
         if schema.default is not None and self._options.replace_null_with_default:
@@ -111,7 +111,7 @@ class _Writers:
         return lambda value: null if value is None else write(value)
 
     def schema(self, schema: Schema, field: str | None = None) -> str:
-        """Write the schema itself; ``field`` is its name where it is a struct's member."""
+        """Write the schema itself. ``field`` is its name as a struct's member."""
         items = "values" if schema.type is Type.MAP else "items"
         fields = [self.schema(member.schema, member.name) for member in schema.fields]
         parameters = {name: _text(value) for name, value in (schema.parameters or {}).items()}
@@ -140,9 +140,9 @@ class _Writers:
         return _base64
 
     def _array(self, schema: Schema) -> Write:
-        """Natively an array may have dimensions within, or be text that tells its bounds, too."""
+        """Return the writer of an array, which may be nested, or be text with its bounds."""
         write = self.value(schema.of_items())
-        is_nested = schema.of_items().type is Type.ARRAY  # then the schema tells the dimensions
+        is_nested = schema.of_items().type is Type.ARRAY  # then the schema has the dimensions
 
         def write_array(values: Any) -> str:
             if values.__class__ is str:
@@ -180,12 +180,12 @@ class _Writers:
 
 
 def label(name: str) -> str:
-    """What stands in front of a struct's member."""
+    """Return the text before a struct's member."""
     return f"{encode_basestring(name)}:"
 
 
 def _object(members: Mapping[str, str | None]) -> str:
-    """An object of members that are JSON themselves, without those that aren't there."""
+    """Return an object of members that are JSON already, without missing ones."""
     written = [label(name) + value for name, value in members.items() if value is not None]
     return f"{{{','.join(written)}}}"
 
@@ -203,7 +203,7 @@ def _base64(value: bytes) -> str:
 
 
 def _decimal(scale: int, unscaled: bytes) -> str:
-    """A Decimal's two's complement bytes as a number; str() writes it as BigDecimal does."""
+    """Convert a Decimal's two's complement bytes to a number. str() writes as BigDecimal does."""
     number = int.from_bytes(unscaled, signed=True)
     digits = tuple(int(digit) for digit in str(abs(number)))
     return str(Decimal((int(number < 0), digits, -scale)))

@@ -1,7 +1,7 @@
 """Decoded rows → records: change → reference → transforms → converter.
 
-Defines what the extension writes, and describes a table to it where all of that is JSON
-(compiled_table.py); what the extension hands back is written here.
+Defines what the extension writes. If all of it is JSON, compiled_table.py describes the table to
+the extension. Rows that the extension hands back are written here.
 """
 
 import time
@@ -24,30 +24,30 @@ from cdc.records.schema import TableSchema
 from cdc.records.topics import Cleanup
 
 Transforms = Callable[[SourceRecord], list[SourceRecord]]
-"""All transforms, one after the other: cdc/transforms/chain.py."""
+"""All transforms in sequence: cdc/transforms/chain.py."""
 OpenTopic = Callable[[str, Cleanup], None]
-"""Makes a topic that there is none of yet; asked again, it does nothing."""
+"""Creates a topic that doesn't exist. A second call does nothing."""
 RecordTime = Callable[[str, int], int]
-"""Topic and the time (ms since 1970) that a record wants → the one that it gets; 0: now."""
+"""Topic and the time (ms since 1970) that a record asks for → the time that it gets. 0: now."""
 
 NO_SCHEMA: Final = 0
-"""The schema version in the header of a record that is about no table."""
+"""The schema version in the header of a record about no table."""
 
 
 def no_topic(_name: str, _cleanup: Cleanup) -> None:
-    """Where all topics are there."""
+    """Create no topic: all of them exist."""
 
 
 def any_time(_topic: str, wanted_ms: int) -> int:
-    """Where topics keep records whatever their time says."""
+    """Return the time unchanged: topics keep records of any time."""
     return wanted_ms
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPipeline:
-    """What happens to every Connect record: transforms in their order, converter, our header.
+    """Processing of every Connect record: transforms in order, converter, our header.
 
-    ``routes_events``: what comes out are events of the user's own, of which none replaces another.
+    ``routes_events``: the output has the user's own events, none of which replaces another.
     """
 
     convert: Converters
@@ -66,7 +66,7 @@ class RecordPipeline:
         compacted: bool,
         reread: tuple[int, ...] = (),
     ) -> list[Record]:
-        """The records of one frame about a table, in order; its own topic is there.
+        """Return the records of one frame about a table, in order. Its own topic exists.
 
         ``reread`` are the columns whose values in ``after`` were read again.
         """
@@ -86,7 +86,7 @@ class RecordPipeline:
         ]
 
     def of_stream(self, made: Iterable[SourceRecord], position: Position) -> list[Record]:
-        """The records of one frame that is about no table."""
+        """Return the records of one frame about no table."""
         header_value = header(position, NO_SCHEMA)
         return [
             record
@@ -119,10 +119,10 @@ NATIVE: Final = RecordPipeline(converters({}))
 
 
 class Encoder:
-    """Turns the rows of one table, in one version of its schema, into records.
+    """Converts the rows of one table, in one version of its schema, to records.
 
-    ``begin`` must have been called for the transaction that a row belongs to; snapshot rows need
-    none. Records of one call share the position, and keep their order. Errors are TableEvents'.
+    Call ``begin`` for the transaction of a row first; snapshot rows need none. Records of one call
+    share the position and keep their order. Errors are those of TableEvents.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Encoder:
 
     @property
     def schema(self) -> TableSchema:
-        """The table's schema, in the version that the rows have."""
+        """The table's schema, in the version of the rows."""
         return self._schema
 
     def begin(self, transaction: Transaction) -> None:
@@ -156,13 +156,13 @@ class Encoder:
         self._transaction = transaction
 
     def compiled(self) -> fast.Table | None:
-        """The same for the compiled way, if it can have it."""
+        """The table for the compiled way, or None."""
         if self._counts:
             return None
         return self._for_compiled(partial(compiled_table, reselects=bool(self.reselects)))
 
     def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> tuple[fast.Table, bytes] | None:
-        """The same for snapshot rows, and what stands between a row and the event's own time."""
+        """The table for snapshot rows, and the bytes between a row and the event's time."""
         table, json = self._for_compiled(compiled_read), self._pipeline.convert.json
         if table is None or json is None:
             return None
@@ -178,7 +178,7 @@ class Encoder:
         return make(self._schema, self._events, json, headers, position_header=position_header)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
-        """A new row."""
+        """Return the records of a new row."""
         return self._streamed(Operation.CREATE, None, False, new, lsn, position)
 
     def update(
@@ -190,25 +190,28 @@ class Encoder:
         position: Position,
         reread: tuple[int, ...] = (),
     ) -> list[Record]:
-        """A changed row; ``reread`` are the columns whose values were read again."""
+        """Return the records of a changed row. ``reread`` are the columns that were read again."""
         return self._streamed(Operation.UPDATE, old, old_is_key, new, lsn, position, reread)
 
     def delete(self, old: Row, old_is_key: bool, lsn: Lsn, position: Position) -> list[Record]:
-        """A deleted row."""
+        """Return the records of a deleted row."""
         return self._streamed(Operation.DELETE, old, old_is_key, None, lsn, position)
 
     def truncate(self, lsn: Lsn, position: Position) -> list[Record]:
-        """All rows gone."""
+        """Return the records of a TRUNCATE."""
         return self._streamed(Operation.TRUNCATE, None, False, None, lsn, position)
 
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
-        """All rows gone that the log has up to there: a snapshot's own are all that there are."""
+        """Return the records that remove all rows up to a position.
+
+        The snapshot has all that exist.
+        """
         lsn = position.commit_lsn
         change = Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
         return self._records(change)
 
     def ended(self, rows: EndedRows, position: Position, ts_us: int) -> list[Record]:
-        """Rows gone with their partition, which was seen at ``ts_us``, up to a position."""
+        """Return the records that end a dropped partition's rows up to a position."""
         lsn = rows.upto.commit_lsn
         change = Change(Operation.ENDED, None, False, None, position, lsn, None, ts_us, ended=rows)
         return self._records(change)
@@ -216,7 +219,7 @@ class Encoder:
     def snapshot_row(
         self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _READ
     ) -> list[Record]:
-        """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
+        """Return the records of a snapshot's row, read at ``lsn``, ``ts_us`` (since 1970, UTC)."""
         return self._records(
             Change(Operation.READ, None, False, row, position, lsn, None, ts_us, read)
         )

@@ -1,8 +1,8 @@
-"""A subject and a schema → the schema's id, and back, from a registry with Confluent's interface.
+"""A subject and a schema ⇄ the schema's id, from a registry with Confluent's interface.
 
-Each subject and schema takes one request: Confluent's client caches the answer. It waits briefly
-and tries again when the registry is busy or gone, but no longer than PostgreSQL waits for a sign of
-life from us; then the daemon starts over, with back-off.
+Each subject and schema takes one request, as Confluent's client caches the answer. It retries
+briefly while the registry is busy or unavailable, but not longer than PostgreSQL waits for a sign
+of life from us. Then the daemon starts over, with back-off.
 https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
@@ -57,14 +57,14 @@ _ANSWERS: Final[Mapping[int, tuple[str, str]]] = {
         ),
     ),
 }
-"""HTTP status → what the registry does, and the remedy."""
+"""HTTP status → the registry's action, and the remedy."""
 
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
-"""What OpenSSL's message has of a certificate that nobody known has signed."""
+"""OpenSSL's text for a certificate that no known authority has signed."""
 
 
 class Registry:
-    """One registry, by ``schema.registry.url`` and what else the client takes."""
+    """One registry, by ``schema.registry.url`` and the client's other options."""
 
     def __init__(self, options: Mapping[str, str], *, auto_register: bool = True) -> None:
         client = _client_options(options)
@@ -73,7 +73,7 @@ class Registry:
         try:
             self._client = SchemaRegistryClient(client)
         except (ValueError, TypeError, OSError) as error:
-            # It names options, but an address in it may hold a password.
+            # The error names options, but an address in it can contain a password.
             raise ConfigError(
                 "the options of the schema registry aren't valid:"
                 f" {_USER_INFO.sub('//', str(error))}",
@@ -82,11 +82,11 @@ class Registry:
             ) from None
 
     def check(self) -> None:
-        """Ask for the registry's settings, to see that it is there and lets us in."""
+        """Request the registry's settings, to check that it answers and accepts our credentials."""
         self._request("", self._client.get_config)
 
     def id_of(self, subject: str, schema: str) -> int:
-        """Return the id of an Avro schema, registered now if need be."""
+        """Return the id of an Avro schema. Registers it if necessary."""
         avro = Schema(schema, "AVRO")
         if self._auto_register:
             return self._request(subject, lambda: self._register(subject, avro))
@@ -96,7 +96,7 @@ class Registry:
         return registered.schema_id
 
     def text_of(self, number: int) -> str:
-        """Return the Avro schema that has an id, to read records of other writers."""
+        """Return the Avro schema of an id, to read records of other writers."""
         schema = self._request(f"of schema {number}", lambda: self._client.get_schema(number))
         if (
             schema.schema_str is None
@@ -116,7 +116,8 @@ class Registry:
         except SchemaRegistryError as error:
             if error.http_status_code != _CONFLICT:
                 raise
-            # The client asks again when an answer is late: then its first request may have done it.
+            # The client repeats a request whose answer is late; the first one may have registered
+            # it.
             try:
                 schema_id = self._client.lookup_schema(subject, avro).schema_id
             except SchemaRegistryError:

@@ -1,1 +1,1 @@
-"""Records that can't be written → dead letters and claims, and what becomes of them."""
+"""Records that can't be written → dead letters and claims, and their outcome."""

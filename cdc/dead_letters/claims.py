@@ -1,7 +1,7 @@
 """A record that is too large for its topic → its value in pieces elsewhere, and a smaller record.
 
-For `oversized.record = "claim_check"`: docs/decisions/0008-dead-letters.md. All records of it are
-in the Kafka transaction in which the large one would have been.
+For `oversized.record = "claim_check"`: docs/decisions/0008-dead-letters.md. All these records are
+in the Kafka transaction that the large record belongs to.
 """
 
 import json
@@ -23,17 +23,17 @@ from cdc.records.record import Record, record_bytes, to_json
 from cdc.records.topics import TRUNCATE_KEY, claim_topic
 
 _ROOM_BYTES: Final = 1_024
-"""Enough for our header, and for what a broker counts beside bytes that we send."""
+"""Room for our header, and for the bytes that a broker counts in addition to ours."""
 _IMAGES: Final = ("before", "after")
 
 
 class Claims:
-    """Makes the claims of one stay on the stream, and lets go of those that no record needs."""
+    """Makes the claims of one stay on the stream, and removes those that no record needs."""
 
     def __init__(
         self, prefix: str, limits: Mapping[str, TopicLimits], heads: Iterable[ClaimHead] = ()
     ) -> None:
-        """``heads`` are those that the log has."""
+        """``heads`` are the claims that the log has."""
         self._prefix = prefix
         self._topic = claim_topic(prefix)
         self._limits = limits
@@ -42,13 +42,13 @@ class Claims:
             self.kept(head.topic)[head.key.encode()] = head
 
     def kept(self, topic: str) -> dict[bytes, ClaimHead]:
-        """By their keys, the records of a compacted topic that refer to a claim."""
+        """Return the records of a compacted topic that refer to a claim, by their keys."""
         return self._kept.setdefault(topic, {})
 
     def claimed(self, record: Record) -> list[Record]:
-        """The records in place of one that is too large.
+        """Return the records that replace one that is too large.
 
-        Raises RecordRefusedError where it would be too large without its columns, too.
+        Raise RecordRefusedError if it is too large even without its columns.
         """
         assert record.value is not None, "it is large"  # noqa: S101
         limits, claim_limits = self._limits[record.topic], self._limits[self._topic]
@@ -63,7 +63,7 @@ class Claims:
         made = self.let_go(record)
         made += piece_records(self._topic, "claim", claim.id, pieces, record.headers)
         if limits.keyless or record.key is None:
-            # The record itself goes after log.keep.
+            # log.keep removes the record itself.
             made += self._without_pieces(claim.id, claim.pieces, record)
         else:
             key = record.key.decode()
@@ -73,7 +73,7 @@ class Claims:
         return [*made, small]
 
     def let_go(self, record: Record) -> list[Record]:
-        """What lets go of the claims of records that this one takes the place of."""
+        """Return the records that remove the claims of records that this one replaces."""
         kept = self._kept.get(record.topic)
         if not kept or record.key is None:
             return []
@@ -94,7 +94,7 @@ class Claims:
 
 
 def _reduced(record: Record, excess: int) -> bytes:
-    """The envelope without as many of its largest columns as are too much; keys stay."""
+    """Return the envelope without its largest columns, as many as needed. Keys stay."""
     event: dict[str, Any] = json.loads(record.value or b"")
     keys = set(json.loads(record.key)) if record.key is not None else set()
     members = sorted(

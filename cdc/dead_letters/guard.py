@@ -1,8 +1,8 @@
-"""A record that can't be made, or that its topic can't take → a dead letter in its place.
+"""A record that can't be made, or that its topic refuses → a dead letter that replaces it.
 
-For the tables of errors.dead.letter.include.list; of others, as oversized.record says, or else the
-table is set aside (cdc/tables/obstacles.py). A dead letter is a record among the others: in the
-same Kafka transaction as its neighbours and the progress. docs/decisions/0008-dead-letters.md.
+This applies to tables in errors.dead.letter.include.list. For others, oversized.record decides, or
+the table is set aside (cdc/tables/obstacles.py). A dead letter is in the same Kafka transaction as
+its neighbours and the progress. docs/decisions/0008-dead-letters.md.
 """
 
 import math
@@ -40,45 +40,45 @@ log = structlog.get_logger()
 
 _BATCH_BYTES: Final = 100
 _HEADER_BYTES: Final = 10
-"""What a broker counts beside the bytes that we send: for a batch, and for each header."""
+"""Bytes that a broker counts in addition to ours, per batch and per header."""
 _ROOM_BYTES: Final = 1_024
-"""A record as near to a limit as that takes the readable way, which measures it."""
+"""A record this close to a limit takes the readable way, which measures it."""
 _GROUP: Final = 128
 _SEARCHES_MAX: Final = 3
 _AGAIN_S: Final = 600.0
-"""A topic that refuses a batch again, so soon, doesn't do so for the batch's size alone."""
+"""If a topic refuses batches twice within this time, the batch's size isn't the reason."""
 _VAIN_MAX: Final = 3
-"""A reset may be asked for, begun and refused in one transaction: then the log knows of none."""
+"""A reset can be asked for, begun and refused in one transaction; the log then shows none."""
 _SNAPSHOT: Final = f"{0:016x}"
-"""The end of a position whose rows have another one after each start."""
+"""End of a position whose rows get another position at each start."""
 _REASON_CHARS_MAX: Final = 2_000
 _WARN_S: Final = 10.0
 
 Oversized: TypeAlias = "Claims | Literal['set_aside', 'dead_letter']"
-"""What becomes of a record that is too large, where the list doesn't name its table."""
+"""How to replace a record that is too large if the list doesn't name its table."""
 
 
 class Refusals:
-    """What brokers have refused, from one start of the daemon to the next.
+    """Records that brokers have refused, kept from one start of the daemon to the next.
 
-    A refusal dooms its transaction, and doesn't tell which record is meant. So the daemon starts
-    over at the recorded progress, and sends what is suspect in groups, then one by one.
-    ``topics`` are those for which that is done: records that aren't written alone, or that come
-    from any table. Of others the topic tells the table, which is set aside. ``routed`` are topics
-    with records of tables that they aren't named after: who has written a record tells there.
+    A refusal dooms its transaction, and doesn't name the record. So the daemon restarts at the
+    recorded progress, and sends the suspects in groups, then one by one. It does so for ``topics``:
+    their records aren't written alone, or come from any table. For other topics the topic names the
+    table, which is set aside. ``routed`` are topics with records of tables that they aren't named
+    after. There, the writer of the record names the table.
     """
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, *, records_max: int = 40_000
     ) -> None:
-        """``records_max``: so many may be written, and not be committed yet, by all writers."""
+        """``records_max``: how many records all writers may have written and not committed yet."""
         self._clock = clock
         self.topics: set[str] = set()
         self.routed: dict[str, set[TableName]] = {}
         self._written: deque[tuple[str, bytes | None, Position, TableName]] = deque(
             maxlen=records_max
         )
-        """Topic, key, position and table of the records that were written there last."""
+        """Topic, key, position and table of the last records written there."""
         self.reasons: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of each refused record → the reason."""
         self.of_tables: dict[str, RecordRefusedError] = {}
@@ -86,23 +86,23 @@ class Refusals:
         self.of_writers: dict[TableName, RecordRefusedError] = {}
         """... and tables whose records go to other topics."""
         self._batches: dict[str, float] = {}
-        """When (monotonic) topics have refused several records at once."""
+        """When (monotonic) a topic has refused several records at once."""
         self._vain = Counter[str]()
         self.has_any = False
-        """Whether anything was refused: from then on batches are as small as topics want them."""
+        """Whether a broker has refused a record. Then batches keep to their topics' limits."""
         self.suspects: Suspects | None = None
         self.dead_letter_counts: Counter[str] = Counter()
-        """Table → how many dead letters were made since the daemon began."""
+        """Table → the number of dead letters since the daemon began."""
         self.newest_dead_letter = ""
-        """The id of the last one of these."""
+        """The id of the latest dead letter."""
         self.messages_left_out: Counter[str] = Counter()
-        """Why → how many logical messages were left out since then."""
+        """Reason → the number of logical messages left out since the daemon began."""
         self._searches = 0
         self._end = ""
         """The last position that was ever suspect."""
 
     def learn(self, error: RecordRefusedError) -> bool:
-        """Take in a refusal; returns whether starting over makes sense."""
+        """Record a refusal. Return whether a restart makes sense."""
         refused = error.refused
         if refused is None:
             return False
@@ -110,7 +110,7 @@ class Refusals:
             return True
         now, before = self._clock(), self._batches.pop(refused.topic, -math.inf)
         if refused.suspects > 1 and now - before >= _AGAIN_S:
-            self._batches[refused.topic] = now  # it may be the batch alone that is too large
+            self._batches[refused.topic] = now  # the batch alone may be too large
         elif refused.topic in self.routed:
             self.of_writers |= dict.fromkeys(self._writers(refused), error)
         else:
@@ -119,12 +119,12 @@ class Refusals:
         return True
 
     def note_routed(self, record: Record, table: TableName, position: Position) -> None:
-        """Tell of a record that goes to a topic that isn't its table's."""
+        """Record that a record goes to another topic than its table's."""
         self.routed.setdefault(record.topic, set()).add(table)
         self._written.append((record.topic, record.key, position, table))
 
     def _writers(self, refused: RefusedRecord) -> set[TableName]:
-        """Tables that may have written a record; several may have written its key."""
+        """Return tables that may have written a record. Several may have written its key."""
         alike = [
             (str(position), table)
             for topic, key, position, table in self._written
@@ -134,19 +134,19 @@ class Refusals:
         return there or {table for _, table in alike} or self.routed[refused.topic]
 
     def is_in_vain(self, topic: str, *, is_over: bool) -> bool:
-        """Whether starting over for a topic leads nowhere.
+        """Whether a restart for a topic doesn't help.
 
-        ``is_over``: its table is set aside, and nothing is to be read of it. So it is time after
-        time where something else is written there.
+        ``is_over``: its table is set aside, and no rows of it are to be read. A repetition means
+        that another program writes to the topic.
         """
         self._vain[topic] = self._vain[topic] + 1 if is_over else 0
         return self._vain[topic] > _VAIN_MAX
 
     def _search(self, refused: RefusedRecord, reason: str) -> bool:
-        """Narrow down which record it is; returns whether that leads anywhere."""
+        """Narrow down the refused record. Return whether that makes progress."""
         if refused.suspects > 1:
             if refused.first > self._end and not refused.first.endswith(_SNAPSHOT):
-                self._searches = 0  # what was suspect before is in the log
+                self._searches = 0  # the log has the earlier suspects
             self._searches += 1
             self._end = max(self._end, refused.last)
             group = _GROUP if refused.suspects > _GROUP else 1
@@ -158,7 +158,7 @@ class Refusals:
         self.reasons[record] = reason
         self.has_any = True
         self._searches = 0
-        # There may be more where it was.
+        # There may be more near it.
         more = refused.first < self._end
         self.suspects = Suspects(refused.first, self._end, _GROUP) if more else None
         return True
@@ -176,7 +176,7 @@ class DeadLetters:
         columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
         oversized: Oversized = "set_aside",
     ) -> None:
-        """``columns`` says what no event shows: dead letters lack it, too."""
+        """``columns`` names the columns that events hide. Dead letters hide them, too."""
         self._columns = columns
         self._prefix = prefix
         self._sets_aside = sets_aside
@@ -187,44 +187,47 @@ class DeadLetters:
         self._refused_until = max((position for position, _, _ in refusals.reasons), default="")
 
     def covers(self, schema: TableSchema) -> bool:
-        """Whether something else may take the place of the table's records."""
+        """Whether other records may replace the table's."""
         if self._oversized == "set_aside" and not self.sets_aside(schema):
             return False
         self._refusals.topics.add(schema.topic)
         return True
 
     def sets_aside(self, schema: TableSchema) -> bool:
-        """Whether all of the table's broken records become dead letters."""
+        """Whether all broken records of the table become dead letters."""
         return self._sets_aside(str(schema.name))
 
     @property
     def awaits_refused(self) -> bool:
-        """Whether a record that was refused before is still to come."""
+        """Whether a record that was refused before is still ahead."""
         return bool(self._refused_until)
 
     def has_passed(self, reached: Position) -> bool:
-        """Whether the last of those has come; tells so once."""
+        """Whether the last refused record has passed. Returns True only once."""
         if not self._refused_until or str(reached) < self._refused_until:
             return False
         self._refused_until = ""
         return True
 
     def takes_keyless(self, topic: str) -> bool:
-        """Whether a topic takes records without a key, as far as that is known."""
+        """Whether a topic takes records without a key, as far as its limits are known."""
         limits = self._limits.get(topic)
         return limits is None or limits.keyless
 
     def bytes_max(self, topic: str) -> int:
-        """Key and value bytes that the topic takes for certain; 0: no limit is known."""
+        """Return the bytes of key and value that the topic accepts for certain.
+
+        0: no known limit.
+        """
         limits = self._limits.get(topic)
         return max(1, limits.bytes_max - _ROOM_BYTES) if limits else 0
 
     def claimed(self, topic: str) -> dict[bytes, ClaimHead] | None:
-        """The records of the topic, by their keys, that others don't replace without a word."""
+        """Return the topic's records by key that need a claim's removal when they are replaced."""
         return self._oversized.kept(topic) if isinstance(self._oversized, Claims) else None
 
     def refused(self, records: Iterable[Record], position: Position) -> str | None:
-        """Why records that are of no table can't be written; None: they can."""
+        """Return why records that belong to no table can't be written. None: they can."""
         for record in records:
             self._refusals.topics.add(record.topic)
             if reason := self._refused(record, position) or self._too_large(record):
@@ -232,15 +235,15 @@ class DeadLetters:
         return None
 
     def count_message(self, reason: str) -> None:
-        """Note that a logical message was left out."""
+        """Count a logical message that was left out."""
         self._refusals.messages_left_out[reason] += 1
 
     def checked(
         self, records: Iterable[Record], schema: TableSchema, change: Change
     ) -> list[Record]:
-        """The records of a change, with dead letters or claims for those that can't be written.
+        """Return a change's records, with dead letters or claims for those that can't be written.
 
-        Raises RecordRefusedError where there is to be neither.
+        Raise RecordRefusedError if the table has neither.
         """
         checked: list[Record] = []
         claims = self._oversized if isinstance(self._oversized, Claims) else None
@@ -289,7 +292,7 @@ class DeadLetters:
         error: MillraceError,
         record: Record | None = None,
     ) -> list[Record]:
-        """The records of a dead letter for a change, or for one of its records."""
+        """Return the records of a dead letter for a change, or for one of its records."""
         masked = self._columns_where(schema, lambda name: self._columns.rule(*name) is not None)
         left_out = self._columns_where(schema, lambda name: not self._columns.keeps(*name))
         hidden = masked | left_out
@@ -324,7 +327,10 @@ class DeadLetters:
     def _columns_where(
         self, schema: TableSchema, test: Callable[[tuple[str, str]], bool]
     ) -> frozenset[int]:
-        """Indexes of columns by (table, column); those of the key are in the log anyway."""
+        """Return the indexes of columns by (table, column).
+
+        The log shows those of the key anyway.
+        """
         table = str(schema.name)
         return frozenset(
             index
@@ -353,7 +359,7 @@ class DeadLetters:
 
 
 class GuardedEncoder(Encoder):
-    """An encoder with something in place of what it can't encode, and of what isn't taken."""
+    """An encoder that replaces what it can't encode, and what its topic refuses."""
 
     def __init__(
         self,
@@ -370,7 +376,7 @@ class GuardedEncoder(Encoder):
         self._dead_letters = dead_letters
 
     def _for_compiled(self, make: Callable[..., fast.Table | None]) -> fast.Table | None:
-        """The compiled way leaves large records to this one."""
+        """The compiled way leaves large records to this encoder."""
         table = None if self._is_checked_by_hand else super()._for_compiled(make)
         if table is not None:
             table.bytes_max = self._dead_letters.bytes_max(self._schema.topic)
@@ -379,7 +385,7 @@ class GuardedEncoder(Encoder):
 
     @property
     def _is_checked_by_hand(self) -> bool:
-        """Whether more than a record's size may be against it."""
+        """Whether more than a record's size can be the reason for a refusal."""
         has_key = self._events.plan.key_schema is not None
         takes_all = has_key or self._dead_letters.takes_keyless(self._schema.topic)
         return self._dead_letters.awaits_refused or not takes_all

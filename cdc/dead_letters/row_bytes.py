@@ -1,4 +1,4 @@
-"""A row ⇄ its bytes, as dead letters hold it: the form in which pgoutput sends it."""
+"""A row ⇄ its bytes in dead letters: the form in which pgoutput sends it."""
 
 import struct
 from collections.abc import Container
@@ -9,9 +9,9 @@ from cdc.wal.messages import Insert
 
 
 def row_bytes(row: Row | None, hidden: Container[int]) -> bytes | None:
-    """A row as pgoutput sends it: Int16 columns, then per column n, u, or t, Int32 length, text.
+    """Return a row in pgoutput's form: Int16 columns, then n, u, or t, Int32 length, text each.
 
-    What is hidden is as if it had not been sent (u).
+    Hidden columns appear as not sent (u).
 
     https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
     """
@@ -29,7 +29,7 @@ def row_bytes(row: Row | None, hidden: Container[int]) -> bytes | None:
 
 
 def row_of(data: bytes) -> Row:
-    """The row of such bytes; raises CorruptMessageError for others."""
+    """Return the row in such bytes. Raise CorruptMessageError for other bytes."""
     message = decode(b"I" + bytes(4) + b"N" + data)
     assert isinstance(message, Insert)  # noqa: S101 (by its first byte)
     return message.new

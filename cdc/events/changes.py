@@ -1,4 +1,4 @@
-"""A row message in its transaction → Change: the reference form of what happened to one row."""
+"""A row message in its transaction → Change: the reference form of a row's change."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ IdentityKey = tuple[bytes, ...]
 
 
 class Operation(StrEnum):
-    """Debezium's codes; ENDED is ours: rows within bounds went at once, with their partition."""
+    """Debezium's codes, and our ENDED: rows within bounds went at once, with their partition."""
 
     CREATE = "c"
     UPDATE = "u"
@@ -34,10 +34,10 @@ class Operation(StrEnum):
 
 
 class Read(NamedTuple):
-    """What an event says about the snapshot that read its row.
+    """The part of an event about the snapshot that read its row.
 
-    ``marker`` is Debezium's word for where the row is in the snapshot (``first``, ``last``,
-    ``incremental`` …), ``xid`` the transaction that made the slot; None leaves it out.
+    ``marker`` is Debezium's word for the row's place in the snapshot (``first``, ``last``,
+    ``incremental`` …). ``xid`` is the transaction that created the slot; None omits it.
     """
 
     marker: str = "true"
@@ -46,13 +46,13 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to one row, or to the whole table (truncate), before any rule of Debezium's.
+    """The change of one row, or of the whole table (truncate), before any rule of Debezium's.
 
-    ``before`` is the old row as far as PostgreSQL sent it; with ``before_is_key`` it has values
-    for the replica identity's columns only, the others are None. ``transaction`` is None for a
-    row of a snapshot, which ``read`` tells more of. ``lsn`` is the row's own place in the WAL;
-    ``ts_us`` when it was committed or, in a snapshot, read (µs since 1970, UTC). ``ended`` says
-    which rows went, where it is several at once.
+    ``before`` is the old row as far as PostgreSQL sent it. With ``before_is_key`` only the replica
+    identity's columns have values; the others are None. ``transaction`` is None for a snapshot's
+    row, which has ``read``. ``lsn`` is the row's own place in the WAL. ``ts_us`` is the time of its
+    commit, or of its read in a snapshot (µs since 1970, UTC). ``ended`` says which rows were
+    removed at once.
     """
 
     operation: Operation
@@ -70,8 +70,9 @@ class Change:
 class RereadRequest(NamedTuple):
     """A request to read rows of a relation again.
 
-    ``identity`` and ``columns`` are indexes of the relation's columns: ``keys`` have the texts of
-    the former, the answer those of the latter. The reader must see the transactions ``xids``.
+    ``identity`` and ``columns`` are indexes of the relation's columns. ``keys`` have the texts of
+    ``identity``, and the answer has those of ``columns``. The reader must see the transactions
+    ``xids``.
     """
 
     relation: Relation
@@ -82,14 +83,14 @@ class RereadRequest(NamedTuple):
 
 
 Reread = Callable[[RereadRequest], Mapping[IdentityKey, Row] | None]
-"""A request → the rows that exist: the texts of its columns, ABSENT for a column without one now.
+"""A request → the existing rows: the texts of its columns, ABSENT for a column without a value now.
 
-None where the source doesn't let us read.
+None if the source doesn't allow the read.
 """
 
 
 def filled(new: Row, old: Row, *, old_is_key: bool) -> Row:
-    """The new row with its unchanged values taken from the old one, where that has them."""
+    """Return the new row, with unchanged values from the old row if it has them."""
     missing = (None, ABSENT) if old_is_key else (ABSENT,)
     return tuple(
         was if value is ABSENT and was not in missing else value
@@ -98,7 +99,7 @@ def filled(new: Row, old: Row, *, old_is_key: bool) -> Row:
 
 
 def no_key(schema: TableSchema) -> TableRefusedError:
-    """The error for a replica identity that doesn't cover the record's key."""
+    """Return the error for a replica identity that doesn't cover the record's key."""
     again = f"millrace snapshot {shlex.quote(str(schema.name))}"
     return TableRefusedError(
         "an old row has no key: the replica identity doesn't contain it",

@@ -1,9 +1,9 @@
-"""Table schema + rules → the plan of a table's events: members, key, what stands for what.
+"""Table schema + rules → the plan of a table's events: members, key, placeholders.
 
-Three things are no values of a row, and each is said differently. NULL is null. A value that an
-update left unchanged is *absent*: left out, or Debezium's placeholder. What an old key doesn't
-carry is *unsent*: left out, or made up as Debezium does (the column's default or its type's zero
-where NULL can't be, else null). Which of the two ways is ``EventRules.lossless``.
+Three states of a column are no values, and each has its own form. NULL is null. A value that an
+update left unchanged is *absent*: left out, or Debezium's placeholder. A value that an old key
+lacks is *unsent*: left out, or made up as Debezium does (the column's default or its type's zero if
+NULL isn't allowed, else null). ``EventRules.lossless`` selects the form.
 """
 
 import re
@@ -26,7 +26,7 @@ _LENGTHS: Final = {
     "bool": 1, "char": 1, "int2": 5, "int4": 10, "oid": 10, "int8": 19, "float4": 8, "float8": 17,
     "date": 13, "time": 15, "timetz": 21, "timestamp": 29, "timestamptz": 35, "interval": 49,
 }  # fmt: skip
-"""What JDBC calls a type's size, which Debezium hands on."""
+"""JDBC's size of a type, which Debezium passes on."""
 _SCALES: Final = {"float4": 8, "float8": 17}
 _VARIABLE_SCALE_LENGTH: Final = 131_089
 
@@ -34,11 +34,11 @@ _VARIABLE_SCALE_LENGTH: Final = 131_089
 class EventField(NamedTuple):
     """A member of a row image, or of a key.
 
-    ``column`` is its index in the row. ``decode`` takes PostgreSQL's text, and gives None where
-    Debezium can't convert it; it raises BrokenRowError naming the column. ``null``,
-    ``unavailable`` and ``unsent`` are what stands for NULL, for an unchanged value, and for what
-    an old key doesn't carry (ABSENT: nothing). ``kind`` and ``digits`` are the codec's, where the
-    value is what the codec makes of the text.
+    ``column`` is its index in the row. ``decode`` takes PostgreSQL's text, and returns None if
+    Debezium can't convert it. It raises BrokenRowError with the column's name. ``null``,
+    ``unavailable`` and ``unsent`` replace NULL, an unchanged value, and a value that an old key
+    lacks (ABSENT: nothing). ``kind`` and ``digits`` are the codec's, if the codec makes the value
+    from the text.
     """
 
     column: int
@@ -52,23 +52,23 @@ class EventField(NamedTuple):
     digits: int
 
     def of(self, row: Row) -> Any:
-        """What an event has of a row; ABSENT: nothing."""
+        """Return an event's value for a row. ABSENT: the event has none."""
         value = row[self.column]
         if value is None:
             return self.null
         return self.unavailable if value is ABSENT else self.of_text(value)
 
     def of_text(self, text: bytes) -> Any:
-        """What an event has for a value that was sent."""
+        """Return an event's value for a text that was sent."""
         value = self.decode(text)
         return self.null if value is None else value
 
     def of_old_key(self, row: Row) -> Any:
-        """What an event has of a row that holds its key alone."""
+        """Return an event's value for a row that has only its key."""
         return self.unsent if row[self.column] is None else self.of(row)
 
     def decoded_by(self, decode: Decode) -> "EventField":
-        """The same with values that aren't what the codec makes of the text."""
+        """Return the field with values that the codec doesn't make."""
         return self._replace(decode=decode, kind=ValueKind.OTHER)
 
 
@@ -76,8 +76,8 @@ class EventField(NamedTuple):
 class EventPlan:
     """How the rows of a table, in one version of its schema, become events.
 
-    ``key`` is empty, and ``key_schema`` None, for a table without one. ``read_row`` and
-    ``read_key`` are those of a row read by a snapshot: lossless, the same.
+    A table without a key has an empty ``key``, and None as its ``key_schema``. ``read_row`` and
+    ``read_key`` are for rows that a snapshot reads; if lossless, they are the same.
     """
 
     row: tuple[EventField, ...]
@@ -89,7 +89,7 @@ class EventPlan:
 
 
 def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
-    """The plan of a table's events; raises TableRefusedError for rules that can't be kept."""
+    """Return the plan of a table's events. Raise TableRefusedError for rules that can't apply."""
     row: list[EventField] = []
     read_row: list[EventField] = []
     of_key: dict[str, tuple[EventField, EventField]] = {}
@@ -105,7 +105,7 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
             row.append(_of_row(streamed, column, schema, rules))
             read_row.append(_of_row(read, column, schema, rules))
         elif not rules.lossless:
-            # Debezium's snapshot doesn't read columns that events don't have, not even for the key.
+            # Debezium's snapshot doesn't read columns that events lack, not even for the key.
             read_key = field.decoded_by(_nothing)
         of_key[column.name] = field, read_key
     key_fields = [of_key[column.name] for column in schema.key if column.name in of_key]
@@ -125,7 +125,7 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
 
 
 def _refuse_same_names(fields: tuple[EventField, ...], schema: TableSchema) -> None:
-    """Two columns whose adjusted names are one would be one value, whichever it is."""
+    """Refuse two columns with one adjusted name, as an event would keep either value."""
     columns: dict[str, str] = {}
     for field in fields:
         column = schema.columns[field.column].name
@@ -139,9 +139,9 @@ def _refuse_same_names(fields: tuple[EventField, ...], schema: TableSchema) -> N
 
 
 def _field(index: int, column: Column, table: TableName, rules: EventRules) -> EventField | None:
-    """The column as a key has it: never masked, and silent about its source type.
+    """Return the column as a key has it: never masked, and without its source type.
 
-    None where events have no member for it.
+    None: events have no member for it.
     """
     modes = rules.values
     codec = values.codec(column, modes)
@@ -166,7 +166,7 @@ def _field(index: int, column: Column, table: TableName, rules: EventRules) -> E
 
 
 def checked(column: Column, table: TableName, inner: Decode) -> Decode:
-    """A text that isn't of the column's type raises BrokenRowError, which names it."""
+    """Return the decoder with BrokenRowError, which names the column, for a malformed text."""
 
     def decode(text: bytes) -> Any:
         try:
@@ -180,7 +180,7 @@ def checked(column: Column, table: TableName, inner: Decode) -> Decode:
 def _of_row(
     field: EventField, column: Column, schema: TableSchema, rules: EventRules
 ) -> EventField:
-    """The column as a row's image has it: described, and masked where a rule says so."""
+    """Return the column as a row's image has it: described, and masked if a rule says so."""
     rule = rules.columns.rule(str(schema.name), column.name)
     if rule and not masks.applies(rule, column, field.schema, lossless=rules.lossless):
         rule = None
@@ -198,7 +198,7 @@ def _of_row(
         parameters.update(_source_type(column))
     described = replace(field.schema, parameters=parameters or None)
     if rules.lossless and schema.replica_identity != "f" and column.key is None:
-        # An image that may lack a column must not be said to have it, nor be given its default.
+        # The schema of an image that may lack a column must not require it, or give its default.
         described = replace(described, optional=True, default=None)
     field = field._replace(schema=described)
     return _masked(field, masks.mask(rule, column, lossless=rules.lossless)) if rule else field
@@ -218,7 +218,7 @@ def _struct(name: str, fields: Iterable[EventField], rules: EventRules) -> Schem
 
 
 def _propagates_type(schema: TableSchema, column: Column, rules: EventRules) -> bool:
-    """Whether the column's schema tells the type that the column has in PostgreSQL."""
+    """Whether the column's schema shows the column's type in PostgreSQL."""
     columns = rules.columns
     return columns.source_type_of.match(
         f"{schema.name}.{column.name}"
@@ -226,7 +226,7 @@ def _propagates_type(schema: TableSchema, column: Column, rules: EventRules) -> 
 
 
 def _source_type(column: Column) -> dict[str, str]:
-    """column.propagate.source.type: the column's type as JDBC describes it."""
+    """column.propagate.source.type: return the column's type as JDBC describes it."""
     name = column.declared.partition("(")[0] if column.type == "enum" else column.type
     length, scale = _LENGTHS.get(column.type, _UNLIMITED), _SCALES.get(column.type, 0)
     if column.type == "numeric":
@@ -250,17 +250,17 @@ _INFINITE: Final[dict[Type, dict[bytes, Any]]] = {
     Type.INT32: {b"infinity": -622_191_234, b"-infinity": -625_821_272},
     Type.STRING: {b"infinity": "+292278994-08-16Z", b"-infinity": "+292269055-12-02Z"},
 }
-"""Days since 1970 that don't fit into 32 bits, and what is left of them; or the dates in ISO."""
+"""Debezium's values for infinite dates: days since 1970 cut to 32 bits, or ISO dates."""
 _OFFSET_WITH_SECONDS: Final = re.compile(rb".*[+-]\d\d:\d\d:\d\d", re.DOTALL).fullmatch
 
 
 def _of_stream(field: EventField, column: Column) -> EventField:
-    """Debezium's stream has no values of type name."""
+    """Return the field for Debezium's stream, which has no values of type name."""
     return field.decoded_by(_nothing) if column.type == "name" and not column.array else field
 
 
 def _of_snapshot(field: EventField, column: Column) -> EventField:
-    """Debezium's snapshot reads dates and zoned times through JDBC's classes."""
+    """Return the field for Debezium's snapshot, which reads dates and zoned times through JDBC."""
     decode = field.decode
     if column.array or column.type not in {"timetz", "date"}:
         return field
@@ -273,4 +273,4 @@ def _of_snapshot(field: EventField, column: Column) -> EventField:
 
 
 def _nothing(_text: bytes) -> None:
-    """What comes of any text."""
+    """Decode any text to nothing."""

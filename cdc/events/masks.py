@@ -1,6 +1,6 @@
-"""column.mask.*, column.truncate.* → functions that hide what a text says before it is an event.
+"""column.mask.*, column.truncate.* → functions that hide values before they get into an event.
 
-A rule acts on what the event would show: on NULL too (a fixed mask stands for it), and on the
+A rule acts on the value that the event would show. So a fixed mask also replaces NULL and the
 placeholder of an unchanged value. It never acts on a record's key, which must keep rows apart.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-property-column-mask-hash
 """
@@ -14,18 +14,18 @@ from cdc.records.schema import Column
 from cdc.settings.modes import ColumnRule
 
 Apply = Callable[[Any], Any]
-"""The value that an event would have → the value that it has."""
+"""The value before the rule → the value in the event."""
 
 _CHARACTERS: Final = {"text", "varchar", "bpchar", "name", "char", "enum"}
-"""What Debezium takes for text; it leaves a masked citext, json or inet as it is."""
+"""Debezium's text types. It doesn't change a masked citext, json or inet."""
 _LONG_STRING: Final = 0xFFFF
 _UNITS: Final = "utf-16-le"
 
 
 def applies(rule: ColumnRule, column: Column, schema: Schema, *, lossless: bool) -> bool:
-    """Whether the column's values are of a kind that the rule can change.
+    """Whether the rule can change the column's values.
 
-    Lossless: every value that is text in an event; else what Debezium takes for text.
+    Lossless: any value that is text in an event. Otherwise: Debezium's text types.
     """
     if rule.kind == "truncate":
         return schema.type in {Type.STRING, Type.BYTES}
@@ -35,7 +35,7 @@ def applies(rule: ColumnRule, column: Column, schema: Schema, *, lossless: bool)
 
 
 def mask(rule: ColumnRule, column: Column, *, lossless: bool) -> Apply:
-    """The function of a rule for a column."""
+    """Return the function of a rule for a column."""
     if rule.kind == "mask":
         asterisks = "*" * rule.length
         return lambda _value: asterisks
@@ -45,14 +45,14 @@ def mask(rule: ColumnRule, column: Column, *, lossless: bool) -> Apply:
 
 
 def parameters(rule: ColumnRule) -> dict[str, str]:
-    """What the column's schema says about the rule."""
+    """Return the rule's parameters in the column's schema."""
     if rule.kind == "truncate":
         return {"truncateLength": str(rule.length)}
     return {"masked": "true"}
 
 
 def _hash(rule: ColumnRule, length: int | None) -> Apply:
-    salt, name = rule.salt.encode(), rule.hash.replace("-", "")  # SHA-256, to hashlib sha256
+    salt, name = rule.salt.encode(), rule.hash.replace("-", "")  # SHA-256 → sha256
     to_bytes = _serialized if rule.version == 1 else str.encode
 
     def hashed(value: Any) -> str | None:
@@ -64,7 +64,7 @@ def _hash(rule: ColumnRule, length: int | None) -> Apply:
 
 
 def _length(column: Column) -> int | None:
-    """A hash is cut to what its column holds: 50 of ``varchar(50)``."""
+    """Return the length to which a hash is cut: 50 for ``varchar(50)``."""
     if column.type in {"varchar", "bpchar"} and column.modifier >= 4:
         return column.modifier - 4
     return 1 if column.type == "char" else None
@@ -75,7 +75,10 @@ def _whole_characters(count: int) -> Apply:
 
 
 def _utf16_units(count: int) -> Apply:
-    """Java's characters: one beyond U+FFFF is two, and may be cut in its middle."""
+    """Return the function that cuts to Java characters.
+
+    One above U+FFFF has two, and may be split.
+    """
 
     def truncated(value: Any) -> Any:
         if not isinstance(value, str):
@@ -89,7 +92,9 @@ def _utf16_units(count: int) -> Apply:
 
 
 def _serialized(text: str) -> bytes:
-    """The text as Java serializes a String, which Debezium's first kind of hash is made of.
+    """Serialize the text as Java does with a String.
+
+    Debezium's first kind of hash uses these bytes.
 
     https://docs.oracle.com/en/java/javase/21/docs/specs/serialization/protocol.html
     """

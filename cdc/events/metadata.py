@@ -1,9 +1,9 @@
-"""Records that are about no table: transaction markers, logical messages, heartbeats.
+"""Stream events about no table → records: transaction markers, logical messages, heartbeats.
 
-Like those of tables, they are Connect records, for the same transforms and converter. Names,
-members and schemas are Debezium's. A transaction's id is ``<xid>:<commit LSN>``, one and the same
-for its markers and events; Debezium puts each record's own LSN behind the colon (``lossless``
-False), so that only the part before it groups them.
+Like a table's, they are Connect records, for the same transforms and converter. Names, members and
+schemas are Debezium's. A transaction's id is ``<xid>:<commit LSN>`` in its markers and in all its
+events. Debezium has each record's own LSN after the colon (``lossless`` False), so only the part
+before it groups them.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-transaction-metadata
 """
 
@@ -22,34 +22,35 @@ from cdc.records.topics import message_topic
 from cdc.wal.messages import LogicalMessage
 
 MESSAGES: Final = "message"
-"""The name by which a transaction's last marker counts logical messages."""
+"""The name under which a transaction's last marker counts logical messages."""
 SOURCE_HEARTBEAT: Final = "millrace.heartbeat"
-"""Prefix of the messages that the daemon writes into the source's WAL; they make no events."""
+"""Prefix of the messages that the daemon writes into the source's WAL. They make no events."""
 _JAVA_OBJECT: Final = (
     "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor$LogicalDecodingMessageId@1"
 )
-"""Debezium's name for them: an object's, with a number that is another one in each run."""
+"""Debezium's name for messages: a Java object's, whose number differs in each run."""
 
 
 class TransactionMetadata(TransactionBlocks):
     """provide.transaction.metadata: counts a transaction's events between its two markers.
 
-    One for all tables of a stream. ``begin`` starts the count; each event then takes its block.
+    One instance serves all tables of a stream. ``begin`` starts the count, and each event then
+    takes its block.
     """
 
     def __init__(self, rules: EventRules, topic: str) -> None:
-        """``topic`` is transaction_topic()'s."""
+        """``topic`` comes from transaction_topic()."""
         self._own_lsn = not rules.lossless
         self._topic = topic
         self._counts: dict[str, int] = {}
 
     def begin(self, transaction: Transaction, lsn: Lsn) -> SourceRecord:
-        """The first marker; ``lsn`` is where the Begin message is in the WAL."""
+        """Return the first marker. ``lsn`` is the Begin message's place in the WAL."""
         self._counts = {}
         return self._marker("BEGIN", transaction, lsn, None, None)
 
     def block(self, collection: str, transaction: Transaction, lsn: Lsn) -> dict[str, Any]:
-        """Count an event of a table (``schema.table``) or of the messages."""
+        """Count an event of a table (``schema.table``) or of the messages, and return its block."""
         self._counts[collection] = self._counts.get(collection, 0) + 1
         return {
             "id": self._id(transaction, lsn),
@@ -58,7 +59,10 @@ class TransactionMetadata(TransactionBlocks):
         }
 
     def end(self, transaction: Transaction, lsn: Lsn) -> SourceRecord:
-        """The last marker, with all counts; ``lsn`` is where the Commit message is in the WAL."""
+        """Return the last marker, with all counts.
+
+        ``lsn`` is the Commit message's place in the WAL.
+        """
         collections = [
             {"data_collection": name, "event_count": count} for name, count in self._counts.items()
         ]
@@ -89,7 +93,7 @@ class TransactionMetadata(TransactionBlocks):
 
 
 class MessageEvents:
-    """Turns what pg_logical_emit_message() wrote into events (op ``m``)."""
+    """Converts messages from pg_logical_emit_message() to events (op ``m``)."""
 
     def __init__(
         self,
@@ -113,10 +117,10 @@ class MessageEvents:
     def record(
         self, message: LogicalMessage, latest: Transaction | None, lsn: Lsn
     ) -> SourceRecord | None:
-        """The event of a message, or None when it isn't wanted.
+        """Return the event of a message, or None if it isn't wanted.
 
-        ``latest`` is the transaction that is open or, where none is, the last one. A message that
-        isn't transactional has no commit time: its time is now, or Debezium's, the last commit.
+        ``latest`` is the open transaction, or the last one if none is open. A message that isn't
+        transactional has no commit time. Its time is now; in Debezium, the last commit.
         """
         inside = latest if message.transactional else None
         if message.transactional and inside is None:
@@ -154,7 +158,7 @@ class MessageEvents:
 
 
 def heartbeat(prefix: str, topic: str, clock_ns: Callable[[], int] = time.time_ns) -> SourceRecord:
-    """A sign of life: heartbeat.interval.ms says how often, ``topic`` is heartbeat_topic()'s."""
+    """Return a heartbeat for heartbeat.interval.ms. ``topic`` comes from heartbeat_topic()."""
     return SourceRecord(
         topic,
         {"serverName": prefix},
@@ -165,7 +169,7 @@ def heartbeat(prefix: str, topic: str, clock_ns: Callable[[], int] = time.time_n
 
 
 def _commit_before(latest: Transaction | None, inside: Transaction | None) -> Lsn | None:
-    """The commit before the message: of the transaction before its own, or of the last one."""
+    """Return the commit before the message: before its own transaction, or the last one."""
     if inside is not None:
         return inside.previous_commit_lsn
     return latest.commit_lsn if latest else None

@@ -1,11 +1,11 @@
-"""Change → Connect records by Debezium's rules: the readable definition of what an event is.
+"""Change → Connect records by Debezium's rules: the readable definition of an event.
 
-A row's key changed → delete and tombstone under the old key, then create under the new one. A
-delete is followed by a tombstone. ``before`` is there for deletes and, where the replica identity
-is full, for updates. A column that a row has no value for (an unchanged TOASTed one, or all but the
-key in a deleted row) is missing; a NULL is there. TRUNCATE reaches every partition of a compacted
-topic, and so does the end of rows that went with their partition, which Debezium doesn't know.
-The extension writes the same bytes: tests/properties compares both.
+If a row's key changes, a delete and a tombstone with the old key precede a create with the new one.
+A tombstone follows a delete. Deletes have ``before``; updates have it if the replica identity is
+full. A column without a value (an unchanged TOASTed one, or all but the key in a deleted row) is
+missing; a NULL is present. TRUNCATE goes to every partition of a compacted topic. So does the end
+of rows with their partition, which Debezium doesn't have. The extension writes the same bytes:
+tests/properties compares both.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 
@@ -45,11 +45,11 @@ _TASK: Final = "0"
 
 Image = dict[str, Any]
 ValueOf = Callable[[EventField, Row], Any]
-"""A field and a row → what an event has of it; ABSENT: nothing."""
+"""A field and a row → the event's value. ABSENT: none."""
 
 
 class LogContext(NamedTuple):
-    """What an event says about the log that it goes to; ``run_id`` names this run of the daemon."""
+    """The part of an event about its log. ``run_id`` names this run of the daemon."""
 
     prefix: str
     database: str
@@ -59,17 +59,17 @@ class LogContext(NamedTuple):
 
 
 class TransactionBlocks(Protocol):
-    """What numbers the events of a transaction (cdc.events.metadata)."""
+    """A counter of a transaction's events (cdc.events.metadata)."""
 
     def block(self, collection: str, transaction: Transaction, lsn: Lsn) -> Image:
-        """The transaction block of the next event of a data collection."""
+        """Return the transaction block of a data collection's next event."""
 
 
 class TableEvents:
-    """Turns the changes of one table, in one version of its schema, into Connect records.
+    """Converts the changes of one table, in one version of its schema, to Connect records.
 
-    ``blocks`` is given if events are to tell their place in their transaction. A text that isn't
-    of its column's type raises BrokenRowError, a missing old key TableRefusedError.
+    Pass ``blocks`` if events must show their place in their transaction. Raises BrokenRowError for
+    a malformed text, TableRefusedError for a missing old key.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TableEvents:
         return frozenset(field.column for field in self.plan.row)
 
     def records(self, change: Change) -> list[SourceRecord]:
-        """The records of one change, in order."""
+        """Return the records of one change, in order."""
         if change.operation is Operation.TRUNCATE:
             return self._truncated(change)
         if change.ended is not None:
@@ -140,7 +140,7 @@ class TableEvents:
     def _says_nothing(
         self, change: Change, before: Image | None, after: Image | None, *, moved: bool
     ) -> bool:
-        """skip.messages.without.change; lossless, a row that moved to another key is a change."""
+        """skip.messages.without.change. If lossless, a move to another key is a change."""
         if change.operation is not Operation.UPDATE or before is None:
             return False
         if not self.rules.events.skip_without_change or (moved and self.rules.lossless):
@@ -148,10 +148,10 @@ class TableEvents:
         return repr(before) == repr(after)
 
     def _truncated(self, change: Change) -> list[SourceRecord]:
-        """All rows gone: to every partition, since each holds a part of the keys.
+        """Return the records that remove all rows: one per partition, as each has some keys.
 
-        A compacted topic takes no record without a key; a retained one has Debezium's single
-        event where the rules are Debezium's.
+        A compacted topic takes no record without a key. A retained one gets Debezium's single event
+        under Debezium's rules.
         """
         made = self._events(change, Operation.TRUNCATE, None, None, None)
         if not self.log.compacted and not self.rules.lossless:
@@ -159,7 +159,7 @@ class TableEvents:
         return self._to_each_partition(made, {"__millrace_truncate": True}, schemas.TRUNCATE_KEY)
 
     def _ended(self, change: Change, ended: EndedRows) -> list[SourceRecord]:
-        """Rows within bounds gone: to every partition, as TRUNCATE, under a key of the bounds."""
+        """Return the records that remove rows within bounds: one per partition, keyed by bounds."""
         made = [
             event._replace(
                 value={**event.value, "ended": ended.model_dump_json()},
@@ -177,7 +177,7 @@ class TableEvents:
     def _to_each_partition(
         self, made: list[SourceRecord], key: Image, key_schema: Schema
     ) -> list[SourceRecord]:
-        """The same in each partition, under a reserved key where the topic takes none without."""
+        """Copy the records to each partition, with a reserved key if the topic needs one."""
         keyed = (key, key_schema) if self.log.compacted else (None, None)
         return [
             event._replace(key=keyed[0], key_schema=keyed[1], partition=partition)
@@ -206,7 +206,7 @@ class TableEvents:
         after: Image | None,
         headers: tuple[Header, ...] = (),
     ) -> list[SourceRecord]:
-        """One event, or none of an operation that is skipped."""
+        """Return one event, or none if the operation is skipped."""
         if operation.value in self.rules.events.skipped:
             return []
         transaction_block = None
@@ -238,9 +238,9 @@ class TableEvents:
         ]
 
     def source(self, change: Change) -> Image:
-        """The source block of a change's events."""
+        """Return the source block of a change's events."""
         transaction = change.transaction
-        # Debezium leaves it null while streaming: the schema's default says ``false`` for it.
+        # Debezium writes null while streaming, and the schema's default is ``false``.
         streaming = "false" if self.rules.lossless else None
         source_block = source(
             self.log,
@@ -291,7 +291,7 @@ def source(
     previous: Lsn | None,
     origin: Origin | None = None,
 ) -> Image:
-    """The source block; ``previous`` is the commit LSN of the transaction before."""
+    """Return the source block. ``previous`` is the commit LSN of the transaction before."""
     sequence = [None if previous is None else f"{previous:d}", f"{lsn:d}"]
     return {
         "version": VERSION,
@@ -314,7 +314,7 @@ def source(
 
 
 def context_headers(log: LogContext) -> tuple[Header, ...]:
-    """extended.headers.enabled: which connector a record comes from."""
+    """extended.headers.enabled: return the headers that name the connector."""
     context = {
         "connectorLogicalName": log.prefix,
         "taskId": _TASK,
@@ -329,7 +329,7 @@ def context_headers(log: LogContext) -> tuple[Header, ...]:
 
 
 def _image(fields: tuple[EventField, ...], row: Row, of: ValueOf = EventField.of) -> Image:
-    """Names and values, without what is absent."""
+    """Return names and values, without absent ones."""
     return {field.name: value for field in fields if (value := of(field, row)) is not ABSENT}
 
 

@@ -1,7 +1,7 @@
-"""Everything that the settings say about events, as one value: native, or Debezium's.
+"""Settings → the rules of events as one value: native, or Debezium's.
 
-``EventRules()`` is native; cdc/settings/model.py has what ``preset = "debezium"`` starts from.
-Each option can be set in both. docs/reference/debezium.md has the options and how they act.
+``EventRules()`` is native. cdc/settings/model.py has the values of ``preset = "debezium"``. Each
+option works with both. docs/reference/debezium.md has the options and their effects.
 """
 
 import json
@@ -22,7 +22,7 @@ _NO_PATTERNS: Final = Patterns(())
 
 @dataclass(frozen=True, slots=True)
 class EventRules:
-    """How values are written, which events there are, which columns they have, and names.
+    """Rules for values, events, columns and names.
 
     ``values.lossless`` False reproduces Debezium where it loses or makes up information.
     """
@@ -37,19 +37,20 @@ class EventRules:
 
     @property
     def lossless(self) -> bool:
-        """Whether nothing is lost or made up."""
+        """Whether events lose and make up nothing."""
         return self.values.lossless
 
     @property
     def with_all_updates(self) -> "EventRules":
-        """The same, but for updates that would be left out."""
+        """Return the rules without those that leave out updates."""
         kept = self.events.skipped - {Operation.UPDATE.value}
         return replace(self, events=replace(self.events, skipped=kept, skip_without_change=False))
 
     def wants_message(self, prefix: str) -> bool:
         """Whether a logical message with the prefix becomes an event.
 
-        Any role may write them: without a list none does, but Debezium's rules, where all do.
+        Any role may write messages. So without a list none becomes an event; under Debezium's
+        rules, all do.
         """
         if self.message_prefix_include:
             return self.message_prefix_include.match(prefix)
@@ -64,10 +65,10 @@ def rekeyed(
     replica_identity: ReplicaIdentity,
     rules: EventRules,
 ) -> tuple[Column, ...]:
-    """The columns with the record's key: message.key.columns', in the table's order, or their own.
+    """Return the columns with the record's key: message.key.columns in table order, or their own.
 
-    Raises TableRefusedError for a column that isn't there and, lossless, for a key that old rows
-    wouldn't come with: a row whose key changed would stay under its old one for ever.
+    Raise TableRefusedError for a missing column and, if lossless, for a key that old rows lack. A
+    row whose key changes would otherwise stay under its old key.
     """
     key_columns = rules.columns.key_columns(str(table))
     if key_columns is None:
@@ -102,7 +103,7 @@ def rekeyed(
 def without_left_out(
     columns: tuple[Column, ...], table: TableName, rules: EventRules
 ) -> tuple[Column, ...]:
-    """The columns, those marked that events are to be without; a key keeps its own."""
+    """Return the columns, and mark those that events leave out. A key keeps its columns."""
     keeps = rules.columns.keeps
     return tuple(
         column.model_copy(update={"left_out": True})
@@ -115,18 +116,18 @@ def without_left_out(
 def left_out_signature(
     signature: str, table: TableName, names: Iterable[str], rules: EventRules
 ) -> str:
-    """A table schema's signature that also tells which of its columns events are without.
+    """Return a table schema's signature, with the columns that events leave out.
 
-    Otherwise a column that is left out from now on would seem to be unchanged in each event.
+    Without them, a column that is left out from now on would seem unchanged in each event.
     """
     left_out = [name for name in names if not rules.columns.keeps(str(table), name)]
     return f"{signature} without {json.dumps(left_out)}" if left_out else signature
 
 
 def key_signature(signature: str, table: TableName, rules: EventRules) -> str:
-    """A table schema's signature that also tells a record key of message.key.columns.
+    """Return a table schema's signature, with a record key from message.key.columns.
 
-    Otherwise records with the new key would keep the old schema.
+    Without it, records with the new key would keep the old schema.
     """
     key_columns = rules.columns.key_columns(str(table))
     return signature if key_columns is None else f"{signature} key {','.join(key_columns)}"

@@ -1,4 +1,4 @@
-"""The Connect schemas of everything in an event but its rows: names and versions are Debezium's."""
+"""Parts of an event except its rows → Connect schemas, with Debezium's names and versions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,7 +20,7 @@ def struct(
     *,
     optional: bool = False,
 ) -> Schema:
-    """A struct's schema from its members."""
+    """Return a struct's schema from its members."""
     members = tuple(Field(*member) for member in fields)
     return Schema(Type.STRUCT, optional, name, version, fields=members)
 
@@ -126,14 +126,14 @@ MESSAGE_VALUE: Final = struct(
 )
 
 TRUNCATE_KEY: Final = struct([("__millrace_truncate", Schema(Type.BOOLEAN))])
-"""Of the reserved key in records.topics."""
+"""Schema of the reserved key in records.topics."""
 _JSON: Final = Schema(Type.STRING, name=JSON_TEXT)
 ENDED_ROWS_KEY: Final = struct([(ENDED_KEY, _JSON)])
-"""Of the reserved keys of events about rows that ended at once (cdc.records.bounds)."""
+"""Schema of the reserved keys of events about rows that ended at once (cdc.records.bounds)."""
 
 
 def envelope(name: str, row: Schema) -> Schema:
-    """A table's envelope around its rows."""
+    """Return a table's envelope around its rows."""
     return struct(
         (
             ("before", row),
@@ -151,5 +151,5 @@ def envelope(name: str, row: Schema) -> Schema:
 
 
 def ended_envelope(envelope: Schema) -> Schema:
-    """A table's envelope with what an event says that ends rows at once."""
+    """Return a table's envelope with the member for rows that ended at once."""
     return replace(envelope, fields=(*envelope.fields, Field("ended", _JSON)))

@@ -1,1 +1,1 @@
-"""What talks to Kafka: topics, and the transactional producer."""
+"""Records and settings → Kafka: topics, and the transactional producer."""

@@ -1,6 +1,6 @@
 """Requests to the brokers about topics → answers, in bounded waits.
 
-Requests go out for all topics at once. An answer is a value or a KafkaError, one for each topic.
+Requests for all topics are sent at once. Each topic's answer is a value or a KafkaError.
 """
 
 import time
@@ -37,14 +37,14 @@ from cdc.kafka.portions import portions
 ATTEMPT_S: Final = 0.5
 METADATA_S: Final = 1.0
 REACH_S: Final = 10.0
-"""How long a broker may take to answer for the first time: then it may be the configuration."""
+"""Limit of a broker's first answer. Without one, the configuration may be wrong."""
 PATIENCE_S: Final = 60.0
-"""How long brokers that have answered before may be away, or between two leaders."""
+"""How long brokers that answered before may be unavailable, or between two leaders."""
 REQUEST_S: Final = 60.0
 _READ_S: Final = 20.0
-"""The same for what changes nothing, and may be asked again ..."""
+"""The same for a request that changes nothing and can be repeated ..."""
 _FIRST_READ_S: Final = 4.0
-"""... which is soon at first: what was sent to a leader that dies then waits for its return."""
+"""... soon at first: a request to a leader that dies waits for its return."""
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _RETRY_S: Final = 0.05
@@ -54,9 +54,9 @@ Request = TypeVar("Request", bound=Hashable)
 
 
 class TopicDescription(NamedTuple):
-    """A topic as the brokers describe it; a new one of the same name has another ``id``.
+    """A topic as brokers describe it. A new topic of the same name has another ``id``.
 
-    ``replicas`` is how many brokers are to have a copy of each partition, of one with the fewest.
+    ``replicas`` is the number of brokers with a copy, for the partition that has the fewest.
     """
 
     partitions: int
@@ -66,13 +66,13 @@ class TopicDescription(NamedTuple):
 
 
 def do_nothing() -> None:
-    """What to do while waiting, where nobody else waits for us."""
+    """Do nothing during a wait, where nothing else needs attention."""
 
 
 class LogAdmin:
     """One admin client, whose waits call ``while_waiting`` at least twice a second.
 
-    It is for one run or session: its patience with a topic's brokers is for all its requests.
+    It serves one run or session. Its patience with a topic's brokers covers all its requests.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogAdmin:
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._has_connected = False
         self._given_up: dict[str, KafkaError] = {}
-        """Topics that were waited for in vain: of these this client asks no more."""
+        """Topics without an answer so far. This client sends no more requests for them."""
         config: dict[str, Any] = {
             **options.admin_options(kafka_options),
             "error_cb": self._complaints.append,
@@ -91,16 +91,16 @@ class LogAdmin:
         self._client = options.client(AdminClient, config, kafka_options)
 
     def partitions(self) -> dict[str, int]:
-        """All topics that we may see, with their partition counts."""
+        """Return all topics that we may see, with their partition counts."""
         topics = self._metadata().topics
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def broker_count(self) -> int:
-        """How many brokers the cluster has now."""
+        """Return the number of brokers that the cluster has now."""
         return len(self._metadata().brokers)
 
     def _metadata(self) -> ClusterMetadata:
-        """Raises a log's error after REACH_S, or PATIENCE_S where a broker has answered before."""
+        """Return the metadata. Raise after REACH_S, or PATIENCE_S if a broker answered before."""
         began = time.monotonic()
         while True:
             try:
@@ -121,7 +121,7 @@ class LogAdmin:
             time.sleep(_RETRY_S)
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Partitions and settings of those of the topics that exist."""
+        """Return partitions and settings of those of the topics that exist."""
         existing = self._metadata().topics
         wanted = [name for name in names if name in existing]
         answers = self._topic_configs(wanted)
@@ -138,7 +138,7 @@ class LogAdmin:
     def details(
         self, names: list[str], failed: dict[str, MillraceError]
     ) -> dict[str, TopicDescription]:
-        """Topics that exist, each by itself: those that brokers don't describe have ``failed``."""
+        """Return existing topics, each described alone. ``failed`` gets those without an answer."""
         topics = self._described(names, failed)
         details: dict[str, TopicDescription] = {}
         for name, config in self._topic_configs(list(topics)).items():
@@ -150,7 +150,7 @@ class LogAdmin:
         return details
 
     def ids(self, names: Iterable[str], failed: dict[str, MillraceError]) -> dict[str, str]:
-        """Kafka's ids of topics; those that brokers don't describe have ``failed``."""
+        """Return Kafka's ids of topics. ``failed`` gets those without an answer."""
         topics = self._described(list(names), failed)
         return {name: str(topic.topic_id) for name, topic in topics.items()}
 
@@ -166,7 +166,7 @@ class LogAdmin:
         return {n: topic for n, topic in answers.items() if not isinstance(topic, KafkaError)}
 
     def cluster_id(self) -> str:
-        """The cluster's own name."""
+        """Return the cluster's own name."""
         return str(self._metadata().cluster_id)
 
     def _topic_configs(self, names: list[str]) -> dict[str, dict[str, str] | KafkaError]:
@@ -187,10 +187,10 @@ class LogAdmin:
         }
 
     def broker_settings(self) -> dict[str, dict[str, str]]:
-        """Each broker's settings by its id; without those that we may not read."""
+        """Return each broker's settings by its id, except those that we may not read."""
         ids = [str(broker) for broker in self._metadata().brokers]
         settings: dict[str, dict[str, str]] = {}
-        for broker in ids:  # a request is for one broker
+        for broker in ids:  # a request addresses one broker
             resource = ConfigResource(ResourceType.BROKER, broker)
             futures = self._client.describe_configs([resource], request_timeout=REQUEST_S)
             answer = self._settle(futures)[resource]
@@ -201,12 +201,12 @@ class LogAdmin:
     def create(
         self, topics: Iterable[NewTopic], unclear: set[str] | None = None
     ) -> dict[str, KafkaError]:
-        """Make topics; returns what went wrong with which.
+        """Create topics, and return the failures by topic.
 
-        ``unclear`` gets those that exist where they were asked for again: the first request has
-        made them, or somebody else has before the second.
+        ``unclear`` gets topics that existed at a repeated request: the first request has created
+        them, or another program did before the second.
 
-        The controller has a topic before the brokers do. This waits for the brokers, so that the
+        The controller knows a topic before the brokers do. This waits for the brokers, so that the
         next request sees the topic.
         """
         failed: dict[str, KafkaError] = {}
@@ -219,9 +219,10 @@ class LogAdmin:
         return failed
 
     def _create(self, request: list[NewTopic], unclear: set[str]) -> dict[str, Any]:
-        """A broker that has just started answers before its controller counts it as there.
+        """Wait for the controller: a new broker answers before its controller counts it.
 
-        Until then nobody is named as the controller, and the client looks only now and then.
+        Until then no broker is named as the controller, and the client checks only from time to
+        time.
         """
         topics = {topic.topic: topic for topic in request}
         asked = Counter[str]()
@@ -238,7 +239,7 @@ class LogAdmin:
         return answers | dict.fromkeys(exist)
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Delete topics, and wait until the brokers know; returns what went wrong with which."""
+        """Delete topics, wait until the brokers know, and return the failures by topic."""
         wanted = list(names)
         if not wanted:
             return {}
@@ -259,11 +260,11 @@ class LogAdmin:
             time.sleep(_RETRY_S)
 
     def committed_end(self, topic: str) -> int:
-        """Up to where all records of a topic's first partition are committed, or given up."""
+        """Return the offset up to which a topic's first partition has no open transaction."""
         return self.list_offsets([(topic, 0)], LATEST, IsolationLevel.READ_COMMITTED)[topic, 0]
 
     def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
-        """First and end offset (uncommitted records too) of each partition of each topic."""
+        """Return first and end offset (uncommitted records included) of each topic's partitions."""
         pairs = [(name, index) for name, count in partitions.items() for index in range(count)]
         first = self.list_offsets(pairs, EARLIEST)
         end = self.list_offsets(pairs, LATEST)
@@ -279,11 +280,13 @@ class LogAdmin:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         failed: dict[str, MillraceError] | None = None,
     ) -> dict[tuple[str, int], int]:
-        """By topic and partition; where ``failed`` is given, it gets the topics without an answer.
+        """Return offsets by topic and partition.
+
+        ``failed``, if given, gets topics without an answer.
 
         -1: no record is as late as the time of the ``spec``.
         """
-        # One partition without a leader fails a whole request: later each topic has one of its own.
+        # One partition without a leader fails a whole request. So later each topic has its own.
         divisions: Iterator[Callable[[object], str]] = chain([lambda _: ""], repeat(_topic_of))
 
         def ask(
@@ -316,9 +319,9 @@ class LogAdmin:
         is_to_repeat: Callable[[KafkaError], bool] = is_passing,
         timeout_s: float = REQUEST_S,
     ) -> dict[Request, Any]:
-        """All answers; requests that fail by what passes are made again, for PATIENCE_S.
+        """Return all answers. Repeat requests with transient failures for PATIENCE_S.
 
-        Those that nobody can answer before credentials or rights are mended aren't.
+        Failures of credentials or rights aren't repeated.
         """
         deadline = time.monotonic() + PATIENCE_S
         wanted = list(requests)
@@ -328,8 +331,8 @@ class LogAdmin:
             if _topic_of(each) in self._given_up
         }
         left = [each for each in wanted if each not in answers]
-        self._complaints.clear()  # they were of another request
-        if left and not self._has_connected:  # or some wait for a leader until they run out
+        self._complaints.clear()  # they belong to another request
+        if left and not self._has_connected:  # some requests wait for a leader until they time out
             with suppress(KafkaException):
                 self._client.list_topics(timeout=METADATA_S)
                 self._has_connected = True
@@ -350,14 +353,14 @@ class LogAdmin:
             if left:
                 self._while_waiting()
                 time.sleep(_AGAIN_S)
-                with suppress(KafkaException):  # or it waits, busily, for a controller that is dead
+                with suppress(KafkaException):  # otherwise it busily waits for a dead controller
                     self._client.list_topics(timeout=METADATA_S)
         return answers
 
     def _settle(
         self, futures: Mapping[Request, Future[Any]], timeout_s: float = REQUEST_S
     ) -> dict[Request, Any]:
-        """Wait for all answers; an answer that is an error, or doesn't come, is returned as one."""
+        """Wait for all answers. An error or a missing answer is returned as a KafkaError."""
         deadline = time.monotonic() + timeout_s + ATTEMPT_S
         answers: dict[Request, Any] = {}
         for request, future in futures.items():
@@ -383,7 +386,7 @@ def _replicas(topic: TopicMetadata) -> int:
 
 
 def _is_too_early(error: KafkaError) -> bool:
-    """Whether there are brokers, but all are fenced; too few brokers have another message."""
+    """Whether all brokers are fenced. Too few brokers cause another message."""
     is_fenced = error.name() == "INVALID_REPLICATION_FACTOR" and "fenced" in error.str()
     return is_fenced or is_passing(error)
 

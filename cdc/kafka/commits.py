@@ -1,17 +1,18 @@
-"""When what was written becomes visible: two writers that take turns, or a writer at least once.
+"""Written records → visible ones: two writers in turn, or one writer at least once.
 
-A transaction of the log can't begin before the brokers are done with the last one of the same
-transactional.id; that of another one can. What makes the two one log: a transaction is written to
-only after the brokers have all of its predecessor's records, so that offsets have the stream's
-order, and committed only after its predecessor was. So those that are committed at any moment are
-the first ones, without a gap, and a start that has fenced both finds nothing between them.
-Commits are made by one thread, beside the reading. It is a daemon thread, so that a broker that
-never answers can't keep the process from ending.
+A transaction of the log can't begin before the brokers have finished the last one of the same
+transactional.id. One of another id can. Two rules make the two writers one log. A transaction is
+written only after the brokers have all records of its predecessor, so offsets have the stream's
+order. It is committed only after its predecessor. So the committed ones are always the first ones,
+without a gap, and a start that has fenced both finds nothing between them. One thread commits while
+the loop reads. It is a daemon thread, so a broker that never answers can't keep the process from
+ending.
 
 At least once, events aren't part of a transaction: readers see them sooner, and after a crash some
-of them a second time. Progress and the other state records still are: written when every event
-before them is durable, and fenced, so that a daemon that was taken for dead can't bring an old one
-back. What it still had to send may come late, behind newer events; positions tell.
+of them twice. Progress and the other state records are still transactional, and fenced: a daemon
+that was presumed dead can't restore old progress. They are written when every event before them is
+durable. Events that such a daemon still sends can arrive late, behind newer ones; positions show
+that.
 """
 
 import os
@@ -39,7 +40,7 @@ _DOING: Final = "sending to the log"
 
 
 class AlternatingWriters:
-    """The pair; ``wake`` is readable when a commit that was begun has come further."""
+    """The pair of writers. ``wake`` is readable when the commit begun has made progress."""
 
     def __init__(self, first: LogWriter, second: LogWriter) -> None:
         self.current = first
@@ -53,7 +54,7 @@ class AlternatingWriters:
         """Whether the brokers have all records of the commit that was begun last."""
         self.wake = self._awaken = -1
         self._has_news = False
-        """Spares reading the pipe, which costs a system call."""
+        """Saves reading the pipe, which costs a system call."""
 
     def __enter__(self) -> Self:
         self.wake, self._awaken = os.pipe()
@@ -62,19 +63,19 @@ class AlternatingWriters:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Let the thread end, which closes the pipe; a commit has a while to end before that."""
+        """Let the thread end, which closes the pipe. A commit gets some time to end first."""
         self._commit_requests.put(None)
         self._thread.join(CLOSE_S)
 
     def write(self) -> bool:
-        """Write what was added, once the turn has come; returns whether anything was written."""
+        """Write the added records if it is the writer's turn. Return whether it wrote any."""
         if not (self.may_write and self.current.has_unwritten):
             return False
         self.current.write()
         return True
 
     def begin_commit(self) -> None:
-        """Begin to commit what the current writer has written; the next turn is the other's."""
+        """Begin to commit the current writer's records. The other writer takes the next turn."""
         assert not self.is_committing, "the transaction before it isn't committed"  # noqa: S101
         assert not self.current.has_unwritten, "the commit would be too late"  # noqa: S101
         self.is_committing, self.may_write = True, False
@@ -82,7 +83,7 @@ class AlternatingWriters:
         self.current, self._other = self._other, self.current
 
     def has_committed(self) -> bool:
-        """Look how far the commit is; whether it has ended since. Raises what it has raised."""
+        """Check the commit, and return whether it has ended. Raise its error."""
         if not self._has_news:
             return False
         self._has_news = False
@@ -99,14 +100,14 @@ class AlternatingWriters:
         return True
 
     def wait(self) -> None:
-        """Wait until the commit has come further, a while at most."""
-        poller = select.poll()  # select() knows no descriptors above 1,023
+        """Wait until the commit has made progress, for a limited time."""
+        poller = select.poll()  # select() has no descriptors above 1,023
         poller.register(self.wake, select.POLLIN)
         if poller.poll(IDLE_WAIT_S * 1_000):
             self._has_news = True
 
     def end_commit(self) -> None:
-        """Wait until the commit that was begun has ended."""
+        """Wait until the commit has ended."""
         while not self.has_committed():
             self.wait()
             self.current.while_waiting()
@@ -116,7 +117,7 @@ class AlternatingWriters:
             try:
                 if writer.flush():
                     self._notify(_FLUSHED)
-                # Whoever waits for us keeps the connections alive.
+                # The thread that waits for us keeps the connections alive.
                 writer.commit(while_waiting=do_nothing)
             except BaseException as failure:  # noqa: BLE001 (raised where the commit is waited for)
                 self._failure = failure
@@ -146,17 +147,17 @@ class AtLeastOnceWriter(LogWriter):
 
     @property
     def pending_records(self) -> int:
-        """How many records were written or added since the last commit."""
+        """The number of records written or added since the last commit."""
         return super().pending_records + len(self._pending_state)
 
     def open(self) -> None:
         """Fence off every older writer of this id."""
         self._state.open()
-        self._state.while_waiting = do_nothing  # commits have a thread of their own
+        self._state.while_waiting = do_nothing  # commits have their own thread
         self._opened = True
 
     def _write(self, records: list[RecordOrBatch]) -> None:
-        """Send events; keep state records for the commit."""
+        """Send events, and keep state records for the commit."""
         events: list[RecordOrBatch] = []
         for item in records:
             is_state = isinstance(item, Record) and item.topic.startswith(OWN_TOPICS)
@@ -164,7 +165,7 @@ class AtLeastOnceWriter(LogWriter):
         super()._write(events)
 
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
-        """Wait until the brokers have all events, then write what says so."""
+        """Wait until the brokers have all events, then write the state records."""
         self._deliver(while_waiting)
         state, self._pending_state = self._pending_state, []
         self._state.write(state)
@@ -173,7 +174,7 @@ class AtLeastOnceWriter(LogWriter):
         self._written.clear()
 
     def close(self) -> None:
-        """Let go; events that weren't sent yet come again with the next start."""
+        """Close. The next start sends events again that weren't sent yet."""
         self._producer = None
         self._state.close()
 
@@ -181,7 +182,7 @@ class AtLeastOnceWriter(LogWriter):
         self._begun = time.monotonic()
 
     def _wait(self, timeout_s: float, while_waiting: Callable[[], None] | None = None) -> None:
-        """Raise also if an event was lost: nothing else undoes what was written."""
+        """Also raise if an event was lost, as no abort undoes the others."""
         super()._wait(timeout_s, while_waiting)
         if self._lost is not None:
             raise log_error(self._lost, _DOING, self._where)

@@ -1,7 +1,7 @@
-"""[log] and the cluster → how many copies new topics have, and what existing ones lack of them.
+"""[log] and the cluster → the copies of new topics, and the copies that existing ones lack.
 
-A record is acknowledged when ``min.insync.replicas`` brokers have it, so that it outlives the loss
-of one broker less. https://kafka.apache.org/documentation/#topicconfigs_min.insync.replicas
+A record is acknowledged when ``min.insync.replicas`` brokers have it. So it survives the loss of
+all but one of them. https://kafka.apache.org/documentation/#topicconfigs_min.insync.replicas
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,16 +17,16 @@ _MIN_ISR: Final = 2
 
 
 class Copies(NamedTuple):
-    """The copies of a new topic, and how many of them a record needs to be acknowledged."""
+    """The copies of a new topic, and how many of them acknowledge a record."""
 
     replication_factor: int
     min_isr: int
 
 
 def copies_of(settings: LogSettings, brokers: int) -> Copies:
-    """What new topics get: three copies and two in sync, or as near as the cluster comes to it.
+    """Return a new topic's copies: three, two of them in sync, or as many as the cluster allows.
 
-    Raises ConfigError where more have to be in sync than there would be copies.
+    Raise ConfigError if more must be in sync than exist.
     """
     replicas = settings.topic_replication_factor or max(1, min(_REPLICAS, brokers))
     # With two copies, two in sync would let either broker stop all writing.
@@ -45,8 +45,8 @@ def copies_of(settings: LogSettings, brokers: int) -> Copies:
 def too_few(
     topics: Mapping[str, TopicDescription], brokers: int
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Topics with too few copies for what they are to outlive: what, remedy, their names."""
-    # Kafka takes records for them since it counts as many as there are; before that, none.
+    """Yield topics with too few copies for their settings: what, remedy, their names."""
+    # Kafka accepts records while it counts existing copies; before that it accepts none.
     short = [
         name
         for name, topic in topics.items()

@@ -1,8 +1,8 @@
-"""What librdkafka and brokers report → the errors that a user can mend, without any secret.
+"""Errors of librdkafka and brokers → errors that a user can solve, without secrets.
 
-Three kinds matter to a transaction: *retriable* (the same call is resumed), *abortable* (the
-transaction is lost, the producer lives) and *fatal* (the producer is lost). KafkaError itself says
-which it is; this file says, by its name, what it means to the user.
+A transaction distinguishes three kinds: *retriable* (the same call is resumed), *abortable* (the
+transaction is lost, the producer lives) and *fatal* (the producer is lost). KafkaError itself has
+the kind. This file derives the meaning for the user from its name.
 https://docs.confluent.io/platform/current/clients/librdkafka/html/md_INTRODUCTION.html
 """
 
@@ -78,7 +78,7 @@ _PASSING: Final = frozenset({
     "THROTTLING_QUOTA_EXCEEDED",
     "UNKNOWN_LEADER_EPOCH",
     "_ALL_BROKERS_DOWN",
-    "_DESTROY",  # of a broker's connection, where the cluster has another one in its place
+    "_DESTROY",  # of a broker's connection that the cluster has replaced
     "_LEADER_CHANGE",
     "_NODE_UPDATE",
     "_RESOLVE",
@@ -89,10 +89,10 @@ _PASSING: Final = frozenset({
     "_WAIT_CACHE",
     "_WAIT_COORD",
 })  # fmt: skip
-"""What ends by itself: leaders that move, brokers that restart, networks that hang.
+"""Transient errors: leaders that move, brokers that restart, networks that hang.
 
-Kafka's retriable errors (https://kafka.apache.org/protocol#protocol_error_codes), but for an
-unknown topic, and librdkafka's own of that kind. KafkaError.retriable() is for transactions alone.
+Kafka's retriable errors (https://kafka.apache.org/protocol#protocol_error_codes), except an unknown
+topic, and librdkafka's own of that kind. KafkaError.retriable() applies only to transactions.
 """
 
 COMPLAINTS_MAX: Final = 20
@@ -107,13 +107,13 @@ _KINDS: Final[tuple[tuple[frozenset[str], type[MillraceError], str], ...]] = (
     (_TOPIC, TopicMismatchError, "check the topic, and the broker's policy for new topics"),
     (_CONFIG, ConfigError, "change it in [kafka] or [log]"),
 )
-"""Names of errors → what they are to the user, and the remedy."""
+"""Names of errors → their class for the user, and the remedy."""
 _OPTION: Final = re.compile(r'property "([^"]+)"')
 _SECRET_WORDS: Final = ("password", "secret", ".pem", "jaas", "sasl.oauthbearer.config")
 
 
 def reason(exception: KafkaException) -> KafkaError:
-    """The KafkaError that the client wraps."""
+    """Return the KafkaError that the exception wraps."""
     error = exception.args[0]
     if not isinstance(error, KafkaError):
         raise TypeError(f"not a KafkaError: {error!r}") from exception
@@ -121,12 +121,12 @@ def reason(exception: KafkaException) -> KafkaError:
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Whether a broker says by this that it won't ever take the record."""
+    """Whether the broker will never take the record."""
     return error.name() in _REFUSED
 
 
 def is_too_large(error: KafkaError) -> bool:
-    """Whether the record or its batch is above a limit of client, topic or broker."""
+    """Whether the record or its batch exceeds a limit of client, topic or broker."""
     return error.name() in _TOO_LARGE
 
 
@@ -136,17 +136,17 @@ def is_fencing(error: KafkaError) -> bool:
 
 
 def is_access(error: KafkaError) -> bool:
-    """Whether trying again is no use before somebody mends credentials, TLS or rights."""
+    """Whether another attempt needs corrected credentials, TLS or rights."""
     return error.name() in _ACCESS
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether the same request may be answered in a while, with nothing changed by anybody."""
+    """Whether the same request may succeed later without a change by a user."""
     return error.name() in _PASSING or error.retriable()
 
 
 def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> KafkaError | None:
-    """What says most about a call that failed: the client's complaints on the way, or its end."""
+    """Return the most specific error of a failed call: the client's complaint, or the last."""
     specific = [complaint for complaint in complaints if complaint.name() != "_ALL_BROKERS_DOWN"]
     if error is not None and (is_access(error) or not specific):
         return error
@@ -157,9 +157,9 @@ def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> Kafka
 def log_error(
     error: KafkaError, doing: str, where: str = "", *, connected: bool = True
 ) -> MillraceError:
-    """The error that a user sees; an error of no other class means that the log is unreachable.
+    """Return the error for the user. An error without a class means that the log is unreachable.
 
-    ``connected``: a broker has answered this client before, so it isn't bootstrap.servers.
+    ``connected``: a broker has answered this client before, so bootstrap.servers is right.
     """
     name, what = error.name(), f"{doing} failed: {error.str()}"
     if name in _FENCED:
@@ -178,13 +178,13 @@ def log_error(
 
 
 def option_error(error: KafkaError, options: Mapping[str, str]) -> ConfigError:
-    """What is wrong with the options of [kafka]: names the option, never shows its value."""
+    """Return the error for the options of [kafka]. It names the option, never its value."""
     text = error.str()
     named = _OPTION.search(text)
     if named and text.startswith("No such"):
         what = f"Kafka's client has no option {named[1]}"
     elif named:
-        # librdkafka names linger.ms as queue.buffering.max.ms, and the like.
+        # librdkafka calls linger.ms queue.buffering.max.ms, for example.
         alias = "" if named[1] in options else ", or of its alias"
         what = f"the value of {named[1]}{alias} isn't valid"
     else:

@@ -1,4 +1,4 @@
-"""Topics and operations on them → the commands that allow these."""
+"""Topics and operations on them → the commands that grant them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,11 +8,11 @@ from cdc.lines import Lines
 from cdc.records.topics import OWN_TOPICS
 
 TOPIC_OPERATIONS: Final = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
-"""What Millrace does with a topic of its own, once it is there."""
+"""Millrace's operations on its own existing topics."""
 
 
 def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable[str]) -> Lines:
-    """The commands for operations on topics: ours by prefixes, each other one by name."""
+    """Return the commands for operations on topics: ours by prefix, any other by name."""
     own = (f"{OWN_TOPICS}{prefix}.", f"{prefix}.")
     patterns: dict[str, None] = {}
     for name in sorted(names):
@@ -26,7 +26,7 @@ def grants(servers: str, prefix: str, names: Iterable[str], operations: Iterable
 
 
 def hidden_topic(name: str, servers: str, prefix: str) -> LogAccessError:
-    """Say that a topic is there, and that the user isn't told of it."""
+    """Return the error for a topic that exists but is hidden from the user."""
     return LogAccessError(
         f"topic {name} exists, but the user lacks the right to see it",
         where=servers,
@@ -35,5 +35,5 @@ def hidden_topic(name: str, servers: str, prefix: str) -> LogAccessError:
 
 
 def _acl(operation: str) -> str:
-    """As kafka-acls names it."""
+    """Return the operation's name in kafka-acls."""
     return "".join(word.capitalize() for word in operation.split("_"))

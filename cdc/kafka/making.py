@@ -1,6 +1,6 @@
-"""Topics that are missing → topics of Millrace's own making, which the log says before they are.
+"""Missing topics → topics that Millrace creates, and records as its own before.
 
-So `drop` tells them from those that were there before: docs/decisions/0003-state-topics.md.
+So `drop` can distinguish them from topics that existed before: docs/decisions/0003-state-topics.md.
 """
 
 import time
@@ -24,7 +24,7 @@ EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 
 
 class TopicMaker:
-    """Makes topics of one topic.prefix, and writes down which ones."""
+    """Creates topics of one topic.prefix, and records them."""
 
     def __init__(
         self, settings: Settings, admin: LogAdmin, while_waiting: Callable[[], None]
@@ -35,7 +35,7 @@ class TopicMaker:
 
     @cached_property
     def brokers(self) -> int:
-        """How many brokers the cluster has."""
+        """The number of the cluster's brokers."""
         return self._admin.broker_count()
 
     def make(
@@ -45,22 +45,22 @@ class TopicMaker:
         keep_ms: int = 0,
         unclear: set[str] | None = None,
     ) -> dict[str, KafkaError]:
-        """Make topics, with the copies that the settings say; returns what went wrong with which.
+        """Create topics with the configured copies. Return the failures by topic.
 
-        ``unclear`` is as of LogAdmin.create.
+        ``unclear`` is that of LogAdmin.create.
         """
-        # Brokers that were away at the start may be back.
+        # Brokers that were unavailable at the start may be back.
         copies = copies_of(self._settings.log, max(self.brokers, self._admin.broker_count()))
         new = (new_topic(topic, copies, config, keep_ms) for topic in topics)
         return self._admin.create(new, unclear)
 
     def write_down(self, names: Iterable[str], *, made: bool = True) -> None:
-        """Write to the log which topics are made by us; what has that is one of them."""
+        """Record in the log which topics we create. The topic of this record is one of them."""
         name = made_topic(self._settings.capture.topic_prefix)
         if name not in self._admin.describe([name]):
             own = WantedTopic(name, 1, "compact", content="state")
             error = self.make([own], STATE_CONFIG).get(name)
-            if error is not None and error.name() != EXISTS:  # somebody else was faster
+            if error is not None and error.name() != EXISTS:  # another program was faster
                 raise log_error(error, "creating a topic", f"topic {name}")
         now_ms = time.time_ns() // 1_000_000
         topics = [MadeTopic(topic=name, ts_ms=now_ms) for name in names]

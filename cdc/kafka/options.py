@@ -1,6 +1,6 @@
 """The user's [kafka] options → those of a producer, a reader and an admin client.
 
-Ours in the middle: defaults of ours give way to the user's, what exactly-once rests on doesn't.
+The user's options override our defaults. Options that exactly-once depends on override the user's.
 https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 """
 
@@ -18,10 +18,10 @@ from cdc.kafka.errors import option_error, reason
 Client = TypeVar("Client")
 
 TRANSACTION_TIMEOUT_MS: Final = 120_000
-"""A broker that is away for half a minute is survived in place, a dead one noticed in two."""
+"""A broker's absence of half a minute is tolerated; a dead one is noticed within two minutes."""
 SOCKET_TIMEOUT_MS: Final = 30_000
 MESSAGE_BYTES_MAX: Final = 32 << 20
-"""Above this a record is refused before it is sent; the topic's max.message.bytes may be lower."""
+"""A larger record is refused before it is sent. The topic's max.message.bytes may be lower."""
 BATCH_BYTES: Final = 1_000_000
 """librdkafka's own batch.size."""
 QUEUE_KBYTES_MAX: Final = 64 << 10
@@ -40,10 +40,10 @@ _OWNED: Final[Mapping[str, frozenset[str]]] = {
     "auto.offset.reset": frozenset({"error"}),
     "allow.auto.create.topics": frozenset({"false"}),
 }
-"""Options that aren't the user's to choose, with the values that say what we do anyway."""
+"""Options that the user can't choose, with the values that match ours."""
 
 _NO_AUTO_CREATION: Final = {"allow.auto.create.topics": "false"}
-"""No client makes a topic by asking for it by name: it would have the broker's settings."""
+"""A client's request must not create a topic, which would get the broker's settings."""
 _CONNECTION: Final[Mapping[str, str]] = {
     "client.id": "millrace",
     "socket.nagle.disable": "true",
@@ -58,37 +58,37 @@ _PRODUCER: Final[Mapping[str, str]] = {
     "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
 }
 _READER: Final[Mapping[str, str]] = {
-    "group.id": "millrace",  # librdkafka wants one; nothing is ever committed under it
-    # A partition that ends with a transaction's marker takes one more fetch, which waits so long;
-    # and what is asked next waits for that fetch.
+    "group.id": "millrace",  # librdkafka requires one; no offset is ever committed
+    # A partition that ends with a transaction's marker takes one more fetch, which waits this long.
+    # The next request waits for that fetch.
     "fetch.wait.max.ms": "5",
-    "check.crcs": "true",  # as Kafka's own client does: or a damaged disk's record reads as another
+    "check.crcs": "true",  # Kafka's own client does; else damaged records pass unnoticed
 }
 _FOLLOWER: Final[Mapping[str, str]] = {
-    "fetch.wait.max.ms": "500",  # librdkafka's own; what comes ends the wait
-    "queued.max.messages.kbytes": "8192",  # whoever writes there doesn't choose our memory
+    "fetch.wait.max.ms": "500",  # librdkafka's own; new data ends the wait
+    "queued.max.messages.kbytes": "8192",  # limits memory, as other programs may write there
 }
 
 _RECEIVED_MAX: Final = (1 << 31) - 1
 
 
 _COORDINATOR: Final = "GroupCoordinator"
-"""Where librdkafka would commit offsets, if anybody committed any: nothing depends on it."""
+"""librdkafka's name for the offsets' coordinator. Nothing depends on it, as we commit no offset."""
 
 
 _THREAD: Final = re.compile(r"^(\w+) \[[^\]]*\] (?:\[thrd:[^\]]*\]: )?")
-"""What librdkafka says before its message: the facility, client and thread."""
+"""The prefix of librdkafka's messages: facility, client and thread."""
 
 
 class _InWords(logging.Filter):
-    """Makes lines of librdkafka's messages for people, once in a while of each kind."""
+    """Rewrites librdkafka's messages for people, and limits each kind to one in a while."""
 
     def __init__(self) -> None:
         super().__init__()
         self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop repeats, and what means nothing: a reader's option to a producer, a coordinator."""
+        """Drop repeats and meaningless lines: a reader's option for a producer, a coordinator."""
         message = record.getMessage()
         facility = message.split(" ", 1)[0]
         now = time.monotonic()
@@ -98,19 +98,19 @@ class _InWords(logging.Filter):
             return False
         self._logged_at[facility] = now
         record.msg, record.args = f"Kafka: {_THREAD.sub('', message)}", ()
-        record.levelno = min(record.levelno, logging.WARNING)  # what it means to us, we say
+        record.levelno = min(record.levelno, logging.WARNING)  # we report its effect
         return True
 
 
 LOGGER: Final = logging.getLogger("cdc.kafka.client")
 LOGGER.addFilter(_InWords())
-LOGGER.addHandler(logging.NullHandler())  # a command that doesn't log prints its error, no more
+LOGGER.addHandler(logging.NullHandler())  # a command without a log prints only its error
 
 
 def client(
     kind: Callable[..., Client], config: Mapping[str, Any], options: Mapping[str, str]
 ) -> Client:
-    """A client of librdkafka; raises ConfigError for an option that it doesn't take."""
+    """Return a client of librdkafka. Raise ConfigError for an option that it refuses."""
     try:
         return kind(config, logger=LOGGER)
     except KafkaException as exception:
@@ -118,13 +118,13 @@ def client(
 
 
 def admin_options(options: Mapping[str, str]) -> dict[str, str]:
-    """For creating, describing and deleting topics."""
+    """Return options to create, describe and delete topics."""
     _check(options)
     return {**_CONNECTION, **options, **_NO_AUTO_CREATION}
 
 
 def reader_options(options: Mapping[str, str]) -> dict[str, str]:
-    """For reading state records: committed ones only, by explicit offsets, to the end."""
+    """Return options to read state records: committed ones, by explicit offsets, to the end."""
     _check(options)
     largest = options.get("message.max.bytes", "")
     received = 2 * max(MESSAGE_BYTES_MAX, int(largest) if largest.isdigit() else 0) + 512
@@ -143,12 +143,12 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def follower_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The same for reading on behind the end, where nothing may come for days."""
+    """Return options to read beyond the end, where no record may arrive for days."""
     return reader_options({**_FOLLOWER, **options})
 
 
 def producer_options(options: Mapping[str, str], transactional_id: str | None) -> dict[str, str]:
-    """For the one writer of a slot; without an id it is one that knows no transactions."""
+    """Return options for a slot's only writer. Without an id, it has no transactions."""
     _check(options)
     merged = {**_CONNECTION, **_PRODUCER, **options}
     # librdkafka refuses waits that are longer than the transaction's.

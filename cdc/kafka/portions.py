@@ -1,4 +1,4 @@
-"""New topics → as many requests as a controller wants."""
+"""New topics → requests that fit a controller's limit."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,7 +10,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 
 
 def portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:
-    """New topics in as many requests as a controller wants."""
+    """Yield new topics in requests that fit a controller's limit."""
     portion: list[NewTopic] = []
     partitions = 0
     for topic in topics:

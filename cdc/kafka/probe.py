@@ -1,8 +1,8 @@
-"""Brokers → what they say of themselves and of our rights, in short waits, changing nothing.
+"""Brokers → their settings and our rights, in short waits, without a change.
 
-What may be asked for is found by the operations that brokers say are authorized, and by asking for
-topics that are validated only; transactions by an id of the probe's own, so that nobody is fenced.
-A broker's release is nowhere in the protocol: what librdkafka logs of its requests tells it.
+The brokers' lists of authorized operations show our rights, and so do requests that only validate
+topics. Transactions use an id of the probe's own, so no writer is fenced. The protocol doesn't have
+a broker's release: librdkafka's log lines about its requests show it.
 """
 
 import logging
@@ -36,13 +36,13 @@ from cdc.kafka.errors import (
 from cdc.kafka.portions import portions
 
 REACH_S: Final = 4.0
-"""How long a broker may take to answer for the first time ..."""
+"""Limit of a broker's first answer ..."""
 ANSWER_S: Final = 4.0
-"""... and each request later."""
+"""... and of each later request."""
 _VERSIONS_S: Final = 0.5
-"""How long what the client logs may take to come."""
+"""How long the client's log lines may take."""
 SUFFIX: Final = "-check"
-"""Behind the daemon's own transactional.id: an id that fences nobody."""
+"""Appended to the daemon's transactional.id: an id that fences no writer."""
 _VERSIONS: Final = re.compile(r"ApiKey (\w+) \(\d+\) Versions \d+\.\.(\d+)")
 _RELEASES: Final = (
     ("Fetch", 18, "4.1"),
@@ -54,32 +54,32 @@ _RELEASES: Final = (
 )
 """A request, its newest version, and the release of Kafka that has it."""
 RELEASE_MIN: Final = "2.5"
-"""The first one whose transactions a producer goes on from by itself."""
+"""The first release whose transactions a producer can continue after an error."""
 
 
 class TopicRights(NamedTuple):
-    """A topic as brokers describe it, and the operations on it that are authorized."""
+    """A topic as brokers describe it, and our authorized operations."""
 
     description: TopicDescription
     operations: frozenset[str]
 
 
 class _Versions(logging.Handler):
-    """Takes what the client logs of the requests that a broker knows."""
+    """Collects the client's log lines about the requests that a broker has."""
 
     def __init__(self) -> None:
         super().__init__()
         self.newest: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the version, the lowest of all brokers that have answered."""
+        """Record the version, the lowest of all brokers that have answered."""
         if found := _VERSIONS.search(record.getMessage()):
             version = int(found[2])
             self.newest[found[1]] = min(version, self.newest.get(found[1], version))
 
 
 class ClusterProbe:
-    """One admin client that gives up soon."""
+    """One admin client with little patience."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self._kafka = kafka
@@ -100,7 +100,7 @@ class ClusterProbe:
             raise option_error(reason(exception), kafka) from None
 
     def cluster(self) -> ClusterMetadata:
-        """The brokers and topics; raises a log's error after REACH_S."""
+        """Return the brokers and topics. Raise a log's error after REACH_S."""
         began = time.monotonic()
         while True:
             left_s = REACH_S - (time.monotonic() - began)
@@ -114,7 +114,7 @@ class ClusterProbe:
                 raise log_error(error, "connecting to Kafka", where, connected=False)
 
     def release(self) -> str:
-        """The release that the brokers' requests are of, or newer; empty: they are older."""
+        """Return the minimum release of the brokers. Empty: they are older than all known ones."""
         until = time.monotonic() + _VERSIONS_S
         while not self._versions.newest and time.monotonic() < until:
             self._client.poll(_VERSIONS_S / 5)
@@ -123,11 +123,11 @@ class ClusterProbe:
 
     @property
     def knows_versions(self) -> bool:
-        """Whether the client has said which requests brokers know."""
+        """Whether the client has logged the brokers' requests."""
         return bool(self._versions.newest)
 
     def operations(self) -> frozenset[str] | KafkaError:
-        """What is authorized on the cluster."""
+        """Return the authorized operations on the cluster."""
         future = self._client.describe_cluster(
             include_authorized_operations=True, request_timeout=ANSWER_S
         )
@@ -135,7 +135,7 @@ class ClusterProbe:
         return answer if isinstance(answer, KafkaError) else _names(answer.authorized_operations)
 
     def broker_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str] | KafkaError]:
-        """Each broker's settings, asked of that broker itself; an error where it doesn't answer."""
+        """Return each broker's settings, from that broker itself, or an error without an answer."""
         asked: dict[int, Future[Any]] = {}
         for broker in brokers:
             resource = ConfigResource(ResourceType.BROKER, str(broker))
@@ -144,7 +144,7 @@ class ClusterProbe:
         return {broker: _config(answer) for broker, answer in _settled(asked).items()}
 
     def topics(self, names: list[str]) -> dict[str, TopicRights | KafkaError]:
-        """Those topics, which exist; an error where one isn't described."""
+        """Return the existing topics by name, or an error for one without a description."""
         if not names:
             return {}
         described = _settled(
@@ -172,7 +172,7 @@ class ClusterProbe:
         return topics
 
     def refusals(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
-        """Why brokers wouldn't make topics, which they are asked to validate only."""
+        """Return why brokers would refuse to create topics, from requests that only validate."""
         answers: dict[str, Any] = {}
         for request in portions(topics):
             futures = self._client.create_topics(
@@ -182,7 +182,7 @@ class ClusterProbe:
         return {name: error for name, error in answers.items() if isinstance(error, KafkaError)}
 
     def transaction_refusal(self, transactional_id: str) -> KafkaError | None:
-        """Why brokers wouldn't begin transactions under an id; nothing is written by it."""
+        """Return why brokers would refuse transactions under an id. Writes nothing."""
         config: dict[str, Any] = dict(options.producer_options(self._kafka, transactional_id))
         producer = options.client(Producer, config, self._kafka)
         try:
@@ -193,7 +193,7 @@ class ClusterProbe:
 
 
 def _settled(futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-    """All answers; one that is an error, or doesn't come, is returned as one."""
+    """Return all answers. An error or a missing answer is returned as a KafkaError."""
     until = time.monotonic() + ANSWER_S + 0.5
     answers: dict[Any, Any] = {}
     for request, future in futures.items():

@@ -1,11 +1,11 @@
 """Records → the log, in Kafka transactions that are committed or aborted as a whole.
 
-Rules. No call into librdkafka lasts longer than ATTEMPT_S: it is resumed, and `while_waiting` is
-called in between, because PostgreSQL must hear from us meanwhile. Delivered records don't call
-back; refused ones do, and doom their transaction: then the culprit is named. After any error only
-`close` is of use: a new writer's `open` settles what was left (librdkafka 2.16 can't go on with
-some: "skipped sequence numbers"), and the progress record tells whether a commit took place whose
-end nobody saw. One thread uses a writer at a time.
+Rules. No call into librdkafka lasts longer than ATTEMPT_S. It is resumed, with a call of
+`while_waiting` in between, because PostgreSQL must hear from us. Delivered records cause no
+callback. Refused ones do, and doom their transaction; the error names the culprit. After any error,
+call only `close`. A new writer's `open` settles the rest (librdkafka 2.16 can't continue after some
+errors: "skipped sequence numbers"), and the progress record shows whether an unanswered commit
+succeeded. One thread uses a writer at a time.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ ATTEMPT_S: Final = 0.5
 GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
 """How long a call is resumed before the brokers count as unreachable."""
 CLOSE_S: Final = 2.0
-"""How long closing tries to abort, so that readers needn't wait for the transaction's timeout."""
+"""Time to abort on close, so that readers don't wait for the transaction's timeout."""
 _ROOM_S: Final = 0.1
 _FLUSH_S: Final = 0.1
 """From 0.2 s on, confluent-kafka calls us back with an exception set: a SystemError hides it."""
@@ -53,7 +53,7 @@ _KEY_CHARS_MAX: Final = 200
 
 
 class Suspects(NamedTuple):
-    """Where a refused record is: from one position to another (text), sent ``group`` at a time."""
+    """The range of a refused record: first and last position (text), sent ``group`` at a time."""
 
     first: str
     last: str
@@ -61,7 +61,7 @@ class Suspects(NamedTuple):
 
 
 class _Reported(NamedTuple):
-    """What a report says of a record: ``size`` is key and value bytes."""
+    """A record in a delivery report. ``size`` is the bytes of key and value."""
 
     topic: str
     key: bytes | None
@@ -69,7 +69,7 @@ class _Reported(NamedTuple):
 
 
 class LogWriter:
-    """The one producer of a slot."""
+    """The only producer of a slot."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class LogWriter:
         self.while_waiting = while_waiting
         self._suspects = suspects
         self._group: list[Record] = []
-        """Suspects that were sent since all before them were taken."""
+        """Suspects sent since the brokers took all before them."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
         self._written = fast.WrittenRecords()
         self._added: list[RecordOrBatch] = []
@@ -96,46 +96,46 @@ class LogWriter:
             **options.producer_options(kafka_options, transactional_id),
             "on_delivery": self._on_refused,
             "error_cb": self._complaints.append,
-            "delivery.report.only.error": True,  # else every delivered record calls back
+            "delivery.report.only.error": True,  # otherwise every delivered record calls back
         }
         self._producer: Producer | None = options.client(Producer, config, kafka_options)
         self._transaction_timeout_s = int(config["transaction.timeout.ms"]) / 1_000
 
     @property
     def pending_records(self) -> int:
-        """How many records the next commit has so far, those that wait to be written, too."""
+        """The number of records in the next commit so far, including those not written yet."""
         return len(self._written) + self._added_records
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of their keys and values."""
+        """The bytes of their keys and values."""
         return self._written.size + self._added_bytes
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether records were added that aren't written yet."""
+        """Whether added records aren't written yet."""
         return bool(self._added)
 
     @property
     def transaction_age_s(self) -> float:
-        """How long the transaction has been open; 0 without one."""
+        """The age of the open transaction. 0: none is open."""
         return 0.0 if self._begun is None else time.monotonic() - self._begun
 
     def open(self) -> None:
-        """Fence off every older writer of this id, and settle what it left unfinished."""
+        """Fence off every older writer of this id, and settle its unfinished transaction."""
         self._resume(self._client().init_transactions, "opening the log for writing")
         self._opened = True
 
     def add(self, records: Iterable[RecordOrBatch], count: int = 0, size: int = 0) -> None:
-        """Take records to write later; ``count`` and ``size`` (bytes) is what limits count."""
+        """Add records to write later. ``count`` and ``size`` (bytes) are the numbers for limits."""
         self._added += records
         self._added_records += count
         self._added_bytes += size
 
     def write(self, records: Iterable[RecordOrBatch] = ()) -> None:
-        """Write what was added, and these, to the transaction, beginning one if none is open.
+        """Write added records, and these, to the transaction. Begin one if none is open.
 
-        Waits for room in the client's bounded queue: this is the back pressure.
+        Waits for room in the client's bounded queue. This wait is the back pressure.
         """
         batch, self._added = [*self._added, *records], []
         self._added_records = self._added_bytes = 0
@@ -147,7 +147,7 @@ class LogWriter:
         self._send(records)
 
     def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[RecordOrBatch]:
-        """Send those up to the last suspect, in groups that are reported apart; returns others."""
+        """Send records up to the last suspect, in separate groups. Return the rest."""
         for number, record in enumerate(records):
             at = position_text(record)
             if at > suspects.last:
@@ -167,7 +167,7 @@ class LogWriter:
         return []
 
     def _deliver(self, while_waiting: Callable[[], None] | None = None) -> None:
-        """Wait until the brokers have all that was written, or have refused some."""
+        """Wait until the brokers have taken or refused all written records."""
         deadline = time.monotonic() + GIVE_UP_S
         while self._begun is not None:
             done = self.flush()
@@ -203,9 +203,9 @@ class LogWriter:
             done = stopped
 
     def flush(self) -> bool:
-        """Whether the brokers have all that was written, in an attempt's time.
+        """Whether the brokers have all written records, within one attempt's time.
 
-        A transaction that has failed may never be flushed: `commit` is what tells why.
+        A failed transaction may never be flushed; `commit` then raises the reason.
         """
         deadline = time.monotonic() + ATTEMPT_S
         try:
@@ -217,7 +217,10 @@ class LogWriter:
         return True
 
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
-        """Make everything written since the last commit visible at once; none open: nothing."""
+        """Commit everything written since the last commit.
+
+        Does nothing if no transaction is open.
+        """
         if self._begun is None:
             return
         commit = self._client().commit_transaction
@@ -227,11 +230,11 @@ class LogWriter:
         self._refused.clear()
 
     def close(self) -> None:
-        """Let go, whatever state things are in: aborts what is open if the broker answers soon."""
+        """Close in any state. Abort the open transaction if the broker answers soon."""
         if self._producer is not None and self._begun is not None and not self._broken:
             with contextlib.suppress(MillraceError):
                 self._resume(self._producer.abort_transaction, "aborting", give_up_s=CLOSE_S)
-        # Producer.close() would wait for the brokers without end; dropping it doesn't wait at all.
+        # Producer.close() would wait for the brokers without limit. Dropping it doesn't wait.
         self._producer = None
 
     def _client(self) -> Producer:
@@ -246,14 +249,14 @@ class LogWriter:
         self._begun = time.monotonic()
 
     def _wait(self, timeout_s: float, while_waiting: Callable[[], None] | None = None) -> None:
-        """Serve the client's callbacks, and everybody else who waits for us."""
+        """Serve the client's callbacks and all that wait for us."""
         self._poll(timeout_s, "writing to the log")
         (while_waiting or self.while_waiting)()
         if self._refused:
             self._fail_refused()
 
     def _poll(self, timeout_s: float, doing: str) -> None:
-        """Serve the client's callbacks; a fatal error may be raised here first."""
+        """Serve the client's callbacks. A fatal error may be raised here first."""
         try:
             self._client().poll(timeout_s)
         except KafkaException as exception:
@@ -266,7 +269,7 @@ class LogWriter:
         give_up_s: float = GIVE_UP_S,
         while_waiting: Callable[[], None] | None = None,
     ) -> None:
-        """Make a call to its end, in attempts."""
+        """Repeat a call in attempts until it succeeds."""
         deadline = time.monotonic() + give_up_s
         while True:
             started = time.monotonic()
@@ -304,7 +307,7 @@ class LogWriter:
             self._group = [record]
             raise self._refusal(error, _Reported(record.topic, record.key, record_bytes(record)))
         if error.name() in {"_STATE", "_FATAL"}:
-            # The transaction has failed already; beginning another one tells why.
+            # The transaction has failed already; another begin raises the reason.
             try:
                 self._client().begin_transaction()
             except KafkaException as exception:
@@ -315,14 +318,14 @@ class LogWriter:
         if is_refusal(error):
             deadline = time.monotonic() + _REPORT_S
             while not self._refused and time.monotonic() < deadline:
-                with contextlib.suppress(KafkaException):  # the error that is being explained
+                with contextlib.suppress(KafkaException):  # the error is being explained
                     self._client().poll(_ROOM_S)
             if self._refused:
                 self._fail_refused()
         self._broken = self._broken or error.fatal()
         if is_fencing(error) and self.transaction_age_s >= self._transaction_timeout_s:
-            # The coordinator bumps the epoch of a transaction that it times out, too. Starting
-            # over is safe either way: the slot is taken before the log is.
+            # The coordinator also raises the epoch of a transaction that it times out. A restart is
+            # safe in both cases, as it takes the slot before the log.
             raise LogUnreachableError(
                 f"{doing}: the transaction was open longer than transaction.timeout.ms",
                 where=self._where,
@@ -330,7 +333,7 @@ class LogWriter:
         raise log_error(error, doing, self._where)
 
     def _fail_refused(self) -> NoReturn:
-        """Name the culprit: a whole batch is reported, with nothing to tell its records apart."""
+        """Raise the refusal. Brokers report a whole batch, and don't name the record."""
         error, _record = self._refused[0]
         alike = [record for other, record in self._refused if other.code() == error.code()]
         if is_too_large(error):
@@ -340,7 +343,7 @@ class LogWriter:
         raise self._refusal(error, culprit)
 
     def _refusal(self, error: KafkaError, record: _Reported) -> RecordRefusedError:
-        """Name the refused record: for sure only if it was sent by itself."""
+        """Return the refusal, with the record. It is certain only if it was sent alone."""
         group = self._group
         position = self._written.position(*record)
         first, last = (header_position_text(header) for header in self._written.span())

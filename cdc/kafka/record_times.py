@@ -1,9 +1,9 @@
-"""The time that an event wants for its record → the one that it gets, so that log.keep holds.
+"""The time that an event asks for → the time that its record gets, so that log.keep holds.
 
-Brokers delete by the times of records, not of their arrival: what is older than the retention goes
-at once, and what is from the future never goes, or is refused. So a record has a time of its own
-only where its topic keeps it for log.keep all the same; elsewhere it has that of its writing. Where
-the topic has LogAppendTime, brokers set the time, and delete by that.
+Brokers delete by the records' times, not by their arrival. They remove records older than the
+retention at once, and never remove those from the future, or refuse them. So a record has its own
+time only if its topic keeps it for log.keep anyway. Otherwise it gets the time of its writing. With
+LogAppendTime, brokers set the time, and delete by it.
 https://kafka.apache.org/documentation/#topicconfigs_retention.ms
 """
 
@@ -18,20 +18,20 @@ from cdc.records.topics import Cleanup
 log = structlog.get_logger()
 
 OWN_TIME: Final = "table.field.event.timestamp"
-"""The option of a transform by which events have times of their own."""
+"""A transform's option that gives events their own times."""
 ROOM_MS: Final = 3_600_000
-"""What may pass between a record's making and the time at which brokers have it."""
+"""Maximum time from a record's making until brokers have it."""
 LATE_MS: Final = 86_400_000 + ROOM_MS
-"""How much longer than log.keep topics of such events keep records: events may be a day old."""
+"""Additional retention of topics with such events: an event may be a day old."""
 _AHEAD_MS: Final = 60_000
-"""How far the clock of whoever sets times may be ahead of ours."""
+"""How far another clock may be ahead of ours."""
 _ANY_MS: Final = 1 << 62
 
 
 class TimeLimits(NamedTuple):
     """How much older and newer than now a record's own time may be in a topic.
 
-    ``set_by_brokers``: none has a time of its own.
+    ``set_by_brokers``: no record has its own time.
     """
 
     older_ms_max: int = 0
@@ -40,12 +40,12 @@ class TimeLimits(NamedTuple):
 
 
 def time_limits(cleanup: Cleanup, config: Mapping[str, str], keep_ms: int) -> TimeLimits:
-    """Those of a topic with these settings, which is to keep every record for log.keep."""
+    """Return the limits of a topic with these settings that must keep every record for log.keep."""
     if config.get("message.timestamp.type") == "LogAppendTime":
         return TimeLimits(set_by_brokers=True)
 
     def refused(side: str) -> int:
-        # Brokers before 4.0 know the difference for both sides, those before 3.6 only that.
+        # Brokers before 4.0 have the difference for both sides; those before 3.6 have only that.
         names = (f"message.timestamp.{limit}.max.ms" for limit in (side, "difference"))
         return min(int(config.get(name, str(_ANY_MS))) for name in names)
 
@@ -58,14 +58,17 @@ def time_limits(cleanup: Cleanup, config: Mapping[str, str], keep_ms: int) -> Ti
 
 
 class _TopicTimes(Protocol):
-    """What is asked of a topic's limits."""
+    """The part of a topic's limits that is needed here."""
 
     @property
     def times(self) -> TimeLimits: ...
 
 
 class RecordTimes:
-    """Gives records their times; each topic where one isn't as wanted is warned of once."""
+    """Assigns records their times.
+
+    Warns once per topic in which one differs from the wanted time.
+    """
 
     def __init__(self, limits: Mapping[str, _TopicTimes], keep_ms: int, servers: str) -> None:
         """``limits`` are those of the topics that were described."""
@@ -75,7 +78,7 @@ class RecordTimes:
         self._warned: set[str] = set()
 
     def __call__(self, topic: str, wanted_ms: int) -> int:
-        """The time (ms since 1970) of a record that is written now; 0: that of its writing."""
+        """Return a new record's time (ms since 1970). 0: the time of its writing."""
         older_ms = time.time_ns() // 1_000_000 - wanted_ms
         topic_limits = self._limits.get(topic)
         limits = topic_limits.times if topic_limits is not None else TimeLimits()

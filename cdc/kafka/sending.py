@@ -1,4 +1,4 @@
-"""Records that no Kafka transaction is for → a topic's first partition, each answered for."""
+"""Records outside of Kafka transactions → a topic's first partition, each acknowledged."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ _ATTEMPT_S: Final = 0.1
 
 
 class Sender:
-    """Writes such records by one producer, and each time waits for the brokers' answers."""
+    """Writes such records with one producer, and waits for the brokers' answers each time."""
 
     def __init__(
         self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
@@ -26,9 +26,9 @@ class Sender:
         self._while_waiting = while_waiting
 
     def send(self, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> int:
-        """Write records (key, value); returns the offset of the last one.
+        """Write records (key, value), and return the offset of the last one.
 
-        Raises a log's error where one of them isn't there.
+        Raise a log's error if one of them was not written.
         """
         doing, where = f"writing to topic {topic}", f"topic {topic}"
         answers: list[tuple[KafkaError | None, int]] = []
@@ -62,7 +62,7 @@ class Sender:
         try:
             self._while_waiting()
         except BaseException:
-            self._producer.purge()  # nobody waits for it any more
+            self._producer.purge()  # nothing waits for it any longer
             raise
 
 
@@ -72,5 +72,5 @@ def send(
     records: Iterable[tuple[bytes, bytes | None]],
     while_waiting: Callable[[], None] = do_nothing,
 ) -> int:
-    """Write records by a producer of their own."""
+    """Write records with a producer of their own."""
     return Sender(kafka_options, while_waiting).send(topic, records)

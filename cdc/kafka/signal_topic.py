@@ -26,16 +26,16 @@ POLL_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _ANSWER_S: Final = 5.0
 _RECEIVED_MAX: Final = 1_000
-"""Records that wait to be taken ..."""
+"""Maximum of records that wait to be taken ..."""
 _RECEIVED_BYTES_MAX: Final = 8 << 20
-"""... and the bytes of their keys and values at which no more do: anybody may have written them."""
+"""... and of the bytes of their keys and values, as any program can write them."""
 _CLOSE_S: Final = 1.0
 _CHECK_S: Final = 10.0
-"""How often to check whether the topic was made again."""
+"""How often to check whether the topic was created again."""
 
 
 class Followed(NamedTuple):
-    """A record; ``topic_id`` is that of the topic, which a new one of the same name hasn't."""
+    """A record with the ``topic_id`` of its topic. A new topic of the same name has another id."""
 
     topic_id: str
     offset: int
@@ -49,31 +49,31 @@ class Followed(NamedTuple):
 
 
 class Follower:
-    """Follows one topic until closed; a topic that isn't there, or not ours to read, is awaited."""
+    """Follows one topic until closed. Waits for a topic that is missing or not readable."""
 
     def __init__(
         self, kafka_options: Mapping[str, str], topic: str, topic_id: str = "", offset: int = 0
     ) -> None:
-        """Begin at an offset of the topic that had that id; at its beginning, where it is new."""
+        """Begin at an offset of the topic with that id, or at the beginning of a new topic."""
         self._topic = topic
         self._topic_id = topic_id
         self._offset = offset
         self._received: Queue[Followed] = Queue(_RECEIVED_MAX)
-        self._received_bytes = self._taken_bytes = 0  # ever; each thread adds to its own
+        self._received_bytes = self._taken_bytes = 0  # in total; each thread adds to its own
         self._closing = threading.Event()
         self._last_error = ""
-        # A client finds its way back to the brokers by itself.
+        # A client reconnects to the brokers itself.
         ignored: dict[str, Any] = {"error_cb": lambda _error: None}
         reading: dict[str, Any] = {**options.follower_options(kafka_options), **ignored}
         asking: dict[str, Any] = {**options.admin_options(kafka_options), **ignored}
-        # Dropped rather than closed: closing would talk to a group coordinator.
+        # Dropped, not closed: a close would wait for a group coordinator.
         self._consumer = options.client(Consumer, reading, kafka_options)
         self._admin = options.client(AdminClient, asking, kafka_options)
         self._thread = threading.Thread(target=self._follow, name=f"follow {topic}", daemon=True)
         self._thread.start()
 
     def take(self) -> Iterator[Followed]:
-        """What has come until now; never waits. What comes meanwhile is for the next time."""
+        """Yield the records received so far. Never waits. Later ones belong to the next call."""
         with suppress(Empty):
             for _ in range(self._received.qsize()):
                 record = self._received.get_nowait()
@@ -81,7 +81,7 @@ class Follower:
                 yield record
 
     def close(self) -> None:
-        """End it."""
+        """End the thread."""
         self._closing.set()
         self._thread.join(_CLOSE_S)
 
@@ -92,8 +92,8 @@ class Follower:
                     self._read()
             except KafkaException as exception:
                 self._report(reason(exception))
-                # A request waits, and busily, for the controller that brokers have named last:
-                # where that one is dead, they are to name another one.
+                # A request busily waits for the last controller that brokers have named. If it is
+                # dead, they must name another.
                 with suppress(KafkaException):
                     self._admin.list_topics(timeout=_ANSWER_S)
                 self._closing.wait(_RETRY_S)
@@ -101,7 +101,7 @@ class Follower:
     def _assign(self) -> bool:
         """Find the offset from which to read, if a broker answers.
 
-        Says so where records may have been missed.
+        Reports that records may have been missed.
         """
         topic_id = self._current_topic_id()
         partition = TopicPartition(self._topic, 0)
@@ -125,10 +125,10 @@ class Follower:
         return True
 
     def _read(self) -> None:
-        """Hand over what comes, until the topic isn't what it was.
+        """Pass on records until the topic is another one.
 
-        The client goes on at its offset in a new topic of the same name, and would miss what is
-        before that. So this checks the topic before it trusts a record after a silence.
+        The client continues at its offset in a new topic of the same name, and would miss earlier
+        records there. So this checks the topic before it trusts a record after a silence.
         """
         checked_at, was_silent = time.monotonic(), False
         while not self._closing.is_set():
@@ -149,7 +149,7 @@ class Follower:
             self._hand_over(Followed(self._topic_id, offset, message.key(), message.value()))
 
     def _current_topic_id(self) -> str:
-        """The topic's id."""
+        """Return the topic's id."""
         topics = TopicCollection([self._topic])
         answers = self._admin.describe_topics(topics, request_timeout=_ANSWER_S)
         return str(answers[self._topic].result().topic_id)
@@ -165,7 +165,7 @@ class Follower:
                 return
 
     def _report(self, error: KafkaError) -> None:
-        """Say once why nothing can be read."""
+        """Report once why the topic can't be read."""
         if error.name() != self._last_error:
             self._last_error = error.name()
             log.warning("a topic can't be read at present", topic=self._topic, reason=error.str())

@@ -8,22 +8,22 @@ from cdc.records.topics import Cleanup
 
 STATE_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
-    "delete.retention.ms": "86400000",  # a reader under way sees a tombstone
-    "segment.bytes": str(1 << 20),  # the smallest that Kafka 4 takes
+    "delete.retention.ms": "86400000",  # a reader in the middle sees a tombstone
+    "segment.bytes": str(1 << 20),  # the minimum of Kafka 4
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
 STATUS_CONFIG: Final[Mapping[str, str]] = {**STATE_CONFIG, "segment.ms": "60000"}
-"""Whoever asks for the newest reports reads all that isn't compacted yet.
+"""A reader of the newest reports reads everything that isn't compacted yet.
 
-Kafka never compacts the segment that is written to, so that is what a minute brings, and what comes
-until its cleaner looks again (15 s). Each run reports each of its tables: 100 tables and 30 runs a
+Kafka never compacts the active segment. So a read has the reports of one minute, and those until
+the next run of the cleaner (15 s). Each run reports each of its tables: 100 tables and 30 runs a
 minute are 3,000 records.
 """
 
 
 class TopicTable(Protocol):
-    """A table as its topic needs it: the name, and columns that say whether it has a key."""
+    """A table as its topic needs it: the name, and columns that mark a key."""
 
     @property
     def name(self) -> TableName:
@@ -31,16 +31,16 @@ class TopicTable(Protocol):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns, those of the key marked."""
+        """The columns. Those of the key are marked."""
 
 
 TopicContent = Literal["changes", "state", "reports"]
 
 
 class WantedTopic(NamedTuple):
-    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist.
+    """A topic's required state. A ``recorded`` topic has been in use, so it must exist.
 
-    Topics of ``changes`` alone have as many partitions as the settings say.
+    Only topics of ``changes`` have the configured number of partitions.
     """
 
     name: str
@@ -51,7 +51,7 @@ class WantedTopic(NamedTuple):
 
 
 def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:
-    """The settings that make a topic keep everything for log.keep."""
+    """Return the settings that make a topic keep everything for log.keep."""
     if cleanup == "compact":
         return {
             "cleanup.policy": "compact",
@@ -64,7 +64,7 @@ def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:
 def setting_findings(
     cleanup: Cleanup, config: Mapping[str, str], keep_ms: int
 ) -> list[tuple[str, str, str]]:
-    """Settings under which a topic breaks the promise: name, value it needs, what is wrong."""
+    """Return settings that break the promise: name, required value, what is wrong."""
     findings = []
     for name, value in promised(cleanup, keep_ms).items():
         has = config.get(name, "")

@@ -1,7 +1,7 @@
-"""Captured tables → topics that exist with the partitions and settings that were promised.
+"""Captured tables → topics with the promised partitions and settings.
 
-Missing topics are made with explicit settings; existing ones are verified and never altered,
-because what they were made with is what readers rely on. docs/decisions/0003-state-topics.md.
+Missing topics are created with explicit settings. Existing ones are verified and never altered,
+because readers rely on their original settings. docs/decisions/0003-state-topics.md.
 """
 
 import time
@@ -42,12 +42,12 @@ log = structlog.get_logger()
 
 SHOWN_MAX: Final = 20
 _SIGHT_S: Final = 5.0
-"""How long brokers may take to know of a topic that another client has made."""
+"""How long brokers may take to see a topic that another client has created."""
 _SIGHT_RETRY_S: Final = 0.2
 
 
 class TopicLimits(NamedTuple):
-    """What a topic takes: bytes of a batch at most, keyless records or not, times of records."""
+    """A topic's limits: bytes of a batch, keyless records or not, times of records."""
 
     bytes_max: int
     keyless: bool
@@ -55,9 +55,9 @@ class TopicLimits(NamedTuple):
 
 
 class LogTopics:
-    """Makes and verifies the topics of one topic.prefix.
+    """Creates and verifies the topics of one topic.prefix.
 
-    ``limits`` are those of the topics that were described; the client's own limit counts, too.
+    ``limits`` are those of described topics. The client's own limit also counts.
     """
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
@@ -84,10 +84,10 @@ class LogTopics:
         self._admin.partitions()
 
     def ensure_state_topics(self) -> None:
-        """Make the progress, schema and table topics where they don't exist, else verify them.
+        """Create the progress, schema and table topics, or verify existing ones.
 
-        So with those of dead letters and claims, if there may be any: heads in the first partition,
-        and in the second what they hold. Compaction keeps those that nobody has dealt with.
+        Also those of dead letters and claims, if the settings allow any. Heads are in the first
+        partition, their contents in the second. Compaction keeps those without an outcome.
         """
         self._ensure(state_topics(self._prefix), STATE_CONFIG, keep_ms=0)
         if self._notifications is not None:
@@ -107,22 +107,25 @@ class LogTopics:
             self._ensure(self._beside, self._data_config, self._keep_ms)
 
     def _ensure_report_topics(self) -> None:
-        """The same for the topics of reports, without which there is no less in the log."""
+        """Create or verify the topics of reports. The log is complete without them."""
         try:
             self.ensure_report_topics()
         except (LogAccessError, TopicMismatchError) as error:
             log.warning("no run can report", reason=error.what, remedy=error.remedy)
 
     def ensure_report_topics(self) -> None:
-        """The same for what sinks and the daemon say of themselves; the newest state is kept."""
+        """Create or verify the topics of sinks' and the daemon's reports.
+
+        They keep the newest state.
+        """
         status = WantedTopic(status_topic(self._prefix), 1, "compact", content="reports")
         self._ensure([status], STATUS_CONFIG, keep_ms=0)
         self._ensure_channel(runs_topic(self._prefix), self._keep_ms)
 
     def _ensure_channel(self, name: str, keep_ms: int | None = None) -> None:
-        """The same for a topic of signals, say; an existing one is left as it is.
+        """Create a topic of signals, for example. An existing one stays unchanged.
 
-        ``keep_ms``: for how long it is to keep what it has, where that counts.
+        ``keep_ms``: how long the topic must keep its records, if that matters.
         """
         topic = self._admin.describe([name]).get(name)
         if topic is None:
@@ -133,10 +136,10 @@ class LogTopics:
         self._opened.add(name)
 
     def writer_options(self, tables: Iterable[TopicTable], *, fits: bool = False) -> dict[str, str]:
-        """The options of a writer; ``fits``: all of the tables' topics take its batches.
+        """Return the options of a writer. ``fits``: all tables' topics take its batches.
 
-        A topic's limit is one for batches; where something stands in for a record that is refused,
-        or its table is set aside, only such may be as are above it by themselves.
+        A topic's limit applies to batches. If refused records are replaced, or their table is set
+        aside, only a single record may exceed it.
         """
         options = dict(self._kafka)
         if self._beside or fits:
@@ -148,7 +151,7 @@ class LogTopics:
         return options
 
     def refresh_limits(self, names: Iterable[str]) -> None:
-        """Read again what these topics take."""
+        """Read these topics' limits again."""
         own = int(self._record_bytes_max)
         for name, topic in self._admin.describe(names).items():
             if name in self.limits:
@@ -163,9 +166,9 @@ class LogTopics:
         tables: Iterable[TopicTable],
         kept: Iterable[TopicTable] = (),
     ) -> None:
-        """The same for the tables' topics; what is recorded of one comes before the settings.
+        """Create or verify the tables' topics. A recorded topic takes precedence over the settings.
 
-        Topics of ``kept`` tables stay what they are, whatever the tables are by now.
+        Topics of ``kept`` tables stay unchanged, even if the tables have changed.
         """
         recorded = {state.name: state for state in states}
         wanted = {
@@ -185,9 +188,9 @@ class LogTopics:
         self._ensure(wanted.values(), self._data_config, self._keep_ms)
 
     def open_topic(self, name: str, cleanup: Cleanup = "delete") -> None:
-        """The same for one topic that is new since the start; for an open topic it does nothing.
+        """Create or verify one topic that is new since the start. Does nothing for an open one.
 
-        A table that appears, and what isn't a table's: transactions, heartbeats, messages, routes.
+        For a new table, and for topics of no table: transactions, heartbeats, messages, routes.
         """
         if name not in self._opened:
             topic = WantedTopic(name, self._log.topic_partitions, cleanup)
@@ -197,7 +200,7 @@ class LogTopics:
             self._opened.add(name)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete the named topics; one that doesn't exist is no error."""
+        """Delete the named topics. A missing one is no error."""
         failed = self._admin.delete(names)
         for name, error in failed.items():
             if error.name() != "UNKNOWN_TOPIC_OR_PART":
@@ -221,7 +224,7 @@ class LogTopics:
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)
-        # Brokers may have other defaults for times than Kafka has.
+        # Brokers' default limits for times can differ from Kafka's.
         own_times = [topic.name for topic in missing if self._has_own_times]
         made = self._admin.describe(own_times) if own_times else {}
         self._note(wanted.values(), {**existing, **made}, config)
@@ -233,7 +236,7 @@ class LogTopics:
         existing: Mapping[str, TopicDescription],
         config: Mapping[str, str],
     ) -> None:
-        """Note what the topics take; warn of those that take less than the client sends."""
+        """Record the topics' limits. Warn of topics that take less than the client sends."""
         own = int(self._record_bytes_max)
         lower: dict[str, int] = {}
         for topic in wanted:
@@ -256,20 +259,20 @@ class LogTopics:
             log.warning(what, topics=names[:SHOWN_MAX], number=len(names), remedy=remedy)
 
     def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
-        """Make topics, each written down before as Millrace's own making."""
+        """Create topics, and record each before as Millrace's own."""
         if not topics:
             return
         self._maker.write_down([topic.name for topic in topics])
         unclear: set[str] = set()
         failed = self._maker.make(topics, config, keep_ms, unclear)
-        # Somebody else's, or nobody's; without an answer, it may be ours.
+        # The topic isn't ours, or wasn't created. Without an answer, it may be ours.
         if foreign := [name for name, error in failed.items() if not is_passing(error)]:
             self._maker.write_down(foreign, made=False)
         raced = [topic for topic in topics if topic.name in failed]
         for name, error in failed.items():
             if error.name() != EXISTS:
                 raise log_error(error, "creating a topic", f"topic {name}")
-        if raced:  # somebody else was faster: it has to be what we would have made
+        if raced:  # another program was faster: its topic must equal ours
             self._await_sight([topic.name for topic in raced])
             self._ensure(raced, config, keep_ms)
         for topic in topics:
@@ -277,7 +280,7 @@ class LogTopics:
                 self._claim(topic, config, keep_ms)
 
     def _await_sight(self, names: list[str]) -> None:
-        """Wait until brokers know of topics that exist; LogAccessError where they never do."""
+        """Wait until brokers see existing topics. Raise LogAccessError if they never do."""
         deadline = time.monotonic() + _SIGHT_S
         while hidden := set(names) - self._admin.describe(names).keys():
             if time.monotonic() > deadline:
@@ -286,7 +289,7 @@ class LogTopics:
             time.sleep(_SIGHT_RETRY_S)
 
     def _claim(self, topic: WantedTopic, config: Mapping[str, str], keep_ms: int) -> None:
-        """Verify a topic that we have made, or somebody else before we were answered."""
+        """Verify a topic that we, or another program before our answer, have created."""
         try:
             self._ensure([topic], config, keep_ms)
         except TopicMismatchError:

@@ -1,6 +1,6 @@
-"""Settings, tables and what is recorded of them → the topics that there have to be, and why not.
+"""Settings, tables and their recorded states → the topics that must exist, and what is wrong.
 
-Whoever makes topics, and whoever only looks at them, want the same ones.
+Code that creates topics and code that checks them use the same list.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,13 +30,13 @@ START_OVER: Final = "begin a new log: millrace drop --yes --topics, then millrac
 
 
 def state_topics(prefix: str) -> list[WantedTopic]:
-    """Those of progress, schemas and tables."""
+    """Return the topics of progress, schemas and tables."""
     names = [named(prefix) for named in (progress_topic, schema_topic, table_topic)]
     return [WantedTopic(name, 1, "compact", content="state") for name in names]
 
 
 def topics_beside(settings: CaptureSettings) -> list[WantedTopic]:
-    """Those for what stands in for records that don't fit into theirs."""
+    """Return the topics for replacements of records that don't fit into theirs."""
     prefix, oversized = settings.topic_prefix, settings.oversized_record
     has_dead_letters = settings.errors_dead_letter_include_list or oversized == "dead_letter"
     names = [dead_letter_topic(prefix)] if has_dead_letters else []
@@ -45,9 +45,9 @@ def topics_beside(settings: CaptureSettings) -> list[WantedTopic]:
 
 
 def data_config(kafka: LibraryOptions) -> dict[str, str]:
-    """What a topic of changes takes.
+    """Return the settings of a topic of changes.
 
-    The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
+    The brokers' default is 1 MiB, so a long text would stop a daemon that could send it.
     """
     return {"max.message.bytes": kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))}
 
@@ -55,7 +55,7 @@ def data_config(kafka: LibraryOptions) -> dict[str, str]:
 def wanted_topic(
     prefix: str, settings: LogSettings, table: TopicTable, state: TableState | None
 ) -> WantedTopic:
-    """A table's topic; what is recorded of it comes before the settings."""
+    """Return a table's topic. Its recorded state takes precedence over the settings."""
     keyed = any(column.key is not None for column in table.columns)
     policy = settings.topic_cleanup_policy
     cleanup: Cleanup = policy if keyed else "delete"
@@ -82,7 +82,7 @@ def wanted_topic(
 def new_topic(
     topic: WantedTopic, copies: Copies, config: Mapping[str, str], keep_ms: int
 ) -> NewTopic:
-    """A topic as it is asked for."""
+    """Return the request for a topic."""
     settings = {MIN_ISR: str(copies.min_isr), **promised(topic.cleanup, keep_ms), **config}
     return NewTopic(topic.name, topic.partitions, copies.replication_factor, config=settings)
 
@@ -90,9 +90,9 @@ def new_topic(
 def channel_mismatches(
     name: str, existing: TopicDescription, servers: str, keep_ms: int | None = None
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with a topic of signals, notifications or runs that exists.
+    """Yield what is wrong with an existing topic of signals, notifications or runs.
 
-    It is left as it is. ``keep_ms`` is for how long it is to keep what it has, where that counts.
+    The topic stays unchanged. ``keep_ms``: how long it must keep its records, if that matters.
     """
     for setting, value, finding in setting_findings("delete", existing.config, keep_ms or 0):
         if keep_ms is not None or setting == "cleanup.policy":
@@ -107,7 +107,7 @@ def channel_mismatches(
 
 
 def _alter(servers: str, topic: str, setting: str, value: str) -> str:
-    """The command that sets a topic's setting."""
+    """Return the command that changes a topic's setting."""
     return (
         f"kafka-configs --bootstrap-server {servers} --alter --entity-type topics "
         f"--entity-name {topic} --add-config {setting}={value}"
@@ -117,7 +117,7 @@ def _alter(servers: str, topic: str, setting: str, value: str) -> str:
 def topic_mismatches(
     wanted: WantedTopic, existing: TopicDescription | None, keep_ms: int, servers: str
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with a topic, each with what mends it; one that is to be made is all right."""
+    """Yield what is wrong with a topic, with its remedy. A topic still to be created is correct."""
     if existing is None:
         if wanted.recorded:
             yield f"topic {wanted.name} was deleted, and nothing else has its records", START_OVER
@@ -132,7 +132,10 @@ def topic_mismatches(
 
 
 def _repartition(wanted: WantedTopic, existing: TopicDescription, servers: str) -> str:
-    """What mends a number of partitions: Kafka makes it larger only, and then keys have moved."""
+    """Return the remedy for a number of partitions.
+
+    Kafka only adds some, and then keys have moved.
+    """
     if wanted.recorded:
         return (
             "keys have moved between partitions: begin a new log (millrace drop --yes --topics,"

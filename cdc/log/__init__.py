@@ -1,1 +1,1 @@
-"""The log's state: the one reader of state topics, and of the offsets that a run goes by."""
+"""The log's state: the only reader of state topics, and of the offsets that a run uses."""

@@ -1,6 +1,6 @@
-"""State topics that are asked again and again → their newest records, of which only news is read.
+"""State topics read repeatedly → their newest records. Each read fetches only new ones.
 
-As elsewhere, only committed records are seen, up to the last stable offset of the moment.
+As elsewhere, a read sees only committed records, up to the current last stable offset.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +20,10 @@ _MessageMark = tuple[int, tuple[int, int], bytes | None]
 
 
 class NewMessages:
-    """A state topic's messages; when they are asked for again, those that were written since.
+    """A state topic's messages. A repeated read yields those written since the last one.
 
-    Another topic of that name is noticed unless it ends at the same offset. ``last``: of a topic
-    only so many offsets are read, from its end, where nothing of it was read before.
+    A new topic of the same name is noticed unless it ends at the same offset. ``last`` limits the
+    first read to this number of offsets before the end.
     """
 
     def __init__(self, client: StateConsumer, topic: str, last: int | None = None) -> None:
@@ -32,10 +32,10 @@ class NewMessages:
         self._first_read = last
         self._end = 0
         self._last: _MessageMark | None = None
-        """The last message that was read: another topic of that name has another one there."""
+        """The last message read. A new topic of the same name has another one there."""
 
     def read(self, begin_again: Callable[[], None]) -> Iterator[Message]:
-        """The messages; ``begin_again`` is called first where they aren't just the new ones."""
+        """Yield the messages. Call ``begin_again`` first if they aren't only the new ones."""
         reader = PartitionReader(self._client, self._topic)
         low, stop = reader.bounds()
         if stop == self._end:
@@ -52,7 +52,7 @@ class NewMessages:
         yield from self._noted(reader.read(start, stop), stop)
 
     def _noted(self, messages: Iterator[Message], stop: int) -> Iterator[Message]:
-        """The messages; once all of them were taken, the next ones are those behind them."""
+        """Yield the messages. After all of them, the next read continues behind them."""
         last = self._last
         for message in messages:
             last = _mark(message)
@@ -76,7 +76,7 @@ class NewestRecords(Generic[StateRecord]):
         self._records: dict[bytes, StateRecord] = {}
 
     def read(self) -> Mapping[bytes, StateRecord]:
-        """All of them by now; the next call changes what this one returns."""
+        """Return all current records. The next call changes this value."""
         new = {
             message.key() or b"": message.value()
             for message in self._messages.read(self._records.clear)
@@ -90,7 +90,7 @@ class NewestRecords(Generic[StateRecord]):
 
 
 class LastProgress:
-    """A slot's last committed progress, which is looked for from the end of its topic first."""
+    """A slot's last committed progress. The first read begins near the topic's end."""
 
     def __init__(self, states: StateReader, client: StateConsumer, topic: str, slot: str) -> None:
         self._states = states
@@ -100,7 +100,7 @@ class LastProgress:
         self._progress: Progress | None = None
 
     def read(self) -> Progress | None:
-        """How far it is by now."""
+        """Return the current progress."""
         key = progress_key(self._slot)
         for message in self._messages.read(self._begin_again):
             if message.key() == key:
@@ -117,9 +117,9 @@ class LastProgress:
 
 
 class DeadLetterReader:
-    """Reads dead letters, and when asked again what was written since, by one consumer.
+    """Reads dead letters with one consumer. A repeated read yields new ones.
 
-    Raises ConfigError for an option that the client doesn't take.
+    Raise ConfigError for an option that the client refuses.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class DeadLetterReader:
         self._dead_letters: dict[int, DeadLetter] = {}
 
     def has_read(self, id_: str) -> bool:
-        """Whether a dead letter of that id was read."""
+        """Whether a dead letter with that id was read."""
         return id_ in self._numbers
 
     def read(self) -> dict[int, DeadLetter]:
-        """The newest state of each, by the offset at which it was first written."""
+        """Return the newest state of each, by the offset of its first record."""
         for message in self._messages.read(self._begin_again):
             if (value := message.value()) is not None:
                 dead_letter = parse_state(DeadLetter, value, self._topic)
@@ -155,5 +155,5 @@ def read_dead_letters(
     topic: str,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> dict[int, DeadLetter]:
-    """The newest state of every dead letter, by a consumer of its own."""
+    """Return the newest state of every dead letter, with a consumer of its own."""
     return DeadLetterReader(kafka_options, topic, while_waiting).read()

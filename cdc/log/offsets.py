@@ -1,7 +1,8 @@
-"""Kafka → what there is to apply: state records, and the offsets of the data partitions.
+"""Kafka → the input of a run: state records, and the offsets of the data partitions.
 
-The cut is found as docs/decisions/0004-sinks-and-cuts.md says: the last progress record first,
-then end offsets that hide nothing, then a wait until a reader of committed records can see as far.
+docs/decisions/0004-sinks-and-cuts.md has the steps to the cut: the last progress record first, then
+end offsets that include open transactions, then a wait until a reader of committed records can
+reach them.
 """
 
 import time
@@ -24,18 +25,19 @@ Offsets = dict[str, dict[int, int]]
 """Topic → partition → offset."""
 
 MARKERS_S: Final = 150.0
-"""How long to wait for open transactions. A daemon that was killed leaves one: Kafka aborts it
-after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
+"""How long to wait for open transactions. A killed daemon leaves one. Kafka aborts it after its
+transaction.timeout.ms (120 s), and checks every 10 s.
+"""
 _SAY_S: Final = 2.0
-"""A shorter wait isn't worth a line."""
+"""Shorter waits aren't reported."""
 _ASK_AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What the log says of itself at one moment: a run's cut is ``progress.cut``.
+    """The log's state at one moment. A run's cut is ``progress.cut``.
 
-    ``tables`` and ``schemas`` (versions ascending) go by ``schema.table``; ``starts`` and
+    ``tables`` and ``schemas`` (versions ascending) have ``schema.table`` as keys. ``starts`` and
     ``ends`` are the offsets of every data partition, no older than ``read_ms`` (since 1970).
     """
 
@@ -48,12 +50,12 @@ class LogState:
 
     @property
     def newest_schemas(self) -> dict[str, TableSchema]:
-        """Of each table that has one, the newest version."""
+        """Return the newest schema version of each table that has one."""
         return {name: versions[-1] for name, versions in self.schemas.items() if versions}
 
 
 def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
-    """No daemon has written a log under these names."""
+    """Return the error for names under which no daemon has written a log."""
     return LogMissingError(
         f"topic.prefix {prefix} has no log: no daemon has written one",
         where=f"slot.name {slot}, bootstrap.servers {servers}",
@@ -64,7 +66,7 @@ def log_missing(prefix: str, slot: str, servers: str) -> LogMissingError:
 
 
 def versions_by_table(schemas: Iterable[TableSchema]) -> dict[str, tuple[TableSchema, ...]]:
-    """The versions of each table, ascending."""
+    """Return the versions of each table, ascending."""
     versions: dict[str, tuple[TableSchema, ...]] = {}
     for schema in sorted(schemas, key=lambda schema: schema.version):
         versions[str(schema.name)] = (*versions.get(str(schema.name), ()), schema)
@@ -72,7 +74,7 @@ def versions_by_table(schemas: Iterable[TableSchema]) -> dict[str, tuple[TableSc
 
 
 class LogReader:
-    """The log's state and offsets, read again at each call; for one run, as its LogAdmin is.
+    """The log's state and offsets, read again at each call. For one run, as its LogAdmin.
 
     Its waits call ``while_waiting``, which may raise to give up.
     """
@@ -87,7 +89,7 @@ class LogReader:
     def state(self, prefix: str, slot: str, report: Callable[[str], None] = print) -> LogState:
         """Return the log's state once it can be read up to its ends.
 
-        Raises LogMissingError before a first start.
+        Raise LogMissingError before a first start.
         """
         reader = StateReader(self._options, self._while_waiting)
         progress = reader.last_progress(progress_topic(prefix), slot)
@@ -109,7 +111,7 @@ class LogReader:
         return LogState(progress, tables, schemas, starts, ends, read_ms)
 
     def forgotten(self, offsets: Offsets, keep: timedelta) -> Offsets:
-        """Those of the offsets that have records older than ``keep`` at or after them."""
+        """Return the offsets that have records older than ``keep`` at or after them."""
         since_ms = int((time.time() - keep.total_seconds()) * 1000)
         partitions = [(topic, number) for topic in offsets for number in offsets[topic]]
         kept_from = self._first_since(partitions, since_ms)
@@ -126,7 +128,7 @@ class LogReader:
         }
 
     def since(self, topic: str, partition: int, ts_ms: int) -> tuple[Offsets, Offsets]:
-        """Offsets from a time (ms since 1970) to the end; none of a topic that doesn't exist."""
+        """Return offsets from a time (ms since 1970) to the end. A missing topic has none."""
         if topic not in self._admin.partitions():
             return {topic: {}}, {topic: {}}
         ends = self._offsets([(topic, partition)], LATEST)
@@ -137,11 +139,11 @@ class LogReader:
     def wait_until_shown(
         self, partitions: Iterable[tuple[str, int]], report: Callable[[str], None] = print
     ) -> None:
-        """Wait until all that was written to partitions by now can be read, or is given up."""
+        """Wait until all records written so far can be read, or are aborted."""
         self._wait_for_markers(self._offsets(partitions, LATEST), report)
 
     def _first_since(self, partitions: Iterable[tuple[str, int]], ts_ms: int) -> Offsets:
-        """The first committed record of a time or later; the end where there is none."""
+        """Return the first committed record at or after a time, or the end."""
         committed = IsolationLevel.READ_COMMITTED
         spec = OffsetSpec.for_timestamp(ts_ms)
         first = self._offsets(partitions, spec, committed)
@@ -175,7 +177,7 @@ class LogReader:
     def _committed_bounds(
         self, partitions: list[tuple[str, int]], failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
-        """First offsets, and the ends of what is committed; topics without them have ``failed``."""
+        """Return first offsets and committed ends. ``failed`` gets topics without an answer."""
         starts = self._offsets(partitions, EARLIEST, failed=failed)
         ends = self._offsets(partitions, LATEST, IsolationLevel.READ_COMMITTED, failed)
         return starts, ends
@@ -187,7 +189,10 @@ class LogReader:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         failed: dict[str, MillraceError] | None = None,
     ) -> Offsets:
-        """By topic and partition; where ``failed`` is given, it gets the topics that have none."""
+        """Return offsets by topic and partition.
+
+        ``failed``, if given, gets topics without an answer.
+        """
         offsets: Offsets = {}
         answers = self._admin.list_offsets(partitions, spec, isolation, failed)
         for (topic, partition), offset in answers.items():

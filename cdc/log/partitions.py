@@ -1,10 +1,9 @@
-"""A partition's offsets → the committed records between them, up to the end that was asked for.
+"""A partition's offsets → the committed records between them, up to the requested end.
 
-The end is the last stable offset, as the partition's leader says it: while a transaction is open,
-what stands before it. A broker that says earlier that there is no more isn't there yet: a follower
-(client.rack) may be behind its leader, and a new leader behind the one that was asked. Offsets
-aren't a count (transaction markers, aborted records and what compaction took leave gaps), so the
-end is reached by a record, or an end, at or behind it.
+The end is the leader's last stable offset: during an open transaction, the offset before it.
+Another broker may report an earlier end. A follower (client.rack) may be behind its leader, and a
+new leader behind the old one. Offsets aren't a count: transaction markers, aborted records and
+compaction leave gaps. So a record, or a partition's end, at or behind the end completes the read.
 """
 
 import time
@@ -20,7 +19,7 @@ from cdc.kafka.admin import ATTEMPT_S, METADATA_S, PATIENCE_S
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
 
 SILENCE_S: Final = 30.0
-"""A read that brings nothing for so long is given up where no broker has ever answered."""
+"""A read without data ends after this time if no broker has ever answered."""
 _RETRY_S: Final = 0.05
 _END: Final = "_PARTITION_EOF"
 _EARLY_REMEDY: Final = (
@@ -30,10 +29,10 @@ _EARLY_REMEDY: Final = (
 
 
 class StateConsumer:
-    """A consumer, what it complains of, and what to do while it waits or reads for long.
+    """A consumer, its complaints, and the callback for long waits and reads.
 
-    It is dropped, not closed: closing would talk to a group coordinator, without bounds. Raises
-    ConfigError for an option that the client doesn't take.
+    It is dropped, not closed: a close would wait for a group coordinator without limit. Raise
+    ConfigError for an option that the client refuses.
     """
 
     def __init__(self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None]) -> None:
@@ -46,7 +45,7 @@ class StateConsumer:
 
 
 def is_end(message: Message | None) -> bool:
-    """Whether a message says that its partition has no more records at that broker."""
+    """Whether a message reports the end of its partition at that broker."""
     error = message.error() if message is not None else None
     return error is not None and error.name() == _END
 
@@ -57,9 +56,9 @@ def reaches(message: Message, stop: int) -> bool:
 
 
 class PartitionReader:
-    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one.
+    """Reads a partition of a topic. A missing topic reads as an empty one.
 
-    ``refuse`` gets what brokers say instead of a record: it raises where waiting is no use.
+    ``refuse`` gets the brokers' errors, and raises if waiting doesn't help.
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class PartitionReader:
         self._client = client
         self._consumer = client.consumer
         self._refuse = refuse
-        client.complaints.clear()  # they were of another read
+        client.complaints.clear()  # they belong to another read
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset, and the last stable one."""
+        """Return the first offset, and the last stable one."""
         return self._bounds() or (0, 0)
 
     def exists(self) -> bool:
-        """Whether there is such a topic that we may see."""
+        """Whether the topic exists and we may see it."""
         return self._bounds() is not None
 
     def _bounds(self) -> tuple[int, int] | None:
@@ -106,7 +105,7 @@ class PartitionReader:
             self._pause(error, began)
 
     def offset_at(self, ts_ms: int) -> int:
-        """The first offset since a time (ms since 1970), or an earlier one."""
+        """Return the first offset since a time (ms since 1970), or an earlier one."""
         since = TopicPartition(self._topic, self._partition, max(0, ts_ms))
         try:
             (first,) = self._consumer.offsets_for_times([since], timeout=METADATA_S)
@@ -115,14 +114,14 @@ class PartitionReader:
         return max(0, first.offset)
 
     def read(self, start: int, stop: int) -> Generator[Message]:
-        """Committed records from ``start`` until before ``stop``."""
+        """Yield committed records from ``start`` until before ``stop``."""
         if start >= stop:
             return
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
         try:
             yield from self._until(stop)
         finally:
-            self._consumer.unassign()  # or it would go on fetching
+            self._consumer.unassign()  # otherwise it continues to fetch
 
     def _until(self, stop: int) -> Iterator[Message]:
         began, early = time.monotonic(), ""
@@ -144,7 +143,7 @@ class PartitionReader:
             else:
                 began, early = time.monotonic(), ""
                 self._client.has_connected = True
-                if began - attended >= ATTEMPT_S:  # records may keep coming for long
+                if began - attended >= ATTEMPT_S:  # records may arrive for a long time
                     self._client.while_waiting()
                     attended = began
                 yield message

@@ -1,7 +1,7 @@
 """Reports of runs, tables and the daemon ⇄ their topics: one writer, one reader.
 
-Whoever reports never waits for it: a thread of its own connects, makes the topics where nobody has,
-and writes. What can't be written is said once, and costs nothing more.
+A reporter never waits. A thread connects, creates missing topics, and writes. A failure is reported
+once, and costs nothing else.
 """
 
 import json
@@ -41,7 +41,7 @@ CLOSE_S: Final = 2.0
 """How long the end of a process waits for its last reports."""
 _FLUSH_S: Final = 0.05
 _AGAIN_S: Final = 60.0
-"""After a failure, the next try comes so much later."""
+"""After a failure, the next attempt is this much later."""
 _PRODUCER: Final = {"linger.ms": "0", "message.timeout.ms": "30000"}
 
 
@@ -49,8 +49,8 @@ _PRODUCER: Final = {"linger.ms": "0", "message.timeout.ms": "30000"}
 class Reports:
     """The newest reports.
 
-    Runs by sink and job: the last that ended, and those under way. Tables by sink and name, daemons
-    by slot.
+    Runs by sink and job: the last that ended, and active ones. Tables by sink and name, daemons by
+    slot.
     """
 
     ended: dict[tuple[str, str], RunReport] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Reports:
     daemons: dict[str, DaemonReport] = field(default_factory=dict)
 
     def take(self, report: StateReport) -> None:
-        """Take in a report, unless one of a newer run is there already."""
+        """Add a report, unless one of a newer run exists."""
         match report:
             case RunReport():
                 runs, name = self._runs(report), (report.sink, report.job)
@@ -78,7 +78,7 @@ class Reports:
         return self.running if report.ended_ms is None else self.ended
 
     def drop(self, key: bytes) -> None:
-        """Forget what stands under the key of a tombstone."""
+        """Remove the report with a tombstone's key."""
         match json.loads(key):
             case {"slot": slot}:
                 self.daemons.pop(slot, None)
@@ -90,17 +90,17 @@ class Reports:
                 self.tables.pop((sink, table), None)
 
     def has(self, report: TableReport) -> bool:
-        """Whether a table's report says nothing new."""
+        """Whether a table's report has nothing new."""
         before = self.tables.get((report.sink, report.table))
         if before is None:
             return False
-        # A run that has nothing new for a table doesn't know when its cut was committed.
+        # A run without news of a table doesn't have the commit time of its cut.
         committed_us = report.cut_ts_us or before.cut_ts_us
         same = {"reported_ms": before.reported_ms, "cut_ts_us": committed_us}
         return before == report.model_copy(update=same)
 
     def of_log(self, log: str) -> "Reports":
-        """Those of the log of that name: offsets and cuts of another one don't compare."""
+        """Return the reports of one log: offsets and cuts of different logs don't compare."""
         return Reports(
             {name: run for name, run in self.ended.items() if run.log in {"", log}},
             self.running,
@@ -109,13 +109,13 @@ class Reports:
         )
 
     def of_sink(self, sink: str) -> list[TableReport]:
-        """The tables of a sink."""
+        """Return the tables of a sink."""
         return [report for (name, _), report in self.tables.items() if name == sink]
 
     def sources(self, table: TableReport) -> dict[str, TableReport | None]:
-        """All that a table is made of, also by way of views; None: nobody has reported it.
+        """Return all sources of a table, also through views. None: no report of it exists.
 
-        Among derived tables, views go by ``views.<name>``.
+        Derived tables have ``views.<name>`` as a view's name.
         """
         sources: dict[str, TableReport | None] = {}
         names = [*table.made_of]
@@ -129,7 +129,7 @@ class Reports:
 
 
 def _is_newer_run(report: RunReport, before: RunReport) -> bool:
-    """Whether a run is newer, also where its machine's clock is behind the other one's."""
+    """Whether a run is newer, even if its machine's clock is behind."""
     return report.run > before.run or report.started_ms >= before.started_ms
 
 
@@ -141,7 +141,7 @@ def _is_newer_table(report: TableReport, before: TableReport) -> bool:
 
 
 class ReportReader:
-    """Reads the newest reports, and when it is called again what was written since."""
+    """Reads the newest reports. A repeated read fetches those written since."""
 
     def __init__(
         self,
@@ -156,11 +156,11 @@ class ReportReader:
         self._reports = Reports()
 
     def has_topic(self) -> bool:
-        """Whether anybody has made the topic."""
+        """Whether the topic exists."""
         return PartitionReader(self._client, self._topic).exists()
 
     def read(self) -> Reports:
-        """All that is there by now; nothing where nobody has made the topic."""
+        """Return all current reports. Without the topic, there are none."""
         for message in self._messages.read(self._begin_again):
             key, value = message.key() or b"", message.value()
             kind = report_kind(key)
@@ -176,7 +176,7 @@ class ReportReader:
         self._reports = Reports()
 
     def last_runs(self, count: int) -> list[RunReport]:
-        """The reports of the runs that ended last, the newest first."""
+        """Return the reports of the runs that ended last, the newest first."""
         reader = PartitionReader(self._client, self._runs_topic)
         low, stop = reader.bounds()
         runs: list[RunReport] = []
@@ -191,9 +191,9 @@ class ReportReader:
 
 
 class _Queued(NamedTuple):
-    """What there is to write: a report, and all tables of its sink, where the run knows them.
+    """A report to write, with all tables of its sink if the run knows them.
 
-    None: the run under way isn't reported any further.
+    None: the active run isn't reported any longer.
     """
 
     report: RunReport | DaemonReport | None
@@ -202,9 +202,9 @@ class _Queued(NamedTuple):
 
 
 class ReportWriter:
-    """Writes reports behind the back of whoever makes them; a context manager that ends with them.
+    """Writes reports in the background. A context manager that ends with its block.
 
-    ``warn`` gets a line that says why none are written.
+    ``warn`` gets a line with the reason if none are written.
     """
 
     def __init__(self, settings: Settings, warn: Callable[[str], None]) -> None:
@@ -234,19 +234,19 @@ class ReportWriter:
         *,
         listed: bool = False,
     ) -> None:
-        """Have a report written, without a wait.
+        """Queue a report, without a wait.
 
-        A run may come with all tables of its sink, and one that has ended be ``listed``.
+        A run may bring all tables of its sink, and an ended run can be ``listed``.
         """
         self._queue.put(_Queued(report, None if tables is None else tuple(tables), listed))
 
     def leave(self) -> None:
-        """Report no more of the run under way: another one goes on, and reports itself."""
+        """Stop reporting the active run: another process continues and reports it."""
         self._queue.put(_Queued(None))
 
     def _run(self) -> None:
-        with suppress(Exception):  # so far nothing is lost, and the first report says why
-            self._open()  # while the run goes on
+        with suppress(Exception):  # nothing is lost yet, and the first report says why
+            self._open()  # while the run continues
         while True:
             messages = self._taken()
             is_last = messages[-1:] == [None]
@@ -262,13 +262,13 @@ class ReportWriter:
                 return
 
     def _open(self) -> "_ReportTopics | None":
-        """The topics, unless they couldn't be had a short while ago."""
+        """Return the topics, unless a recent attempt failed."""
         if self._topics is None and time.monotonic() >= self._again_at:
             self._topics = _ReportTopics(self._settings, self._give_up)
         return self._topics
 
     def _taken(self) -> list[_Queued | None]:
-        """What there is to write, or nothing after a while; None is the last of all."""
+        """Return the queued reports, or nothing after a while. None ends the queue."""
         messages: list[_Queued | None] = []
         with suppress(Empty):
             messages.append(self._queue.get(timeout=RENEW_S))
@@ -277,7 +277,7 @@ class ReportWriter:
         return messages
 
     def _write(self, topics: "_ReportTopics", messages: list[_Queued]) -> None:
-        """Of each state the newest; a run that goes on says so again."""
+        """Write the newest of each state. An active run repeats its report."""
         states: dict[bytes, RunReport | DaemonReport | None] = {}
         for message in messages:
             report = message.report
@@ -303,7 +303,7 @@ class ReportWriter:
             topics.write(key, state.model_copy(update=renewed) if state and is_running else state)
 
     def _give_up(self) -> None:
-        """Called while brokers don't answer."""
+        """Raise when the writer closes, while brokers don't answer."""
         if self._closing.is_set():
             raise LogUnreachableError("the brokers don't answer")
 
@@ -314,12 +314,12 @@ class ReportWriter:
         is_told_by_run = isinstance(error, LogUnreachableError | LogMissingError)
         if not is_told_by_run and warning not in self._warned:
             self._warned.add(warning)
-            with suppress(OSError):  # nobody takes the output
+            with suppress(OSError):  # nothing reads the output
                 self._warn(warning)
 
 
 class _ReportTopics:
-    """The topics, as long as nothing fails; raises a log's error where they can't be had."""
+    """The topics, until an error. Raises a log's error if they aren't available."""
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None]) -> None:
         kafka, prefix = settings.kafka, settings.capture.topic_prefix
@@ -327,28 +327,28 @@ class _ReportTopics:
         self._refusal: KafkaError | None = None
         ignored: dict[str, Any] = {"error_cb": lambda _error: None}
         config = {**options.producer_options({**kafka, **_PRODUCER}, None), **ignored}
-        self._producer = options.client(Producer, config, kafka)  # it connects meanwhile
+        self._producer = options.client(Producer, config, kafka)  # it connects in the background
         self._reader = ReportReader(kafka, prefix, while_waiting)
         if not self._reader.has_topic():
-            if settings.captures_itself:  # the daemon makes them, if this is the log's name
+            if settings.captures_itself:  # the daemon creates them, if this is the log's name
                 raise LogMissingError(f"the topic {self._status} is missing")
             LogTopics(settings, while_waiting).ensure_report_topics()
         self._written = self._reader.read()
         self._is_behind = False
 
     def write(self, key: bytes, report: StateReport | None) -> None:
-        """Write a state, or that there is none any more."""
+        """Write a state, or its removal."""
         self._produce(self._status, key, report)
 
     def write_tables(self, sink: str, tables: Iterable[TableReport] | None) -> None:
-        """Write those that have moved; tables that the sink doesn't have any more go.
+        """Write changed tables. Remove those that the sink no longer has.
 
-        None: the run doesn't know of its tables.
+        None: the run doesn't know its tables.
         """
         if tables is None:
             return
         reports = {report.key: report for report in tables}
-        if self._is_behind:  # the topic may have been made again since the run before
+        if self._is_behind:  # the topic may have been created again since the run before
             self._written = self._reader.read()
         for report in reports.values():
             if not self._written.has(report):
@@ -363,7 +363,7 @@ class _ReportTopics:
         self._produce(self._runs, report.key, report)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait for the brokers, but not for long: librdkafka goes on by itself."""
+        """Wait for the brokers for a short time. librdkafka continues on its own."""
         self._producer.flush(timeout_s)
         if (refusal := self._refusal) is not None:
             raise log_error(refusal, "writing", f"topic {self._status}")
@@ -372,7 +372,7 @@ class _ReportTopics:
         value = None if report is None else report.model_dump_json().encode()
         try:
             self._producer.produce(topic, value, key, 0, on_delivery=self._delivered)
-        except KafkaException as error:  # it is larger than the user's message.max.bytes
+        except KafkaException as error:  # it exceeds the user's message.max.bytes
             raise log_error(reason(error), "writing", f"topic {topic}") from None
         except BufferError:
             raise LogUnreachableError("the brokers refuse further reports") from None

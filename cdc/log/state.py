@@ -1,7 +1,7 @@
-"""State topics → the records in them, or a wait for more: the last progress from the end.
+"""State topics → their records, or a wait for new ones: the last progress from the end.
 
-Only committed records are seen (cdc/log/partitions.py). Offsets aren't a count: transaction
-markers, aborted records and what compaction took leave gaps.
+Reads see only committed records (cdc/log/partitions.py). Offsets aren't a count: transaction
+markers, aborted records and compaction leave gaps.
 """
 
 import hashlib
@@ -22,18 +22,18 @@ from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 from cdc.records.topics import progress_topic
 
 _CLOCKS_MS: Final = 600_000
-"""How much earlier than the time in its dead letter a record may have been sent."""
+"""How much earlier than its dead letter's time a record may have been sent."""
 FIRST_STEP: Final = 128
 STEP_GROWTH: Final = 4
 _CALL_S: Final = 5.0
 _BACK: Final = 16
-"""Records that a wait for news begins with: at worst, one run has nothing to do."""
+"""Records from the end with which a wait for news begins. At worst, one run has nothing to do."""
 
 
 class StateReader:
-    """Reads state topics, one after the other, by one consumer: each one more would connect first.
+    """Reads state topics one after the other with one consumer, as another would connect first.
 
-    Raises ConfigError for an option that the client doesn't take.
+    Raise ConfigError for an option that the client refuses.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class StateReader:
         self._client = StateConsumer(kafka_options, while_waiting)
 
     def last_progress(self, topic: str, slot: str) -> Progress | None:
-        """The slot's last committed progress, read back from the end in growing steps."""
+        """Return the slot's last committed progress, reading back from the end in growing steps."""
         reader = PartitionReader(self._client, topic)
         low, stop = reader.bounds()
         key, step = progress_key(slot), FIRST_STEP
@@ -55,7 +55,10 @@ class StateReader:
         return None
 
     def read_all(self, topic: str, kind: type[StateRecord]) -> list[StateRecord]:
-        """The newest record of every key, in the log's order; a tombstone removes its key."""
+        """Return the newest record of every key, in the log's order.
+
+        A tombstone removes its key.
+        """
         reader = PartitionReader(self._client, topic)
         newest: dict[bytes | None, bytes] = {}
         for message in reader.read(*reader.bounds()):
@@ -72,7 +75,7 @@ def last_progress(
     slot: str,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> Progress | None:
-    """The slot's last committed progress, by a consumer of its own."""
+    """Return the slot's last committed progress, with a consumer of its own."""
     return StateReader(kafka_options, while_waiting).last_progress(topic, slot)
 
 
@@ -82,14 +85,14 @@ def read_all(
     kind: type[StateRecord],
     while_waiting: Callable[[], None] = do_nothing,
 ) -> list[StateRecord]:
-    """The newest record of every key, by a consumer of its own."""
+    """Return the newest record of every key, with a consumer of its own."""
     return StateReader(kafka_options, while_waiting).read_all(topic, kind)
 
 
 def read_oldest(
     kafka_options: Mapping[str, str], topic: str, records: int
 ) -> list[tuple[bytes | None, int]]:
-    """Key and time (ms since 1970) of the first records that compaction has left."""
+    """Return key and time (ms since 1970) of the first records that compaction has left."""
     reader = PartitionReader(StateConsumer(kafka_options, do_nothing), topic)
     first = islice(reader.read(*reader.bounds()), records)
     return [(message.key(), message.timestamp()[1]) for message in first]
@@ -101,7 +104,7 @@ def read_pieces(
     dead_letter: DeadLetter,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> bytes:
-    """The contents of a dead letter; raises LogFormatError where they are gone."""
+    """Return the contents of a dead letter. Raise LogFormatError if they are gone."""
     wanted = {
         piece_key("letter", dead_letter.id, number): number for number in range(dead_letter.pieces)
     }
@@ -119,7 +122,7 @@ def read_claim(
     ts_ms: int,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> bytes | None:
-    """The value that a record of that time refers to; None where some of it isn't there."""
+    """Return the value that a record of that time refers to. None: a part is missing."""
     wanted = {piece_key("claim", claim.id, number): number for number in range(claim.pieces)}
     client = StateConsumer(kafka_options, while_waiting)
     reader = PartitionReader(client, claim.topic, PIECES_PARTITION)
@@ -131,7 +134,7 @@ def read_claim(
 def _read_pieces(
     reader: PartitionReader, wanted: Mapping[bytes, int], ts_ms: int
 ) -> dict[int, bytes]:
-    """Pieces by their numbers, of what was written at about a time; without those that are gone."""
+    """Return pieces by number, written at about a time, without those that are gone."""
     pieces: dict[int, bytes] = {}
     if not wanted:
         return pieces
@@ -146,19 +149,20 @@ def _read_pieces(
 
 
 class News:
-    """The progress topic, where the log has one: each transaction writes a record there."""
+    """The progress topic if the log has one: each transaction writes a record there."""
 
     def __init__(self, kafka_options: Mapping[str, str], prefix: str) -> None:
         self._topic = progress_topic(prefix)
         self._assigned = False
-        # A topic that was made again is read from its beginning. The runs report a silent broker.
+        # A topic that was created again is read from its beginning. The runs report a silent
+        # broker.
         reading = {"auto.offset.reset": "earliest", "error_cb": lambda _error: None}
         config: dict[str, Any] = {**options.follower_options(kafka_options), **reading}
         self._consumer = options.client(Consumer, config, kafka_options)
         self._assign()
 
     def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
-        """Wait for news, or so many seconds; only the interval where there is no progress topic."""
+        """Wait for news, or for some seconds. Without a progress topic, wait for the interval."""
         if not self._assigned:
             stop.wait(min(seconds, interval_s))
             self._assign()
@@ -172,7 +176,7 @@ class News:
                 return
 
     def _assign(self) -> None:
-        """Read on from about the topic's end, if it exists; the runs report a silent broker."""
+        """Begin near the topic's end, if it exists. The runs report a silent broker."""
         try:
             topics = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics
             if topics[self._topic].error is not None:

@@ -1,6 +1,6 @@
-"""Offsets → the last committed record behind each, and when its change was committed.
+"""Offsets → the last committed record at or after each, and the commit time of its change.
 
-What a sink lacks of a topic, it is told by this: an end offset alone counts transactions' markers.
+These show how far a sink is behind. An end offset alone would count transactions' markers.
 """
 
 import json
@@ -23,16 +23,16 @@ _ATTEMPT_S: Final = 0.5
 _PATIENCE_S: Final = 30.0
 _PARSED_BYTES_MAX: Final = 1 << 20
 _NONE: Final = -1
-"""The offset of a record that there isn't."""
+"""The offset of a missing record."""
 PartitionKey = tuple[str, int]
 """A topic and one of its partitions."""
 
 
 class LastRecord(NamedTuple):
-    """A partition's last record: its offset, and when its change was committed (µs since 1970).
+    """A partition's last record: its offset, and its change's commit time (µs since 1970).
 
-    The partition reaches from ``first`` to ``end`` (None: it goes on), or nobody knows that, for
-    the ``unknown`` reason.
+    The partition reaches from ``first`` to ``end`` (None: it continues). If that is unknown,
+    ``unknown`` is the reason.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class LastRecord(NamedTuple):
     unknown: str = ""
 
     def lacks(self, start: int) -> str:
-        """Why what begins at an offset isn't all that there was; empty: it is."""
+        """Return why the records from an offset on aren't complete. Empty: they are."""
         if self.unknown:
             return self.unknown
         if self.end is not None and self.end < start:
@@ -55,12 +55,12 @@ def last_records(
     starts: Offsets,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> dict[PartitionKey, LastRecord]:
-    """Of each partition the last committed record at or after an offset, and its bounds."""
+    """Return the last committed record of each partition at or after an offset, and its bounds."""
     return Tails(kafka_options, while_waiting).last(starts)
 
 
 class Tails:
-    """Reads partitions' ends, again and again, by one consumer."""
+    """Reads partitions' ends repeatedly, with one consumer."""
 
     def __init__(
         self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
@@ -72,9 +72,9 @@ class Tails:
         self._consumer = options.client(Consumer, config, kafka_options)
 
     def last(self, starts: Offsets) -> dict[PartitionKey, LastRecord]:
-        """Of each partition the last committed record at or after an offset, and its bounds.
+        """Return the last committed record of each partition at or after an offset, and its bounds.
 
-        Where a transaction is open, what it may bring counts as such a record.
+        A record of an open transaction counts as committed.
         """
         places = [(topic, number) for topic, numbers in starts.items() for number in numbers]
         if not places:
@@ -117,7 +117,7 @@ class Tails:
     def _read(
         self, begun: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, LastRecord]:
-        """The last record of each partition from an offset until before an end."""
+        """Return the last record of each partition from an offset until before an end."""
         last: dict[PartitionKey, LastRecord] = {}
         open_places = set(begun)
         self._consumer.assign([TopicPartition(*place, offset) for place, offset in begun.items()])
@@ -148,7 +148,7 @@ class Tails:
 
 
 def _committed_us(message: Message, before: LastRecord | None) -> int:
-    """When a record's change was committed; a tombstone follows the record of its own change."""
+    """Return the commit time of a record's change. A tombstone follows the record of its change."""
     value = message.value()
     if value is None and before is not None:
         return before.ts_us

@@ -1,1 +1,1 @@
-"""Orders to the daemon, as logical messages of the source → the records that carry them out."""
+"""Orders to the daemon, as logical messages of the source → the records that execute them."""

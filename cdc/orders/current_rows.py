@@ -1,7 +1,7 @@
-"""Keys of a table → records of their rows as they are now, at an order's position.
+"""Keys of a table → records of their current rows, at an order's position.
 
-What changes a row later follows in the stream: so nothing newer is undone, in the log nor in what
-is derived from it.
+Later changes of a row follow in the stream. So an order undoes nothing newer, neither in the log
+nor in derived tables.
 """
 
 import time
@@ -33,21 +33,21 @@ _KEPT: Final = (
     " are kept (partition.drop.policy)"
 )
 _BYTES_MAX: Final = 32 << 20
-"""An order for several rows ends with the one that reaches this."""
+"""An order for several rows ends with the row that reaches this size."""
 
 
 class InVainError(MillraceError):
-    """Why an order can't be followed."""
+    """The reason why an order can't be executed."""
 
 
 class ForgedOrderError(MillraceError):
-    """An order that no command wrote: anybody can, as often as they like."""
+    """An order that no command wrote. Any role can write these, in any number."""
 
 
 class Repaired(NamedTuple):
-    """What becomes of rows that can't be sent: ``leave_out`` is told why.
+    """What to do with rows that can't be sent: ``leave_out`` gets the reason.
 
-    ``keeps_gone``: a row that the source doesn't have may be one that is kept.
+    ``keeps_gone``: the target may be meant to keep a row that the source doesn't have.
     """
 
     leave_out: LeaveOut
@@ -58,23 +58,23 @@ class Schemas(Protocol):
     """The tables' schema versions (cdc.tables)."""
 
     def newest(self, table: TableName) -> TableSchema | None:
-        """The newest version, if there is one."""
+        """Return the newest version, if one exists."""
 
     def described(
         self, table: TableDescription, since: Position
     ) -> tuple[TableSchema, list[Record]]:
-        """The schema of a table as the catalog has it, and what the log gets if it is new."""
+        """Return a table's schema from the catalog, and the log's records of it if it is new."""
 
 
 class EncoderSource(Protocol):
-    """What encodes rows (cdc.tables)."""
+    """The source of encoders (cdc.tables)."""
 
     def encoder(self, schema: TableSchema) -> Encoder:
-        """The encoder of a table, in this version of its schema."""
+        """Return the encoder of a table, in this version of its schema."""
 
 
 class CurrentRows:
-    """Reads rows on a connection that nothing else uses meanwhile."""
+    """Reads rows on a connection that nothing else uses at that time."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class CurrentRows:
         self.encoders = encoders
 
     def described(self, state: TableState, transaction: Transaction) -> TableDescription:
-        """The table as it is, for whoever sees the order's transaction."""
+        """Return the table's current description, as seen after the order's transaction."""
         with explained(self.connection.pgconn):
             xids = frozenset({transaction.xid})
             is_visible = await_visible(self.connection, xids, self._keep_alive)
@@ -116,9 +116,9 @@ class CurrentRows:
         transaction: Transaction,
         repaired: "Repaired | None" = None,
     ) -> list[Record]:
-        """What the log gets of these keys; a schema version that is new, first.
+        """Return the log's records for these keys. A new schema version comes first.
 
-        Rows that are ``repaired`` may be left out; of others none may.
+        ``repaired`` rows may be left out. Others may not.
         """
         leave_out = repaired.leave_out if repaired is not None else None
         rows, size = dict[Key, Row | None](), 0
@@ -133,7 +133,7 @@ class CurrentRows:
                 if row is None and repaired is not None and repaired.keeps_gone:
                     raise InVainError(_KEPT)
                 rows[key] = row
-        # At the end: a schema version that is new then has to get into the log.
+        # At the end: only then must a new schema version get into the log.
         schema, made = self.schemas.described(table, position)
         with _one_row(leave_out):
             encoder = self.encoders.encoder(schema)
@@ -146,7 +146,7 @@ class CurrentRows:
 
 @contextmanager
 def _one_row(leave_out: LeaveOut | None) -> Iterator[None]:
-    """Do something for one row; what is wrong with it is told, where somebody asks for that."""
+    """Do something for one row. Pass its error to ``leave_out`` if that is given."""
     try:
         yield
     except (InVainError, *ROW_ERRORS) as error:
@@ -156,7 +156,7 @@ def _one_row(leave_out: LeaveOut | None) -> Iterator[None]:
 
 
 def key_of(table: TableDescription, values: Mapping[str, object]) -> Key | None:
-    """The row's key, of its columns' texts by name; None where one is missing."""
+    """Return the row's key from its columns' texts by name. None: one is missing."""
     texts = [values.get(column.name) for column in table.columns if column.key is not None]
     key = tuple(text for text in texts if isinstance(text, bytes))
     return key if len(key) == len(texts) else None

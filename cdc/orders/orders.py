@@ -1,4 +1,4 @@
-"""Logical messages with orders → their records; one that can't be followed ends nothing."""
+"""Logical messages with orders → their records. An order that fails ends nothing."""
 
 import time
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ _WARN_S: Final = 10.0
 
 
 class Orders:
-    """Follows orders, on a connection that nothing else uses meanwhile."""
+    """Executes orders, on a connection that nothing else uses at that time."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Orders:
         encoders: EncoderSource,
         refusals: Refusals,
     ) -> None:
-        """``refusals`` know which dead letter was made last."""
+        """``refusals`` know the latest dead letter."""
         rows = CurrentRows(settings.capture, connection, topics.while_waiting, schemas, encoders)
         self._connection = connection
         self._replays = Replays(settings, rows, topics, states, refusals)
@@ -60,7 +60,7 @@ class Orders:
     def follow(
         self, prefix: str, content: bytes, position: Position, transaction: Transaction
     ) -> list[Record]:
-        """The records of an order; none, with a warning, where it can't be followed."""
+        """Return the records of an order. If it can't be executed, warn and return none."""
         try:
             if prefix == REPAIR_ORDERS:
                 return self._repaired(content, position, transaction)
@@ -73,14 +73,17 @@ class Orders:
             self._next_warning = now + _WARN_S
             return _ignored(prefix, "no command of this pipeline wrote it")
         except (InVainError, SourceError, LogAccessError, LogFormatError, *ROW_ERRORS) as error:
-            if error.retry or self._connection.broken:  # the next start follows it
+            if error.retry or self._connection.broken:  # the next start executes it
                 raise
             return _ignored(prefix, error.what)
 
     def _repaired(
         self, content: bytes, position: Position, transaction: Transaction
     ) -> list[Record]:
-        """The records of a repair, which nothing waits for: a lock holds up no other table."""
+        """Return the records of a repair.
+
+        It waits for no lock, which would hold up other tables.
+        """
         order = RepairOrder.model_validate_json(content)
         try:
             return self._repairs.follow(order, position, transaction)

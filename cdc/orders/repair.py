@@ -1,4 +1,4 @@
-"""Keys of which a derived table differs from the source → records of their rows as they are now."""
+"""Keys whose derived rows differ from the source → records of their current rows."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class Repairs:
-    """Follows orders to repair rows."""
+    """Executes orders to repair rows."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Repairs:
     def follow(
         self, order: RepairOrder, position: Position, transaction: Transaction
     ) -> list[Record]:
-        """The records of an order; raises InVainError, ForgedOrderError."""
+        """Return the records of an order. Raise InVainError or ForgedOrderError."""
         if order.log != self._name_of_log():
             raise ForgedOrderError("it doesn't name the log")
         state = self._repairable(order)
@@ -77,7 +77,7 @@ class Repairs:
         ]
 
     def _name_of_log(self) -> str:
-        """Read once: whoever writes orders without knowing it costs no more."""
+        """Return the log's name, read only once, so that forged orders cost no further reads."""
         if self._name is None:
             capture = self._settings.capture
             progress = last_progress(

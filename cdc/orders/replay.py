@@ -1,7 +1,7 @@
-"""Orders about dead letters → the records that carry them out, at the order's position.
+"""Orders about dead letters → the records that execute them, at the order's position.
 
-A row with a key is sent as it is now (what changes it later follows in the stream), or as deleted
-if it is gone. One without a key is an event of its own, and is sent as it was.
+A row with a key is sent in its current state, or as deleted if it is gone; later changes follow in
+the stream. A row without a key is an event of its own, and is sent unchanged.
 """
 
 import shlex
@@ -32,7 +32,7 @@ _ROWS: Final = {"c", "r", "u", "d"}
 
 
 class Replays:
-    """Follows orders about dead letters."""
+    """Executes orders about dead letters."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Replays:
         states: Mapping[TableName, TableState],
         refusals: Refusals,
     ) -> None:
-        """``refusals`` know which dead letter was made last."""
+        """``refusals`` know the latest dead letter."""
         self._settings = settings
         self._rows = rows
         self._topics = topics
@@ -57,7 +57,7 @@ class Replays:
     def follow(
         self, order: DeadLetterOrder, position: Position, transaction: Transaction
     ) -> list[Record]:
-        """The records of an order; raises InVainError where it can't be followed."""
+        """Return the records of an order. Raise InVainError if it can't be executed."""
         dead_letter = self._dead_letter(order)
         if dead_letter is None:
             return []
@@ -73,11 +73,11 @@ class Replays:
         ]
 
     def _dead_letter(self, order: DeadLetterOrder) -> DeadLetter | None:
-        """The dead letter that the order is about, if it still waits for its outcome.
+        """Return the order's dead letter, if it still waits for its outcome.
 
-        Nobody else makes dead letters, or deals with them: what was read of each remains true. Any
-        role may write an order, of any number: an unknown one costs nothing where all that were
-        made were read before.
+        Only this daemon makes dead letters or settles them, so earlier reads stay valid. Any role
+        can write an order with any number. If all dead letters were read before, an unknown number
+        costs nothing.
         """
         newest = self._refusals.newest_dead_letter
         if order.number not in self._dead_letters:
@@ -85,7 +85,7 @@ class Replays:
                 keep_alive = self._topics.while_waiting
                 reader = DeadLetterReader(self._settings.kafka, self._topic, keep_alive)
                 self._dead_letters = reader.read()
-                self._reader = reader  # not before: where it can't be read, the next order tries
+                self._reader = reader  # not earlier: after a failed read, the next order retries
             elif newest and not self._reader.has_read(newest):
                 self._dead_letters = self._reader.read()
         dead_letter = self._dead_letters.get(order.number)
@@ -97,7 +97,7 @@ class Replays:
         self, dead_letter: DeadLetter, position: Position, transaction: Transaction
     ) -> list[Record]:
         state = self._replayable(dead_letter)
-        # It may be a limit that was raised meanwhile.
+        # A user may have raised a limit in the meantime.
         self._topics.refresh_limits({state.topic, dead_letter.topic or state.topic})
         keep_alive = self._topics.while_waiting
         pieces = read_pieces(self._settings.kafka, self._topic, dead_letter, keep_alive)
@@ -117,13 +117,13 @@ class Replays:
         return self._rows.records(table, known, position, transaction)
 
     def _replayable(self, dead_letter: DeadLetter) -> TableState:
-        """The state of the table of a dead letter that can be replayed."""
+        """Return the state of the table of a dead letter that can be replayed."""
         state = self._states.get(TableName.parse(dead_letter.table))
         capture = self._settings.capture
         was_refused = dead_letter.error == RecordRefusedError.exit_code.name
         has_way = was_refused and capture.oversized_record != "set_aside"
         if not has_way and not capture.sets_aside(dead_letter.table):
-            # It might stop us, at each start.
+            # It could stop the daemon at each start.
             raise InVainError(f"errors.dead.letter.include.list doesn't name {dead_letter.table}")
         if state is None or dead_letter.op not in _ROWS:
             raise InVainError(_read_again(dead_letter))
@@ -137,7 +137,7 @@ class Replays:
 
 
 def _key(dead_letter: DeadLetter, row: Row, table: TableDescription) -> Key | None:
-    """The row's key, in the order of the table's columns."""
+    """Return the row's key, in the order of the table's columns."""
     return key_of(table, dict(zip(dead_letter.columns, row, strict=True)))
 
 

@@ -1,1 +1,1 @@
-"""What talks to PostgreSQL: connections, catalog, publication, slot, replication stream."""
+"""Everything that connects to PostgreSQL: sessions, catalog, publication, slot, stream."""

@@ -1,7 +1,7 @@
-"""Settings and pg_catalog → the captured tables, their rows' keys, and a publication of them.
+"""Settings and pg_catalog → the captured tables, their rows' keys, and their publication.
 
-The publication comes before the slot: a slot decodes with the catalog as of each change, so a
-publication made later is missing for every change written before it.
+The publication comes before the slot. A slot decodes with the catalog of each change's time, so
+every change written before a later publication lacks it.
 https://www.postgresql.org/docs/current/sql-createpublication.html
 """
 
@@ -52,7 +52,8 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND c.oid >= 16384
 ORDER BY n.nspname, c.relname
 """
-# As Debezium, which asks the database and not the publication: partitions, unlogged tables too.
+# As Debezium, which asks the database, not the publication: includes partitions and unlogged
+# tables.
 _ALL_TABLES: Final = """
 SELECT c.oid, n.nspname, c.relname
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -86,11 +87,11 @@ SELECT count(*) FROM pg_publication_namespace n JOIN pg_publication p ON p.oid =
 WHERE p.pubname = %s
 """
 _NAMES_MAX: Final = 20
-"""A message names at most this many tables; the SQL line to run names them all."""
+"""A message names at most this many tables. The SQL line to run names all of them."""
 
 
 def require_captured(names: Iterable[str], captured: Iterable[TableName]) -> None:
-    """Raise ConfigError for a name (``schema.table``) that no captured table has."""
+    """Raise ConfigError for a name (``schema.table``) of no captured table."""
     if missing := set(names) - {str(table) for table in captured}:
         raise ConfigError(
             f"not captured: {', '.join(sorted(missing))}",
@@ -102,7 +103,7 @@ def require_captured(names: Iterable[str], captured: Iterable[TableName]) -> Non
 def keyed_tables(
     connection: psycopg.Connection, tables: Iterable[TableDescription]
 ) -> list[TableDescription]:
-    """Described tables with Debezium's keys."""
+    """Return the described tables with Debezium's keys."""
     described = list(tables)
     keys = _keys(connection, [table.oid for table in described])
     return [
@@ -118,7 +119,7 @@ def keyed_tables(
 def keyed_columns(
     connection: psycopg.Connection, oid: int, columns: tuple[Column, ...]
 ) -> tuple[Column, ...]:
-    """The columns of a Relation message with the key that the table has now."""
+    """Return the columns of a Relation message with the table's current key."""
     return _keyed(columns, _keys(connection, [oid]).get(oid, ()))
 
 
@@ -138,11 +139,11 @@ def _keyed(columns: tuple[Column, ...], names: Sequence[str]) -> tuple[Column, .
 def captured_tables(
     connection: psycopg.Connection, settings: CaptureSettings
 ) -> list[CapturedTable]:
-    """The relations that the configuration asks for, by name.
+    """Return the relations that the configuration asks for, by name.
 
-    With publication.autocreate.mode = disabled: those of the publication that pass the lists; or
-    all that do, as Debezium reads them, where nothing has to be kept that Debezium loses. A name
-    that isn't UTF-8 (checks/risks.py tells of it) is none that records can have.
+    With publication.autocreate.mode = disabled, these are the publication's tables that pass the
+    lists. If nothing must be kept that Debezium loses, they are all tables that pass, as Debezium
+    reads them. Records can't have a name that isn't UTF-8 (checks/risks.py reports it).
     """
     if settings.publication_autocreate_mode == "filtered":
         rows = query(connection, _USER_TABLES)
@@ -160,7 +161,7 @@ def captured_tables(
 def described_tables(
     connection: psycopg.Connection, settings: CaptureSettings, captured: Sequence[CapturedTable]
 ) -> list[TableDescription]:
-    """Describe tables as the settings have their columns and keys; those that are gone are not."""
+    """Describe tables with the configured columns and keys. Dropped tables are omitted."""
     publication = settings.publication_name
     if not settings.lossless:
         described = catalog.describe(connection, captured, publication, generated=True)
@@ -177,12 +178,12 @@ def ensure_publication(
     tables: Sequence[CapturedTable],
     has_begun: Callable[[], bool] = bool,
 ) -> bool:
-    """Create the publication, or check the existing one; returns whether it was created.
+    """Create the publication, or check the existing one. Return whether it was created.
 
-    Mode ``filtered``: it publishes exactly these tables, every operation, through partition roots,
-    else PublicationError. Once the log ``has_begun``, tables that it lacks are trouble of these
-    tables alone, and those that it has beside them are warned of. Mode ``disabled``: it exists; it
-    is used as it is.
+    Mode ``filtered``: it publishes exactly these tables, every operation, through partition roots;
+    otherwise raise PublicationError. Once the log ``has_begun``, a missing table is an obstacle of
+    that table only, and additional tables cause a warning. Mode ``disabled``: it must exist, and is
+    used unchanged.
     """
     if check_publication(connection, settings, tables, has_begun):
         return False
@@ -196,7 +197,7 @@ def check_publication(
     tables: Sequence[CapturedTable],
     has_begun: Callable[[], bool] = bool,
 ) -> bool:
-    """The same without creating it: returns whether there is one."""
+    """Check the publication without creating it. Return whether it exists."""
     name = settings.publication_name
     if settings.publication_autocreate_mode == "disabled":
         _require_publication(connection, name)
@@ -213,12 +214,12 @@ def publication_exists(connection: psycopg.Connection, name: str) -> bool:
 
 
 def may_drop_publication(connection: psycopg.Connection, name: str) -> bool:
-    """Whether the role is the publication's owner, or has that one's rights."""
+    """Whether the role owns the publication, or has the owner's rights."""
     return query(connection, _MAY_DROP, [name]) == [(True,)]
 
 
 def publication_names(connection: psycopg.Connection, oids: Iterable[int]) -> list[str]:
-    """The names of publications by their OIDs, of those that are there."""
+    """Return the names of existing publications by their OIDs."""
     rows = query(connection, _PUBLICATION_NAMES, [list(oids)])
     return [name for (name,) in rows]
 
@@ -234,7 +235,7 @@ def _require_publication(connection: psycopg.Connection, name: str) -> None:
 
 
 def drop_publication(connection: psycopg.Connection, name: str) -> bool:
-    """Drop the publication; returns whether there was one."""
+    """Drop the publication. Return whether it existed."""
     if not publication_exists(connection, name):
         return False
     query(connection, sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
@@ -242,7 +243,7 @@ def drop_publication(connection: psycopg.Connection, name: str) -> bool:
 
 
 def create_statement(name: str, tables: Iterable[TableName]) -> str:
-    """The line that makes the publication, for people and for the server."""
+    """Return the SQL that creates the publication, for people and for the server."""
     listed = f" FOR TABLE {only}" if (only := _only(tables)) else ""
     return f"CREATE PUBLICATION {quote(name)}{listed} WITH ({_OPERATIONS});"
 
@@ -250,7 +251,7 @@ def create_statement(name: str, tables: Iterable[TableName]) -> str:
 def create_publication(
     connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[TableName]
 ) -> None:
-    """Create a publication that is this capture's own; raises SourcePrivilegeError."""
+    """Create this capture's own publication. Raise SourcePrivilegeError if it may not."""
     name = settings.publication_name
     statement = create_statement(name, tables)
     try:
@@ -262,7 +263,7 @@ def create_publication(
 
 
 def may_not_create(name: str, statement: str, why: str, where: str) -> SourcePrivilegeError:
-    """What to say of a role that lacks a right to create the publication."""
+    """Return the error for a role without the right to create the publication."""
     return SourcePrivilegeError(
         f"the role lacks the right to create publication {name}: {why}",
         where=where,
@@ -274,7 +275,7 @@ def may_not_create(name: str, statement: str, why: str, where: str) -> SourcePri
 
 
 def unpublished(publication: str, table: TableName) -> TablePublicationError:
-    """What is wrong with a table that passes the lists, and that Millrace can't add."""
+    """Return the error for a table that passes the lists, but that Millrace can't add."""
     return TablePublicationError(
         f"table {table} passes the lists, but isn't published",
         remedy=Lines(
@@ -285,16 +286,16 @@ def unpublished(publication: str, table: TableName) -> TablePublicationError:
 
 
 def publish_whole(publication: str, table: TableName) -> str:
-    """SQL that publishes all rows and columns of a table, a line each, in one transaction.
+    """Return SQL that publishes a table's rows and columns, one line each, in one transaction.
 
-    In two, changes in between would be nobody's.
+    With two transactions, the changes in between would be lost.
     """
     steps = (_alter(publication, step, [table]) for step in ("DROP", "ADD"))
     return Lines("".join(f"\n      {step}" for step in ("BEGIN;", *steps, "COMMIT;")))
 
 
 def add_statement(publication: str, tables: Iterable[TableName]) -> str:
-    """SQL that adds tables to the publication."""
+    """Return SQL that adds tables to the publication."""
     return _alter(publication, "ADD", tables)
 
 
@@ -378,7 +379,7 @@ def _publishes_schemas(connection: psycopg.Connection, name: str) -> bool:
 
 
 def _only(tables: Iterable[TableName]) -> str:
-    """Without ONLY, an inheritance parent would bring its children along."""
+    """List the tables with ONLY. Without it, an inheritance parent would add its children."""
     return ", ".join(f"ONLY {quote(t.namespace)}.{quote(t.name)}" for t in sorted(tables))
 
 

@@ -1,7 +1,7 @@
-"""pg_catalog → the captured tables and what their columns, keys and partitions are.
+"""pg_catalog → the captured tables, with their columns, keys and partitions.
 
-One query for all tables each, so that a thousand tables start as fast as one. What a *Relation*
-message says counts over the catalog, which may have moved on since the message was written.
+Each query reads all tables, so a thousand tables start as fast as one. A *Relation* message takes
+precedence over the catalog, which may have changed since the message was written.
 """
 
 import json
@@ -17,8 +17,8 @@ from cdc.postgres.publications import publication_entries
 from cdc.records.schema import Column, TableName
 from cdc.wal.messages import Relation, RelationColumn, ReplicaIdentity
 
-# What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
-# deferrable primary key is no key: within a transaction two rows may have the same.
+# The columns that identify old rows in the WAL, as RelationGetIdentityKeyBitmap() selects them. A
+# deferrable primary key is no key: within a transaction two rows may share it.
 _IDENTITY: Final = """
 SELECT i.indrelid,
        array_agg(a.attname::text ORDER BY k.ordinal) FILTER (
@@ -56,7 +56,7 @@ FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
 ORDER BY attrelid, attnum
 """
-# pg_publication_tables would look into each published table, and wait for whoever has locked one.
+# pg_publication_tables would open each published table, and wait for locks on it.
 _PUBLISHED_COLUMNS: Final = """
 SELECT c.oid, CASE WHEN r.prattrs IS NOT NULL OR {with_generated} THEN (
     SELECT array_agg(a.attname::text) FROM pg_attribute a
@@ -86,8 +86,8 @@ def describe(
 ) -> list[TableDescription]:
     """Describe tables in their order, as the publication (if it exists yet) publishes them.
 
-    With ``generated`` they have their generated columns, published or not. A table that was
-    dropped meanwhile is left out.
+    ``generated`` adds their generated columns, published or not. A table that was dropped in the
+    meantime is left out.
     """
     oids = [table.oid for table in tables]
     with at_one_instant(connection):
@@ -96,7 +96,9 @@ def describe(
 
 
 def new_xid(connection: psycopg.Connection) -> int:
-    """A transaction ID (64 bits) of our own: whatever is open and has written has a lower one.
+    """Return a new transaction ID (64 bits).
+
+    Every open transaction that has written has a lower one.
 
     https://www.postgresql.org/docs/current/functions-info.html (pg_current_xact_id)
     """
@@ -107,12 +109,12 @@ def new_xid(connection: psycopg.Connection) -> int:
 def describe_relation(
     connection: psycopg.Connection, relation: Relation, publication: str
 ) -> tuple[Column, ...]:
-    """The columns of a publication's Relation message; the catalog adds only what it lacks.
+    """Return the columns of a publication's Relation message, completed from the catalog.
 
-    Nullability, defaults and the key's order come from the table as it is now, by column name.
-    Where the table is gone or its key was changed, the message's own identity columns are the key
-    if it is the primary key that identifies rows (replica identity default), and every column may
-    be null. Where it isn't certain which columns of the table they are, they have no numbers.
+    Nullability, defaults and the key's order come from the current table, by column name. If the
+    table is gone or its key has changed, the message's identity columns are the key, provided that
+    the primary key identifies rows (replica identity default). Every column may be null then. If
+    the match with the table's columns is uncertain, they have no numbers.
     """
     oid, attributes = relation.oid, relation.columns
     with at_one_instant(connection):
@@ -142,13 +144,16 @@ def describe_relation(
 
 
 def signature(replica_identity: str, attributes: Iterable[RelationColumn]) -> str:
-    """Canonical text of what a Relation message says: equal text, equal meaning of its rows."""
+    """Return canonical text of a Relation message.
+
+    Equal texts mean that rows have equal meanings.
+    """
     columns = [[a.name, a.type_oid, a.modifier, a.key] for a in attributes]
     return json.dumps([replica_identity, columns], ensure_ascii=False, separators=(",", ":"))
 
 
 def relation_signature(relation: Relation) -> str:
-    """The signature of a Relation message; that of an unchanged table's description is equal."""
+    """Return the signature of a Relation message. An unchanged table's description has the same."""
     return signature(relation.replica_identity, relation.columns)
 
 
@@ -168,7 +173,7 @@ class _Member(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The planner's way: the density last seen, times today's size."""
+        """Estimate the rows as the planner does: the density last seen, times today's size."""
         if self.partitioned or self.tuples <= 0 or self.pages_analyzed <= 0:
             return 0
         return round(self.tuples / self.pages_analyzed * self.pages)
@@ -187,7 +192,7 @@ class _RawAttribute(NamedTuple):
         return RelationColumn(identity, self.name, self.type_oid, self.modifier)
 
     def is_published(self, published: Sequence[str] | None, server_version: int) -> bool:
-        """Generated columns are in the stream from PostgreSQL 18 on, and only if asked for."""
+        """Whether the stream has the column. Generated ones need PostgreSQL 18 and a request."""
         if self.generated and (published is None or server_version < 180_000):
             return False
         return published is None or self.name in published
@@ -199,7 +204,7 @@ class _Identity(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """The rows of the catalog about some tables, by one query each."""
+    """The catalog's rows about some tables, read with one query per kind."""
 
     server_version: int
     block_bytes: int
@@ -309,11 +314,12 @@ def _ordinal(name: str, primary_key: Sequence[str]) -> int | None:
 def _numbers(
     attributes: Sequence[RelationColumn], published: Sequence[_RawAttribute]
 ) -> Sequence[int | None]:
-    """The numbers of a message's columns, if they are the first that the table publishes now.
+    """Return the numbers of a message's columns, if they are the table's first published ones.
 
-    Both come in the order of numbers, and a new column gets a higher one than all before. So one
-    that has another's name by now stands elsewhere, or the other one stands before it; unless that
-    was dropped and the message would say of the table now what it said then.
+    Both are in the order of numbers, and a new column gets a higher number than all before. So a
+    renamed column is at another place, or the column that took its name precedes it. The exception
+    is a dropped one, after which the message would describe the current table as it did the old
+    one.
     """
     first = published[: len(attributes)]
     announced = [(attribute.name, attribute.type_oid) for attribute in attributes]
@@ -339,7 +345,7 @@ def _attributes(connection: psycopg.Connection, oids: list[int]) -> dict[int, li
 def _published(
     connection: psycopg.Connection, publication: str, oids: list[int]
 ) -> dict[int, tuple[list[str] | None, str | None]]:
-    """Column names and row filter of each table in the publication; PostgreSQL 14 has neither."""
+    """Return column names and row filter of each published table. PostgreSQL 14 has neither."""
     if connection.info.server_version < 150_000:
         return {}
     knows_generated = connection.info.server_version >= 180_000

@@ -1,4 +1,4 @@
-"""Columns in the catalog → what their values are, and in which of them rows have values by DDL."""
+"""Columns in the catalog → their types, and the columns that DDL has filled in existing rows."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -15,8 +15,8 @@ _OF_TYPE: Final = (
     "type", "array", "modifier", "declared", "labels", "domain", "domain_elements", "typtype",
     "delimiter",
 )  # fmt: skip
-"""What _RESOLVE says of a type, as Column names it."""
-# A type that is no longer in the catalog is "unknown": its values are plain text to us.
+"""Names of _RESOLVE's columns about a type, as in Column."""
+# A type that the catalog no longer has is "unknown": its values are plain text to us.
 _RESOLVE: Final = """
 WITH RECURSIVE asked AS (
     SELECT DISTINCT oid, modifier FROM unnest(%s::oid[], %s::int4[]) AS a (oid, modifier)
@@ -43,7 +43,7 @@ ORDER BY s.asked_oid, s.asked_modifier, s.depth DESC
 """
 
 
-# By pg_inherits: pg_partition_tree would wait for whoever has locked a partition.
+# Uses pg_inherits, as pg_partition_tree would wait for locks on partitions.
 _COLUMNS: Final = """
 WITH RECURSIVE member (oid) AS (
     SELECT %s::oid UNION SELECT inhrelid FROM pg_inherits JOIN member ON inhparent = member.oid
@@ -60,7 +60,7 @@ SELECT nspname::text, relname::text, (
     SELECT min(age(xmin)) FROM pg_attribute WHERE attrelid = pg_class.oid AND attname = ANY (%s))
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %s
 """
-# The stream waits for this: nobody's lock, nor a table whose first pages are empty, may hold it up.
+# The stream waits for this. So neither a lock nor empty first pages may hold it up.
 _LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeout = '1s'")
 _SAMPLE_ROWS: Final = 100
 
@@ -68,7 +68,7 @@ _SAMPLE_ROWS: Final = 100
 def resolve(
     connection: psycopg.Connection, attributes: Iterable[RelationColumn]
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """Look up the types of columns, by (type OID, modifier): what Column has of them."""
+    """Look up the types of columns, by (type OID, modifier), with Column's names."""
     wanted = sorted({(attribute.type_oid, attribute.modifier) for attribute in attributes})
     rows = query(
         connection, _RESOLVE, [[oid for oid, _ in wanted], [modifier for _, modifier in wanted]]
@@ -88,7 +88,7 @@ def column(
     default: str | None,
     number: int | None,
 ) -> Column:
-    """A column as pg_attribute or the stream has it, and its type; a key's always has a value."""
+    """Return a column from pg_attribute or the stream, with its type. A key always has a value."""
     return Column(
         **types[attribute.type_oid, attribute.modifier],
         name=attribute.name,
@@ -101,9 +101,9 @@ def column(
 
 
 def filled_columns(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> set[str]:
-    """Those of the named columns in which rows of a table, or of its partitions, may have values.
+    """Return the named columns that may have values in rows of a table, or of its partitions.
 
-    All of them, where the rows can't be read right now.
+    Return all of them if the rows can't be read right now.
     """
     existing = dict(query(connection, _COLUMNS, [oid, list(names)]))
     filled = {name for name, is_filled in existing.items() if is_filled}
@@ -113,13 +113,13 @@ def filled_columns(connection: psycopg.Connection, oid: int, names: Sequence[str
     except SourceUnreachableError:
         if connection.broken:
             raise
-        return set(existing)  # somebody has locked it, or it takes too long
+        return set(existing)  # it is locked, or takes too long
     except SourceError:
-        return filled  # without the right to, or the table is gone: nor could it be read
+        return filled  # without the right, or the table: no read would work either
 
 
 def _sampled(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> set[str]:
-    """The columns that have a value in one of the first rows that are no younger than they are."""
+    """Return columns with a value in one of the first rows that are no younger than they are."""
     with at_one_instant(connection):
         rows = query(connection, _NAME, [list(names), oid])
         if not rows:

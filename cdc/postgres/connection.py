@@ -1,8 +1,8 @@
 """libpq keywords from [source] → connections that all write values as text in the same form.
 
-Snapshot and stream must print one value alike, whatever the role's or the server's defaults are,
-so every setting that changes a type's text is pinned in the start-up packet. The user's keywords
-are kept, and win where nothing depends on the value.
+Snapshot and stream must print a value alike, whatever the defaults of the role or the server are.
+So the start-up packet pins every setting that changes a type's text. The user's keywords stay, and
+take precedence if nothing depends on the value.
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
 """
 
@@ -43,21 +43,21 @@ _PINNED: Final = {
     "DateStyle": "ISO",
     "IntervalStyle": "iso_8601",
     "extra_float_digits": "1",
-    # Bounds of partitions are read as it writes constants: a backslash is one.
+    # Partition bounds are read in the form of its constants: a backslash is itself.
     "standard_conforming_strings": "on",
     "bytea_output": "hex",
     "lc_monetary": "C",
     # Names inside regclass values, row filters and declared types are always qualified.
     "search_path": "pg_catalog",
-    # A policy must never hide rows from a snapshot in silence: with off, the server raises.
+    # A policy must never hide rows from a snapshot silently: with off, the server raises.
     "row_security": "off",
-    # From PostgreSQL 18 on, a missing publication is a warning: unheard, its changes would be lost.
+    # From PostgreSQL 18 on, a missing publication is only a warning, and its changes would be lost.
     "client_min_messages": "notice",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
-    # The server notices within half a minute that we died without a word, and frees the lock.
-    # No tcp_user_timeout there: it would cut a connection that we leave unread under back pressure.
+    # The server notices our silent death within half a minute, and frees the lock. It has no
+    # tcp_user_timeout, which would cut a connection that we leave unread under back pressure.
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
@@ -65,7 +65,7 @@ _PINNED: Final = {
 _PINNED_QUERY: Final = {"lock_timeout": "10s"}
 _PINNED_REPLICATION: Final = {"wal_sender_timeout": "10s"}
 _PINNED_SINCE: Final = ((170_000, "SET transaction_timeout = 0"),)
-"""Settings that an older server would refuse to start a session with."""
+"""Settings with which an older server would refuse a session."""
 
 _DEFAULTS: Final = {
     "connect_timeout": "10",
@@ -86,16 +86,16 @@ _POLL_EVENTS: Final = {
 }
 _POLL_MS: Final = 200
 _POLL_TLS_S: Final = 0.05
-"""Under TLS, decrypted bytes can wait in the library while the socket is silent: look often."""
+"""Under TLS, decrypted bytes can wait in the library while the socket is silent: poll often."""
 
 
 log = structlog.get_logger()
 
 
 class System(NamedTuple):
-    """Which history a server writes: IDENTIFY_SYSTEM's answer.
+    """The history that a server writes: the answer of IDENTIFY_SYSTEM.
 
-    ``forks`` says of each earlier timeline where this one has left it, as far as that is known.
+    ``forks`` has the LSN at which this timeline left each earlier one, if known.
     """
 
     identifier: str
@@ -130,7 +130,7 @@ def connect(
 def connect_replication(source: LibraryOptions) -> PGconn:
     """Open a connection that takes replication commands of its database.
 
-    Hosts are tried one by one: libpq, asked not to block, would wait for a silent one for ever.
+    Hosts are tried one by one: libpq without blocking would wait for a silent one without limit.
     """
     failures = []
     for host in _hosts(source):
@@ -166,19 +166,19 @@ def _connect_replication(source: LibraryOptions) -> PGconn:
 
 
 class _TextLoader(Loader):
-    """Text as it came; bytes that aren't UTF-8 become UNREADABLE."""
+    """Text unchanged. Bytes that aren't UTF-8 become UNREADABLE."""
 
     def load(self, data: Buffer) -> str:
         return bytes(data).decode("utf-8", "replace")
 
 
 def _has_raw_text(pgconn: PGconn) -> bool:
-    """Whether the database takes any bytes as text: it refuses to send as UTF-8 what isn't."""
+    """Whether the database stores any bytes as text: it doesn't send them as UTF-8 then."""
     return pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII"
 
 
 def target(source: LibraryOptions) -> str:
-    """Where the keywords lead, without secrets: ``host:port/dbname``."""
+    """Return the keywords' server, without secrets: ``host:port/dbname``."""
     keywords = _effective(source)
     host = keywords.get("host") or keywords.get("hostaddr") or "local"
     return f"{host}:{keywords.get('port', '')}/{keywords.get('dbname', '')}"
@@ -198,7 +198,7 @@ def query(
 
 @contextmanager
 def bounded(connection: psycopg.Connection, timeout_s: float) -> Iterator[None]:
-    """Cut the connection when what is within takes longer: a server that is silent is gone."""
+    """Cut the connection if the block takes longer, as a silent server counts as gone."""
     with explained(connection.pgconn):
         descriptor = os.dup(connection.fileno())
     with socket.socket(fileno=descriptor) as way:
@@ -212,15 +212,15 @@ def bounded(connection: psycopg.Connection, timeout_s: float) -> Iterator[None]:
 
 
 def _cut(way: socket.socket) -> None:
-    with suppress(OSError):  # closed by now
+    with suppress(OSError):  # already closed
         way.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def at_one_instant(connection: psycopg.Connection) -> Iterator[None]:
-    """Let all queries within see the same state, though others change tables meanwhile.
+    """Let all queries of the block see the same state, despite concurrent changes.
 
-    In a transaction it is up to that.
+    Within a transaction, its isolation level decides.
     """
     if connection.info.transaction_status != pq.TransactionStatus.IDLE:
         yield
@@ -243,7 +243,7 @@ def command(pgconn: PGconn, text: str) -> PGresult:
 
 
 def identify(pgconn: PGconn) -> System:
-    """Ask the server which history it writes, and how far it is."""
+    """Ask the server for the history that it writes, and its position."""
     result = command(pgconn, "IDENTIFY_SYSTEM")
     identifier, timeline, lsn, database = (
         (result.get_value(0, number) or b"").decode() for number in range(4)
@@ -253,22 +253,22 @@ def identify(pgconn: PGconn) -> System:
 
 
 def current_wal_end(connection: psycopg.Connection) -> Lsn:
-    """How far the server's WAL is durable: nobody was ever sent more of this history."""
+    """Return the end of the server's durable WAL. No stream has more of this history."""
     ((lsn,),) = query(connection, "SELECT pg_current_wal_flush_lsn()::text")
     return Lsn.parse(lsn)
 
 
 def current_insert_lsn(connection: psycopg.Connection) -> Lsn:
-    """How far the server's WAL is, durable or not: what is written from now on is behind that."""
+    """Return the end of the server's WAL, durable or not. All later writes are behind it."""
     ((lsn,),) = query(connection, "SELECT pg_current_wal_insert_lsn()::text")
     return Lsn.parse(lsn)
 
 
 def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
-    """The timeline's history file: per line an earlier timeline, where it was left, and why."""
+    """Return the timeline's history file: per line an earlier timeline, its end, and why."""
     with explained(pgconn):
         result = pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
-    if result.status != pq.ExecStatus.TUPLES_OK:  # the file is gone: then nothing is known
+    if result.status != pq.ExecStatus.TUPLES_OK:  # the file is gone, so nothing is known
         return {}
     content = (result.get_value(0, 1) or b"").decode("utf-8", "replace")
     forks = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", content, re.MULTILINE)
@@ -276,9 +276,9 @@ def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
 
 
 def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:
-    """Wait until something may have arrived, then take it from the socket into libpq.
+    """Wait until data may have arrived, then move it from the socket into libpq.
 
-    Returns whether it looked; False means that the time is over and nothing came.
+    Return whether it read. False: the time is over without data.
     """
     if pgconn.ssl_in_use or pgconn.used_gssapi:
         timeout_s = min(timeout_s, _POLL_TLS_S)
@@ -292,7 +292,7 @@ def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:
 
 
 def _complete(pgconn: PGconn, source: LibraryOptions) -> None:
-    """Wait for the connection; libpq's own way of waiting stops every thread of ours."""
+    """Wait for the connection, as libpq's own wait stops every thread of ours."""
     given = source.get("connect_timeout", _DEFAULTS["connect_timeout"]).strip()
     if not given.lstrip("-").isdecimal():
         raise ConfigError(f"bad value for connect_timeout: {given!r}", where="[source]")
@@ -310,7 +310,7 @@ def _complete(pgconn: PGconn, source: LibraryOptions) -> None:
 
 
 def _hosts(source: LibraryOptions) -> Iterator[LibraryOptions]:
-    """The keywords with each of the hosts that they list."""
+    """Yield the keywords with each of the hosts that they list."""
     keywords = _effective(source)
     listed = {
         keyword: keywords[keyword].split(",")
@@ -344,7 +344,7 @@ def _conninfo(source: LibraryOptions, purpose: str, pinned: dict[str, str]) -> s
 
 
 def _effective(source: LibraryOptions) -> dict[str, str]:
-    """The keywords, and libpq's defaults (environment, user name) for those not given."""
+    """Return the keywords, and libpq's defaults (environment, user name) for others."""
     defaults = {
         option.keyword.decode(): option.val.decode()
         for option in pq.Conninfo.get_defaults()
@@ -363,7 +363,7 @@ def _refused(text: str, source: LibraryOptions) -> Exception:
 
 
 def _ask_version(source: LibraryOptions) -> SourceError | None:
-    """Why the server is too old, where that is so, and no keyword is wrong."""
+    """Return the error if the server is too old and no keyword is wrong."""
     conninfo = _conninfo(source, "version", {})
     try:
         with psycopg.connect(conninfo) as connection:
@@ -376,8 +376,8 @@ def _ask_version(source: LibraryOptions) -> SourceError | None:
 def _check_server(pgconn: PGconn) -> None:
     """Raise SourceSettingError for a server that isn't PostgreSQL 14 or newer, or for a pooler.
 
-    It asks nothing: a server tells its version, and how the session is set, as it begins. What is
-    refused is closed.
+    It sends no query: a server reports its version and the session's settings at the start. A
+    refused connection is closed.
     """
     error = unfit(pgconn)
     if error is not None:
@@ -386,9 +386,9 @@ def _check_server(pgconn: PGconn) -> None:
 
 
 def act(connection: psycopg.Connection, statement: str) -> None:
-    """Run the user's statement; as with Debezium its failure is logged, and streaming goes on.
+    """Run the user's statement. As in Debezium, its failure is logged, and streaming continues.
 
-    Our sessions look names up in pg_catalog alone, the user's statement where PostgreSQL does.
+    Our sessions look names up only in pg_catalog; the user's statement uses PostgreSQL's default.
     """
     query(connection, 'SET search_path = "$user", public')
     try:

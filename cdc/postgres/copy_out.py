@@ -1,8 +1,8 @@
 """COPY … TO STDOUT on an ordinary connection → CopyData messages as they come, in one buffer.
 
-As wire.py reads the stream: past libpq where the connection isn't encrypted. When the COPY has
-ended, libpq finds its connection as it left it. The statement goes by the extended protocol, which
-takes one statement only: the SELECT in it may be somebody's own.
+Like wire.py, it reads past libpq if the connection isn't encrypted. After the COPY, libpq finds its
+connection unchanged. The statement uses the extended protocol, which takes only one statement, as
+the SELECT in it may come from a user.
 https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY
 """
 
@@ -26,7 +26,7 @@ _SYNC: Final = message(b"S")
 
 
 def copy_out(connection: psycopg.Connection) -> "CopyOut":
-    """The fastest way to read COPYs from this connection, on which no statement is running."""
+    """Return the fastest reader of COPYs for this connection, on which no statement runs."""
     pgconn = connection.pgconn
     if pgconn.ssl_in_use or pgconn.used_gssapi:
         return LibpqCopy(pgconn)
@@ -34,7 +34,7 @@ def copy_out(connection: psycopg.Connection) -> "CopyOut":
 
 
 def wait(copy: "CopyOut", timeout_s: float) -> None:
-    """Wait until something may have arrived."""
+    """Wait until data may have arrived."""
     poller = select.poll()
     poller.register(copy.fileno(), select.POLLIN)
     poller.poll(min(timeout_s, copy.wait_s_max) * 1_000)
@@ -59,7 +59,7 @@ class PlainCopy(SocketBuffer):
             self._send(parse + _BIND + _EXECUTE + _SYNC)
 
     def fill(self) -> int:
-        """Read once, into as much room as there is."""
+        """Read once, into the available room."""
         with _explained(self._where, self._refusal):
             self.flush()
             return super().fill()
@@ -128,7 +128,7 @@ class LibpqCopy:
         return self._pgconn.socket
 
     def ended(self) -> bool:
-        """Whether libpq has had all results, and we all rows."""
+        """Whether libpq has received all results, and we all rows."""
         if self._copies or self.start < self.end:
             return False
         with _explained(self._where):
@@ -138,7 +138,7 @@ class LibpqCopy:
         return not self._runs
 
     def close(self) -> None:
-        """Nothing to do: all that there is is libpq's."""
+        """Do nothing, as libpq owns everything."""
 
     def _take_results(self) -> None:
         while self._runs and not self._copies and not self._pgconn.is_busy():
@@ -152,20 +152,19 @@ class LibpqCopy:
 
 
 CopyOut: TypeAlias = PlainCopy | LibpqCopy
-"""``buffer[start:end]`` has been received and not yet been used; who uses it moves ``start``.
+"""``buffer[start:end]`` has been received and not used yet. Its user moves ``start``.
 
-``begin`` sends a statement, without waiting for an answer. Ask whether it has ``ended``, use
-CopyData up to anything else, and ``fill`` when there was none to use: it takes as much as is there,
-and returns how many bytes that is. A server that refuses or ends the COPY, and a connection that
-breaks, is one of the errors of failures.statement_error. ``wait_s_max``: how long a poll of
-``fileno`` may last at most. ``close`` lets go of the connection, which is of no more use if its
-COPY hasn't ended.
+``begin`` sends a statement without waiting for an answer. Ask whether it has ``ended``, use
+CopyData up to any other message, and call ``fill`` when none is left: it takes the available bytes,
+and returns their number. If the server refuses or ends the COPY, or the connection breaks, it
+raises an error of failures.statement_error. ``wait_s_max`` limits a poll of ``fileno``. ``close``
+releases the connection, which is unusable if its COPY hasn't ended.
 """
 
 
 @contextmanager
 def _explained(where: str, refusal: RefusedError | None = None) -> Iterator[None]:
-    """Raise what a failure within means, or what the server had said before."""
+    """Raise the meaning of a failure in the block, or of the server's earlier refusal."""
     try:
         yield
     except (RefusedError, psycopg.Error) as error:

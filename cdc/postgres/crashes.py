@@ -1,8 +1,9 @@
 """A session → whether the server has ended it because one of its processes had crashed.
 
-After a crash PostgreSQL ends all sessions and replays its WAL. It tells each why, by a warning; the
-process that has crashed tells nothing. A server that is shut down, or killed as a whole, says
-something else, or nothing. https://www.postgresql.org/docs/current/errcodes-appendix.html
+After a crash PostgreSQL ends all sessions and replays its WAL. A warning gives each session the
+reason; the crashed process itself reports nothing. A server that is shut down, or killed as a
+whole, reports another reason, or none.
+https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
 import time
@@ -17,11 +18,11 @@ from cdc.errors import SourceError
 from cdc.postgres.connection import wait_readable
 
 _PATIENCE_S: Final = 1.0
-"""How long the server may take, behind the end of one session, to end another one."""
+"""How long the server may take from the end of one session to the end of another."""
 
 
 class CrashNotice:
-    """What the server says to an idle session as it ends it."""
+    """The server's message to an idle session as it ends it."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -29,10 +30,10 @@ class CrashNotice:
         connection.add_notice_handler(self._take)
 
     def has_come(self) -> bool:
-        """Whether it says that it has crashed; waits until it says something, or for a second."""
+        """Whether the server reports a crash. Waits for its message, up to a second."""
         pgconn = self._connection.pgconn
         deadline = time.monotonic() + _PATIENCE_S
-        pgconn.is_busy()  # takes in what came with the end, which a failed statement leaves
+        pgconn.is_busy()  # reads what came with the end and a failed statement leaves
         while not self._has_come and pgconn.status == pq.ConnStatus.OK:
             if (left_s := deadline - time.monotonic()) <= 0:
                 break

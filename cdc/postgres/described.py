@@ -1,4 +1,4 @@
-"""A captured table as catalog.py describes it, before the daemon reads any of its rows."""
+"""A captured table → its description from catalog.py, before the daemon reads any of its rows."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,10 +17,10 @@ class CapturedTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What holds rows: a plain table itself, or each partition of a partitioned one.
+    """A unit with rows: a plain table itself, or each partition of a partitioned one.
 
-    ``identity`` names the columns of the replica identity; empty when there is none. Rows of a
-    ``heap`` stand in pages.
+    ``identity`` names the columns of the replica identity; empty without one. A ``heap`` stores its
+    rows in pages.
     """
 
     oid: int
@@ -33,15 +33,14 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """All that the daemon needs to know of a table before it reads it.
+    """The daemon's information about a table before it reads it.
 
-    ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
-    published or not: without one, those of the replica identity's index. ``rows_estimated`` is the
-    planner's guess. ``row_filter`` is SQL. ``entry`` is the OID of what makes the publication
-    publish the table: 0 where it doesn't. ``all_changes``: it publishes INSERT, UPDATE and DELETE.
-    ``unpublished`` names columns that the stream doesn't have, ``left_out`` those that the
-    publication's list of columns leaves out. ``fingerprint`` is of the same
-    instant, or of an earlier one; None: nobody compares it.
+    ``columns`` are the published ones. ``primary_key`` names all key columns, published or not;
+    without a key, those of the replica identity's index. ``rows_estimated`` is the planner's guess.
+    ``row_filter`` is SQL. ``entry`` is the OID of the publication's entry for the table; 0: it
+    isn't published. ``all_changes``: it publishes INSERT, UPDATE and DELETE. ``unpublished`` names
+    columns that the stream lacks, ``left_out`` those that the publication's column list excludes.
+    ``fingerprint`` is from the same time, or earlier; None: it isn't compared.
     """
 
     oid: int
@@ -64,12 +63,12 @@ class TableDescription:
 
     @property
     def pages(self) -> int:
-        """How many pages the table's rows fill, without TOAST."""
+        """The number of pages of the table's rows, without TOAST."""
         return sum(leaf.pages for leaf in self.leaves)
 
     @property
     def identifying_columns(self) -> tuple[str, ...]:
-        """Names of the columns that identify a row in the stream; none where nothing does."""
+        """Names of the columns that identify a row in the stream. Empty: none do."""
         keyed = [(column.key, column.name) for column in self.columns if column.key is not None]
         if self.replica_identity == "f":
             return tuple(name for _, name in sorted(keyed))

@@ -1,7 +1,7 @@
-"""libpq's messages and SQLSTATEs → errors that say what is wrong, where, and what mends it.
+"""libpq's messages and SQLSTATEs → errors with what is wrong, where, and the remedy.
 
-A connection that never came to be has no SQLSTATE in libpq, only a text: CONNECT_FAILURES reads
-the English ones. A server that speaks another language gets the general class, with its own words.
+A connection that failed has no SQLSTATE in libpq, only a text. CONNECT_FAILURES reads the English
+ones. A server in another language gets the general class, with its own words.
 https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
@@ -111,7 +111,7 @@ VERSION_MIN: Final = 140_000
 _PREFIX = re.compile(
     r"connection (failed|is bad): |connection to server .+ failed: |(?<!\S)FATAL: |\AERROR: "
 )
-"""What libpq puts before the reason; the place is named anyway."""
+"""libpq's prefix of the reason. The message names the place anyway."""
 
 _NOT_UTF8 = (
     "the database has bytes that aren't UTF-8, and the WAL has them, too: correct the rows"
@@ -152,7 +152,7 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "57014": (SourceUnreachableError, _CANCELLED),
     "57P": (SourceUnreachableError, "wait until the server accepts connections again"),
 }
-"""SQLSTATE, or the beginning of one → the error; the longest match counts."""
+"""SQLSTATE, or its beginning → the error. The longest match counts."""
 
 
 _TEXT_FIELDS: Final = (
@@ -163,7 +163,7 @@ _TEXT_FIELDS: Final = (
 
 
 class RefusedError(Exception):
-    """The server refuses something; without an SQLSTATE the connection broke."""
+    """A refusal by the server. Without an SQLSTATE, the connection broke."""
 
     def __init__(self, sqlstate: str | None, text: str) -> None:
         super().__init__(text)
@@ -172,7 +172,7 @@ class RefusedError(Exception):
 
     @classmethod
     def of(cls, result: PGresult) -> Self:
-        """A failed result: the server's message and its detail and hint, on one line."""
+        """Return a failed result as one line: the server's message, its detail and hint."""
         code = result.error_field(pq.DiagnosticField.SQLSTATE)
         fields = filter(None, map(result.error_field, _TEXT_FIELDS))
         text = "; ".join(field.decode("utf-8", "replace") for field in fields)
@@ -180,20 +180,20 @@ class RefusedError(Exception):
         return cls(code.decode() if code else None, text)
 
     def error(self, where: str) -> MillraceError:
-        """What it means in general."""
+        """Return its general meaning."""
         return statement_error(self.sqlstate, self.text, where)
 
 
 def server_address(pgconn: PGconn) -> str:
-    """A connection → ``host:port/dbname``, which messages name as the place."""
+    """Return a connection's ``host:port/dbname``, which messages show as the place."""
     host, port, name = (text.decode() for text in (pgconn.host, pgconn.port, pgconn.db))
     return f"{host or 'local'}:{port}/{name}"
 
 
 def unfit(pgconn: PGconn) -> SourceSettingError | None:
-    """Why a session isn't one at PostgreSQL 14 or newer, or is a pooler's; None: it is fit.
+    """Return why a session isn't at PostgreSQL 14 or newer, or is a pooler's. None: it fits.
 
-    Nothing is asked: a server tells its version, and how the session is set, as it begins.
+    Sends no query: a server reports its version and the session's settings at the start.
     """
     version, where = pgconn.server_version, server_address(pgconn)
     if version < VERSION_MIN:
@@ -215,7 +215,7 @@ def unfit(pgconn: PGconn) -> SourceSettingError | None:
 
 
 def connect_error(text: str, where: str, role: str, database: str) -> MillraceError:
-    """Explain why no connection came to be; ``text`` is libpq's message."""
+    """Return why no connection was made. ``text`` is libpq's message."""
     what = " ".join(text.split())
     if what.count("connection to server") < 2:
         what = _PREFIX.sub("", what)
@@ -229,7 +229,7 @@ def connect_error(text: str, where: str, role: str, database: str) -> MillraceEr
 
 
 def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceError:
-    """Explain why a statement failed; without an SQLSTATE the connection was lost."""
+    """Return why a statement failed. Without an SQLSTATE, the connection was lost."""
     if sqlstate is None:
         sqlstate = "08006"
         text = f"the connection was lost: {text}"
@@ -243,7 +243,7 @@ def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceErro
 
 @contextmanager
 def explained(pgconn: PGconn) -> Iterator[None]:
-    """Turn what psycopg raises within into our errors."""
+    """Turn psycopg's exceptions in the block into our errors."""
     where = server_address(pgconn) if pgconn.status == pq.ConnStatus.OK else ""
     try:
         yield
@@ -254,7 +254,7 @@ def explained(pgconn: PGconn) -> Iterator[None]:
 
 @contextmanager
 def blaming(key: str | None) -> Iterator[None]:
-    """Name the key of [capture] whose SQL a server refuses; None: the SQL within is ours."""
+    """Name the key of [capture] whose SQL a server refuses. None: the SQL is ours."""
     try:
         yield
     except (SourceUnreachableError, SourceAuthenticationError):
@@ -268,7 +268,7 @@ def blaming(key: str | None) -> Iterator[None]:
 
 
 def alter_identity(names: Iterable[TableName], identity: str) -> str:
-    """SQL that gives tables a replica identity, a line each."""
+    """Return SQL that gives tables a replica identity, one line each."""
     return Lines(
         "".join(
             f"\n      ALTER TABLE {sql_names([name])} REPLICA IDENTITY {identity};"
@@ -278,6 +278,6 @@ def alter_identity(names: Iterable[TableName], identity: str) -> str:
 
 
 def finish_detach(root: TableName, partition: TableName) -> str:
-    """SQL that ends a DETACH PARTITION CONCURRENTLY, on a line of its own."""
+    """Return SQL that ends a DETACH PARTITION CONCURRENTLY, on a line of its own."""
     names = sql_names([root]), sql_names([partition])
     return Lines("\n      ALTER TABLE {} DETACH PARTITION {} FINALIZE;".format(*names))

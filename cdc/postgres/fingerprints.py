@@ -1,8 +1,8 @@
 """pg_catalog → the fingerprints of captured tables, and whether a leaf has rows, or old ones.
 
-For the catalog check, every few seconds: a few statements for all tables together, digests made by
-the server, and no function that opens a table, which would wait for whoever has locked it
-(pg_get_expr, pg_partition_tree, pg_publication_tables, pg_table_size).
+The catalog check runs this every few seconds. So a few statements cover all tables, and the server
+makes the digests. No function opens a table, which would wait for its locks (pg_get_expr,
+pg_partition_tree, pg_publication_tables, pg_table_size).
 """
 
 from collections import defaultdict
@@ -33,10 +33,10 @@ from cdc.records.fingerprint import (
 from cdc.records.schema import TableName
 
 _USER_OID_MIN: Final = 16_384
-"""What initdb made has lower OIDs: nobody alters that."""
+"""initdb's objects have lower OIDs, and are never altered."""
 
-# A partition whose DETACH CONCURRENTLY isn't finished is published as a table of its own by now.
-# A bound's tree has, before version 17, where in the statement its parts were written.
+# A partition whose DETACH CONCURRENTLY isn't finished is now published as a table of its own.
+# Before version 17, a bound's tree also has the places of its parts in the statement.
 _MEMBERS: Final = """
 WITH RECURSIVE member (root, oid, attached, bound) AS (
     SELECT oid, oid, '', '' COLLATE "C" FROM unnest(%s::oid[]) AS root (oid)
@@ -135,9 +135,9 @@ _SAMPLE_ROWS: Final = 500
 class CatalogTable(NamedTuple):
     """A captured table as the catalog has it.
 
-    ``name`` is its name now; ``entry`` the OID of what makes the publication publish it (0: nothing
-    does). ``sizes``: the bytes that the rows of its leaves, by their OIDs, take on disk, TOAST
-    included, when VACUUM or ANALYZE last ran.
+    ``name`` is its current name. ``entry`` is the OID of the publication's entry for it (0: none).
+    ``sizes``: the bytes on disk of the rows of its leaves, by their OIDs, including TOAST, at the
+    last VACUUM or ANALYZE.
     """
 
     fingerprint: TableFingerprint
@@ -146,12 +146,12 @@ class CatalogTable(NamedTuple):
     sizes: Mapping[int, int] = MappingProxyType({})
 
     def bytes_of(self, leaves: Collection[int]) -> int:
-        """What the rows of these leaves take on disk; of none: of all."""
+        """Return the bytes on disk of these leaves' rows. Without leaves: of all."""
         return sum(size for oid, size in self.sizes.items() if not leaves or oid in leaves)
 
 
 class _CatalogMember(NamedTuple):
-    """A row of _MEMBERS: the captured table itself, or what is below it."""
+    """A row of _MEMBERS: the captured table itself, or one below it."""
 
     root: int
     oid: int
@@ -175,7 +175,7 @@ class _CatalogMember(NamedTuple):
 
 
 class _Catalog(NamedTuple):
-    """The rows of the catalog about all tables, by a query each."""
+    """The catalog's rows about all tables, read with one query per kind."""
 
     seen: str
     columns: dict[int, str]
@@ -213,7 +213,7 @@ class _Catalog(NamedTuple):
 def fingerprints(
     connection: psycopg.Connection, oids: Iterable[int], publication: str
 ) -> dict[int, CatalogTable]:
-    """Read the fingerprints of captured tables, by OID; those that are gone are missing."""
+    """Read the fingerprints of captured tables, by OID. Dropped tables are missing."""
     asked = sorted(set(oids))
     with at_one_instant(connection):
         members = defaultdict[int, list[_CatalogMember]](list)

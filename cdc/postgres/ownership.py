@@ -1,8 +1,9 @@
-"""A publication → whether Millrace made it, as its comment says.
+"""A publication → whether Millrace created it, as its comment says.
 
-It names the log, and not the slot: another ``slot.name`` leaves the publication Millrace's own.
-The comment comes in the transaction that makes the publication, and goes with it: one of the same
-name that somebody makes later hasn't it. https://www.postgresql.org/docs/current/sql-comment.html
+The comment names the log, not the slot. So with another ``slot.name`` the publication is still
+Millrace's own. The comment is written in the transaction that creates the publication, and is
+dropped with it. A later publication of the same name doesn't have it.
+https://www.postgresql.org/docs/current/sql-comment.html
 """
 
 from typing import Final
@@ -19,16 +20,16 @@ SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname 
 
 
 def comment_statement(settings: CaptureSettings) -> str:
-    """SQL that says that the publication is this capture's own."""
+    """Return SQL that marks the publication as this capture's own."""
     return f"COMMENT ON PUBLICATION {quote(settings.publication_name)} IS '{_text(settings)}';"
 
 
 def is_own(connection: psycopg.Connection, settings: CaptureSettings) -> bool:
-    """Whether there is such a publication, and this capture has made it."""
+    """Whether the publication exists, and this capture has created it."""
     rows = query(connection, _COMMENT, [settings.publication_name])
     return rows == [(_text(settings),)]
 
 
-# A prefix can't have a quote in it.
+# A prefix can't contain a quote.
 def _text(settings: CaptureSettings) -> str:
     return f"made by Millrace: topic.prefix {settings.topic_prefix}"

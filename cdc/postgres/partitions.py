@@ -1,7 +1,7 @@
-"""The bounds of partitions: read while they are there, understood, and looked for in the source.
+"""Partitions → their bounds, read while they exist, parsed, and searched in the source.
 
-A bound is kept as pg_get_expr writes it, without a table to open: it has constants alone, so nobody
-who has locked the partition is waited for. Only what is written as we know it is understood.
+A bound is kept as pg_get_expr writes it, without opening a table. It has only constants, so a lock
+on the partition doesn't block the read. Only known forms are parsed.
 https://www.postgresql.org/docs/current/sql-createtable.html (PARTITION BY, FOR VALUES)
 """
 
@@ -20,7 +20,7 @@ from cdc.records.bounds import Bound, RangeEdge
 from cdc.records.fingerprint import PartitionLevel
 from cdc.records.schema import UNREADABLE
 
-# Another operator class may have another order; by some collations other texts are equal.
+# Other operator classes may have another order, and some collations find other texts equal.
 _LEVELS: Final = """
 WITH RECURSIVE way (leaf, root, member, parent, height) AS (
     SELECT asked.leaf, asked.root, i.inhrelid, i.inhparent, 0
@@ -68,14 +68,17 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.oid = %s
 """
-# Without an index it has a default partition to look through, or neighbours in the first column.
+# Without an index the query scans a default partition, or neighbours in the first column.
 _LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeout = '10s'")
 
 
 def read_levels(
     connection: psycopg.Connection, leaves: Sequence[tuple[int, int]]
 ) -> dict[int, tuple[PartitionLevel, ...]]:
-    """The bounds of leaves, by their OIDs, from the captured table down; for (leaf, table) each."""
+    """Return the bounds of leaves by OID, from the captured table down.
+
+    Takes (leaf, table) pairs.
+    """
     if not leaves:
         return {}
     levels = defaultdict[int, list[PartitionLevel]](list)
@@ -86,9 +89,9 @@ def read_levels(
 
 
 def parse_bound(columns: Sequence[str], text: str) -> Bound | None:
-    """Understand the bound of a partition key's columns; its values stay PostgreSQL's texts.
+    """Parse the bound of a partition key's columns. Its values stay PostgreSQL's texts.
 
-    None: it is of another kind than ranges and lists of constants, or isn't UTF-8.
+    None: it isn't a range or list of constants, or isn't UTF-8.
     """
     if UNREADABLE in text:
         return None
@@ -105,9 +108,9 @@ def parse_bound(columns: Sequence[str], text: str) -> Bound | None:
 def has_rows(
     connection: psycopg.Connection, table_oid: int, levels: Sequence[PartitionLevel]
 ) -> bool | None:
-    """Whether a table has a row within all of these bounds; None: somebody has locked it.
+    """Whether a table has a row within all of these bounds. None: the table is locked.
 
-    Raises SourceError where that can't be told, also where too much would have to be read.
+    Raise SourceError if that can't be decided, or too much would have to be read.
     """
     try:
         with at_one_instant(connection):
@@ -128,7 +131,7 @@ def has_rows(
 
 
 def _level_condition(level: PartitionLevel, names: Mapping[int, str]) -> sql.Composable | None:
-    """A bound as SQL; None where it isn't understood."""
+    """Return a bound as SQL. None: it can't be parsed."""
     columns = [names[number] for number in level.columns if number in names]
     bound = parse_bound(columns, level.bound) if len(columns) == len(level.columns) else None
     if bound is None:
@@ -149,7 +152,7 @@ def _in(column: sql.Identifier, values: Sequence[object]) -> sql.Composable:
 def _end(
     columns: Sequence[str], edges: Sequence[RangeEdge], operator: Literal[">=", "<"]
 ) -> Iterator[sql.Composable]:
-    """Rows are compared up to the first column that one end leaves open."""
+    """Compare rows up to the first column that one end leaves open."""
     values = list(takewhile(lambda edge: edge.kind == "value", edges))
     beyond = edges[len(values)].kind if len(values) < len(edges) else "min"
     if not values:
@@ -162,14 +165,14 @@ def _end(
     yield sql.SQL("({}) {} ({})").format(
         comma.join(names), sql.SQL(compared[operator, beyond]), comma.join(literals)
     )
-    if len(values) > 1:  # so that the server knows which partitions to look into
+    if len(values) > 1:  # tells the server which partitions to read
         yield sql.SQL("{} {} {}").format(
             names[0], sql.SQL(">=" if operator == ">=" else "<="), literals[0]
         )
 
 
 def _each(text: str) -> list[str]:
-    """The parts of a list of constants."""
+    """Return the parts of a list of constants."""
     return _PART.findall(text)
 
 

@@ -1,4 +1,4 @@
-"""pg_catalog → how the publication publishes tables, which is part of their fingerprints."""
+"""pg_catalog → how the publication publishes tables, as a part of their fingerprints."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _LISTED_SCHEMAS: Final = """
 SELECT pnnspid, oid, '', xmin::text FROM pg_publication_namespace
 WHERE pnpubid = %s AND pnnspid = ANY (%s) ORDER BY oid
 """
-# SET SCHEMA alone writes it: to another schema and back is a time without publication.
+# Only SET SCHEMA writes it: between two of them, the table wasn't published.
 _PLACES: Final = """
 SELECT objid, xmin::text FROM pg_depend
 WHERE classid = 'pg_class'::regclass AND objid = ANY (%s) AND objsubid = 0
@@ -48,7 +48,7 @@ ORDER BY objid
 
 
 class Listed(NamedTuple):
-    """A row of pg_publication_rel or pg_publication_namespace; ``content`` is for a digest."""
+    """A row of pg_publication_rel or pg_publication_namespace. ``content`` is for a digest."""
 
     oid: int
     content: str
@@ -56,10 +56,10 @@ class Listed(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A captured table, and how it hangs in a tree of partitions, if it is one.
+    """A captured table, and its place in a tree of partitions, if it is one.
 
-    ``above``: of each partitioned table above it the OID, the schema's, and the xmin of the row of
-    pg_inherits that leads there.
+    ``above``: for each partitioned table above it the OID, the schema's OID, and the xmin of the
+    pg_inherits row that leads there.
     """
 
     oid: int
@@ -73,9 +73,9 @@ class Published(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """The publication, and what it lists, by the OIDs of tables and of schemas.
+    """The publication, and its lists, by the OIDs of tables and of schemas.
 
-    ``places`` has, of tables that are in such a schema, the xmin of the row that says so.
+    ``places``: for tables in a listed schema, the xmin of the row that puts them there.
     """
 
     oid: int
@@ -86,9 +86,9 @@ class Publication(NamedTuple):
     places: dict[int, str]
 
     def fingerprint(self, table: Published) -> PublicationFingerprint:
-        """The part of a table's fingerprint.
+        """Return the publication's part of a table's fingerprint.
 
-        Entries of its partitions don't matter: rows are published by that of the table.
+        Entries of its partitions don't matter: the table's entry publishes its rows.
         """
         above = () if self._publishes_itself(table) else table.above
         oids = {table.oid, *(oid for oid, _, _ in above)}
@@ -111,9 +111,9 @@ class Publication(NamedTuple):
         )
 
     def entry(self, table: Published) -> int:
-        """The OID of what lets it publish a table (0: nothing does).
+        """Return the OID of the entry that publishes a table. 0: none does.
 
-        That is the entry of the table, or of a partitioned table above it; or its schema's; or the
+        It is the entry of the table, of a partitioned table above it, of its schema, or the
         publication of all tables.
         """
         if listed := self._listed({table.oid, *table.ancestors}, self.tables):
@@ -123,7 +123,7 @@ class Publication(NamedTuple):
         return self.oid if "a" in self.options else 0
 
     def _publishes_itself(self, table: Published) -> bool:
-        """Whether it does so wherever the table is attached."""
+        """Whether the publication publishes it wherever the table is attached."""
         is_listed = table.oid in self.tables or table.namespace_oid in self.schemas
         return "r" not in self.options and (is_listed or "a" in self.options)
 
@@ -135,7 +135,7 @@ class Publication(NamedTuple):
 def ancestors(
     connection: psycopg.Connection, oids: list[int]
 ) -> dict[int, tuple[tuple[int, int, str], ...]]:
-    """What Published has of the tables above captured ones that are partitions."""
+    """Return the tables above captured partitions, for Published."""
     above = defaultdict[int, list[tuple[int, int, str]]](list)
     for asked, oid, schema, xmin in query(connection, _ANCESTORS, [oids]):
         above[asked].append((oid, schema, xmin))
@@ -145,7 +145,7 @@ def ancestors(
 def read_publication(
     connection: psycopg.Connection, name: str, tables: Iterable[Published]
 ) -> Publication | None:
-    """Read the publication, if there is one, and what it lists of these tables."""
+    """Read the publication if it exists, and its entries for these tables."""
     version = connection.info.server_version
     generated = "CASE pubgencols WHEN 's' THEN 'g' END" if version >= 180_000 else "''"
     rows = query(connection, _OPTIONS.format(generated=generated), [name])
@@ -179,9 +179,11 @@ def read_publication(
 def publication_entries(
     connection: psycopg.Connection, publication: str, oids: Iterable[int]
 ) -> dict[int, int]:
-    """Table → its entry in the publication, by OIDs; one that left and came back has a new one.
+    """Return each table's entry in the publication, by OIDs.
 
-    So has one that is published with other columns or another filter than before.
+    A table that is added again has a new one.
+
+    A change of its published columns or filter also makes a new entry.
     https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
     """
     asked = list(oids)

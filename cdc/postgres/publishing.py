@@ -1,4 +1,4 @@
-"""Tables that are new, and a publication that Millrace has made → the publication has them."""
+"""New tables, and a publication that Millrace has created → the publication has the tables."""
 
 from collections.abc import Iterable, MutableMapping
 from typing import Final
@@ -16,7 +16,7 @@ from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 
 log = structlog.get_logger()
-# PostgreSQL lets an owner of both add a table.
+# PostgreSQL lets a role that owns both add a table.
 _ADDABLE: Final = """
 SELECT c.oid FROM pg_publication p JOIN pg_class c ON c.oid = ANY (%s)
 WHERE p.pubname = %s AND NOT p.puballtables
@@ -32,7 +32,7 @@ _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
 def addable(
     connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[CapturedTable]
 ) -> list[CapturedTable]:
-    """Those that the publication lacks, where Millrace has made that, and the role may add them."""
+    """Return the tables to add, if Millrace has created the publication, and the role may."""
     asked = {table.oid: table for table in tables}
     is_managed = settings.publication_autocreate_mode == "filtered"
     if not (asked and is_managed and is_own(connection, settings)):
@@ -44,10 +44,10 @@ def addable(
 def create(
     connection: psycopg.Connection, settings: CaptureSettings, tables: Iterable[TableDescription]
 ) -> None:
-    """Create the publication behind a first start: with tables that can be captured, and are ours.
+    """Create the publication after a first start, with our tables that can be captured.
 
-    As ``add`` does it: published, the user's UPDATEs of another one might fail. Raises
-    SourcePrivilegeError where the role owns none, or may create none.
+    As in ``add``, others stay out: once published, the user's UPDATEs of them might fail. Raise
+    SourcePrivilegeError if the role owns none, or may create none.
     """
     able = [table for table in tables if _can_join(connection, settings, table)]
     owned = {oid for (oid,) in query(connection, _OWNED, [[table.oid for table in able]])}
@@ -56,9 +56,9 @@ def create(
 
 
 def unknown(tables: Iterable[CapturedTable], states: Iterable[TableState]) -> list[CapturedTable]:
-    """Those that the log has nothing of: others were taken out of the publication by somebody.
+    """Return tables that the log doesn't have. A user has removed others from the publication.
 
-    Of an epoch that begins, the states have no OIDs.
+    In a new epoch, the states have no OIDs.
     """
     in_log = [state for state in states if state.is_in_log]
     oids = {state.oid for state in in_log}
@@ -72,11 +72,10 @@ def add(
     tables: Iterable[CapturedTable],
     told: MutableMapping[int, str],
 ) -> set[int]:
-    """Add tables that are ``addable``, one by one; returns the OIDs of those that are locked.
+    """Add ``addable`` tables, one by one. Return the OIDs of locked ones, to try again.
 
-    These have to be tried again. One that can't be captured isn't added: published, the user's
-    UPDATEs of it might fail. ``told`` has, by OIDs, why others couldn't be added; a cause is told
-    once.
+    A table that can't be captured isn't added: once published, the user's UPDATEs of it might fail.
+    ``told`` has, by OIDs, why others couldn't be added. Each reason is reported once.
     """
     locked = set[int]()
     addable_tables = list(tables)
@@ -95,7 +94,7 @@ def _can_join(
     try:
         check_joining(connection, settings, table)
     except TableRefusedError:
-        return False  # whoever looks for new tables tells why
+        return False  # the search for new tables reports the reason
     return True
 
 

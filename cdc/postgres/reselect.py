@@ -1,9 +1,9 @@
-"""Keys of rows → what their columns have now: how unchanged TOASTed values are completed.
+"""Keys of rows → current values of their columns, which complete unchanged TOASTed values.
 
-Rows are found by their replica identity's index, always: a session of our own in which the planner
-may do nothing else, with short timeouts. Where the source doesn't let us read (a lock, a missing
-right, a changed table), values stay absent and a warning says so: capture must not wait for
-somebody's VACUUM FULL while the slot keeps WAL. A lost connection is an error as everywhere.
+The replica identity's index always finds the rows: the planner of this session may use nothing
+else, with short timeouts. If the source doesn't allow the read (a lock, a missing right, a changed
+table), values stay absent, with a warning. Capturing must not wait for a VACUUM FULL while the slot
+keeps WAL. A lost connection is an error as elsewhere.
 """
 
 import time
@@ -24,9 +24,9 @@ from cdc.settings import LibraryOptions
 log = structlog.get_logger()
 
 PATIENCE_S: Final = 4.0
-"""How long one query may take: the server ends a connection that is silent for 10 s."""
+"""How long one query may take. The server ends a connection after 10 s of silence."""
 PAUSE_S: Final = 10.0
-"""After a query in vain no rows of the table are read for so long."""
+"""Pause of a table's reads after a query that failed."""
 _POLL_S: Final = 0.005
 
 _SESSION: Final = (
@@ -74,9 +74,10 @@ CROSS JOIN LATERAL (
 ) AS b
 WHERE c.oid = %s
 """
-"""A type is plain if no value of it is checked by its owner's functions: a domain's CHECK isn't
-run where its base type stands for it, that of a domain in an array, a range or a composite is."""
-# The equality that each unique index of the table goes by; a type of an extension brings its own.
+"""A type is plain if its owner's functions check no value of it. A domain's CHECK doesn't run if
+its base type replaces it. It does for a domain in an array, a range or a composite type.
+"""
+# The equality of each unique index of the table. An extension's type has its own.
 _INDEXES: Final = """
 SELECT array_agg(a.attname::text), array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname))
 FROM pg_index i
@@ -99,18 +100,18 @@ _SELECT: Final = sql.SQL(
     " WHERE {name}::regclass = {oid}::oid"
 )
 _LEFT_ABSENT: Final = ("22", "23", "40", "42", "55", "57014")
-"""SQLSTATEs, or the beginning of them, that concern this table only."""
+"""SQLSTATEs, or their beginnings, that concern only this table."""
 
 
 PATIENCE: Final = (
     f"SET LOCAL statement_timeout = '{PATIENCE_S:.0f}s'",
     "SET LOCAL lock_timeout = '2s'",
 )
-"""Of a transaction that the stream waits for."""
+"""Limits of a transaction that the stream waits for."""
 
 
 class _CurrentColumn(NamedTuple):
-    """A column's type as it is now; ``base`` is in SQL what it is based on, if it is a domain."""
+    """A column's current type. ``base`` is its base type in SQL, if it is a domain."""
 
     type_oid: int
     modifier: int
@@ -119,7 +120,7 @@ class _CurrentColumn(NamedTuple):
 
 
 class _CurrentTable(NamedTuple):
-    """A table as it is now; ``operators`` has the equality operator of each key column."""
+    """A table's current state. ``operators`` has the equality operator of each key column."""
 
     namespace: str
     name: str
@@ -129,28 +130,28 @@ class _CurrentTable(NamedTuple):
 
 
 class _UnreadableError(Exception):
-    """Why values can't be read."""
+    """The reason why values can't be read."""
 
 
 class Rereading:
-    """Reads rows again; connects at the first request."""
+    """Reads rows again. Connects at the first request."""
 
     def __init__(self, source: LibraryOptions, keep_alive: Callable[[], None]) -> None:
-        """``keep_alive`` is called before each query, and while it waits for a transaction."""
+        """``keep_alive`` is called before each query, and during a wait for a transaction."""
         self._source = source
         self._keep_alive = keep_alive
         self._connection: psycopg.Connection | None = None
         self._paused: dict[int, float] = {}
         self._warned_until: dict[int, float] = {}
-        """Relation → when to warn of its lost columns again."""
+        """Relation → when to repeat the warning about its lost columns."""
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
 
     def __call__(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
-        """The rows that exist; see cdc.events.changes.Reread."""
+        """Return the existing rows; see cdc.events.changes.Reread."""
         relation = request.relation
         if self._paused.get(relation.oid, 0.0) > time.monotonic():
             return None
@@ -176,7 +177,7 @@ class Rereading:
         connection = self._open()
         if not await_visible(connection, request.xids, self._keep_alive):
             raise _UnreadableError(INVISIBLE)
-        # What an owner's function sets is taken back with the transaction.
+        # The transaction's end reverts settings made by an owner's function.
         with at_one_instant(connection):
             return self._read_now(connection, request)
 
@@ -202,7 +203,7 @@ class Rereading:
         return _rows(connection.execute(statement.as_bytes()), request, wanted)
 
     def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
-        """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
+        """Warn of columns that can't be distinguished from dropped ones, and stay unfilled."""
         oid = request.relation.oid
         if self._warned_until.get(oid, 0.0) > time.monotonic():
             return
@@ -221,10 +222,10 @@ class Rereading:
 def await_visible(
     connection: psycopg.Connection, xids: frozenset[int], keep_alive: Callable[[], None]
 ) -> bool:
-    """Wait until the session sees committed transactions (32 bits); returns whether it does.
+    """Wait until the session sees committed transactions (32 bits). Return whether it does.
 
-    A commit is in the WAL before others see it: an older state of a row is no answer. Raises
-    psycopg.Error: to some a cancelled query means less than to others.
+    The WAL has a commit before other sessions see it, and an older state of a row is no answer.
+    Raises psycopg.Error, as callers treat a cancelled query differently.
     """
     deadline = time.monotonic() + PATIENCE_S
     seen = "SELECT pg_current_snapshot()::text"
@@ -261,7 +262,7 @@ def is_visible(snapshot: str, xids: frozenset[int]) -> bool:
 def _current_table(
     connection: psycopg.Connection, oid: int, key: list[str]
 ) -> _CurrentTable | None:
-    """The table as it is now, None where it is gone; no operators where ``key`` has no index."""
+    """Return the current table. None: it is gone. Without an index of ``key``: no operators."""
     rows = connection.execute(_TABLE, [oid]).fetchall()
     if not rows:
         return None
@@ -293,12 +294,12 @@ def _statement(
     names: list[str],
     wanted: list[int],
 ) -> sql.Composed:
-    """The SELECT of some columns of the requested rows."""
+    """Return the SELECT of some columns of the requested rows."""
     qualified_name = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
     read = [*names, *(request.relation.columns[index].name for index in wanted)]
     types = [table.columns[name].base for name in names]
-    # No parameters: a name may have a percent sign.
+    # No parameters, as a name may contain a percent sign.
     keys = ",".join(
         f"({','.join(f'{_literal(text).as_string(None)}::{kind}' for text, kind in pairs)})"
         for pairs in (zip(key, types, strict=True) for key in request.keys)
@@ -335,7 +336,7 @@ def _rows(
 
 
 def _texts(cursor: psycopg.Cursor) -> list[tuple[bytes | None, ...]]:
-    """A SELECT's rows, as texts as they came."""
+    """Return a SELECT's rows as the texts received."""
     result = cursor.pgresult
     assert result is not None  # noqa: S101 (it was executed)
     columns = range(result.nfields)
@@ -348,7 +349,7 @@ def _texts(cursor: psycopg.Cursor) -> list[tuple[bytes | None, ...]]:
 def current_row(
     connection: psycopg.Connection, table: TableDescription, key: tuple[bytes, ...]
 ) -> Row | None:
-    """The row under this key, by the table's order; TableRefusedError where nobody can tell."""
+    """Return the row with this key, in the table's order. TableRefusedError: it can't be found."""
     keyed = [column for column in table.columns if column.key is not None]
     for setting in ("BEGIN READ ONLY", *PATIENCE):
         query(connection, setting)
@@ -367,7 +368,7 @@ def current_row(
 
 
 def _of_one(table: TableDescription, now: _CurrentTable, key: Mapping[str, bytes]) -> sql.Composed:
-    """The SELECT of the row under a key: its columns' texts, by name."""
+    """Return the SELECT of the row with a key: its columns' texts, by name."""
     if not all(name in now.operators and now.columns[name].is_plain for name in key):
         raise TableRefusedError(f"the key of table {table.name} {_UNREADABLE_KEY}")
     same = [
@@ -389,7 +390,7 @@ def _of_one(table: TableDescription, now: _CurrentTable, key: Mapping[str, bytes
 
 
 def _literal(text: bytes) -> sql.Composable:
-    """A text in SQL; in a SQL_ASCII database it may be no UTF-8."""
+    """Return a text in SQL. In a SQL_ASCII database it may not be UTF-8."""
     try:
         return sql.Literal(text.decode())
     except UnicodeDecodeError:

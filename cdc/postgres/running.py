@@ -1,8 +1,8 @@
-"""Which transactions are open, and which of them may have written to some tables.
+"""pg_locks → the open transactions, and those that may have written to given tables.
 
-Whoever writes to a table, or to a partition of it, holds a lock on that until its transaction has
-ended for all to see; so does a prepared transaction. Subtransactions lock for the one that they
-are part of; what one that is rolled back has written, and its lock, are gone.
+A transaction that writes to a table, or to a partition of it, holds a lock on it until its end is
+visible. So does a prepared transaction. A subtransaction's locks belong to its transaction. Its
+rollback removes its writes and its lock.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ import psycopg
 from cdc.postgres.connection import query
 
 _OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, pg_is_in_recovery()"
-# One look at all locks. PREPARE TRANSACTION changes the virtual transaction, but not the number.
+# Reads all locks at once. PREPARE TRANSACTION changes the virtual transaction, not the number.
 _WRITERS: Final = """
 WITH RECURSIVE member (root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS root (oid)
@@ -30,19 +30,19 @@ JOIN held own ON own.virtualtransaction = written.virtualtransaction
     AND own.locktype = 'transactionid' AND own.mode = 'ExclusiveLock'
 """
 _TELLS_RUNNING: Final = {14: 140_018, 15: 150_013, 16: 160_009, 17: 170_005}
-"""By major version, the first release that decodes whatever a transaction does behind DDL by the
-new catalog, though the transaction was open, and the DDL has locked no table (ALTER TYPE, ALTER
-PUBLICATION). https://www.postgresql.org/docs/release/17.5/
+"""By major version, the first release that decodes with the new catalog everything that a
+transaction does after DDL. This holds even if the transaction was open, and the DDL locked no table
+(ALTER TYPE, ALTER PUBLICATION). https://www.postgresql.org/docs/release/17.5/
 """
 
 
 class Running(NamedTuple):
-    """The transactions that are open: all below ``oldest`` (64 bits) have ended.
+    """The open transactions: all below ``oldest`` (64 bits) have ended.
 
-    ``writers`` has, by the OIDs of tables, the transactions (32 bits) that may have written to
-    each; subtransactions, too. It is None where those alone don't tell, or can't be told: at a
-    standby, and where a transaction that was open at DDL may write later as it was before.
-    ``oldest_at_primary`` is what a standby comes to once it has replayed all.
+    ``writers`` has, by the OIDs of tables, the transactions and subtransactions (32 bits) that may
+    have written to each. It is None if those aren't enough, or unknown: at a standby, and if a
+    transaction that was open at DDL may later write in the old form. ``oldest_at_primary`` is the
+    value that a standby reaches once it has replayed everything.
     """
 
     oldest: int
@@ -51,7 +51,7 @@ class Running(NamedTuple):
 
 
 def running(connection: psycopg.Connection, tables: Collection[int]) -> Running:
-    """Look which transactions are open, and have written to tables."""
+    """Return the open transactions, and those that have written to tables."""
     ((oldest, is_standby),) = query(connection, _OLDEST)
     version = connection.info.server_version
     if is_standby or version < _TELLS_RUNNING.get(version // 10_000, 0):

@@ -51,7 +51,7 @@ _BY_LIMIT: Final = {
         "no session read it for longer than this limit",
     ),
 }
-"""invalidation_reason → the setting that is behind it, and what it says of the slot."""
+"""invalidation_reason → the setting that causes it, and its meaning for the slot."""
 _OBJECT_IN_USE: Final = "55006"
 _DUPLICATE_OBJECT: Final = "42710"
 _LIMIT_EXCEEDED: Final = "53400"
@@ -64,7 +64,7 @@ AND classid = %s::oid AND objid = %s::oid
 
 
 LEVELS: Final = (100, 80, 50)
-"""Percents of a limit that are reported."""
+"""Percentages of a limit that are reported."""
 _STATUSES: Final = {
     "extended": "it holds back more WAL than max_wal_size",
     "unreserved": (
@@ -74,7 +74,7 @@ _STATUSES: Final = {
     "lost": "the server has removed WAL that it needs (max_slot_wal_keep_size): there is a gap",
 }
 HELD: Final = "held for open transactions, or until the next checkpoint"
-"""Why a slot may hold back more than what its reader lacks."""
+"""Why a slot may hold back more than its reader lacks."""
 _END_OLDEST: Final = (
     "find a transaction that was left open: SELECT pid, usename, xact_start, query FROM"
     " pg_stat_activity WHERE xact_start IS NOT NULL ORDER BY xact_start LIMIT 1; and end it:"
@@ -84,9 +84,9 @@ _UNITS: Final = ((40, "TB"), (30, "GB"), (20, "MB"), (10, "kB"))
 
 
 class ExportedSnapshot(NamedTuple):
-    """What a slot's creation exports: a snapshot of everything committed before a point.
+    """The export of a slot's creation: a snapshot of everything committed before a point.
 
-    It can be imported as long as the connection that made it stays open and does nothing else.
+    It can be imported while the connection that made it is open and idle.
     """
 
     consistent_point: Lsn
@@ -96,9 +96,9 @@ class ExportedSnapshot(NamedTuple):
 class SlotState(NamedTuple):
     """A row of _STATE, which reads pg_replication_slots.
 
-    ``lag_bytes`` isn't acknowledged yet; ``retained_bytes`` is the WAL kept for the slot. A slot
-    with ``failover`` is copied to standbys; ``synced`` says that it is such a copy, or was.
-    ``limits`` are the server's settings by which it gives slots up.
+    ``lag_bytes`` isn't acknowledged yet. ``retained_bytes`` is the WAL kept for the slot. A slot
+    with ``failover`` is copied to standbys. ``synced``: the slot is such a copy, or was. ``limits``
+    are the server's settings that invalidate slots.
     """
 
     confirmed_flush_lsn: Lsn
@@ -119,7 +119,7 @@ class SlotState(NamedTuple):
 
 
 def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
-    """The slot's state now, or None when there is no such slot."""
+    """Return the slot's current state. None: it doesn't exist."""
     since_17 = _SINCE_17 if has_failover(connection.pgconn) else "NULL, false, false"
     rows = query(connection, _STATE.format(since_17=since_17), [name])
     return next((SlotState(Lsn.parse(lsn), *state) for lsn, *state in rows), None)
@@ -131,7 +131,7 @@ def has_failover(pgconn: PGconn) -> bool:
 
 
 def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
-    """Raise unless the slot is one that we could have made in this database."""
+    """Raise unless the slot could be ours, in this database."""
     unfinished = state.temporary and not state.synced
     if state.plugin != PLUGIN or state.database != connection.info.dbname or unfinished:
         kind = f"plugin {state.plugin}" if state.plugin else "physical"
@@ -144,7 +144,7 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
 
 
 def why_lost(state: SlotState) -> str | None:
-    """Why the slot can't give what it stands for any more, if it can't."""
+    """Return why the slot can't deliver its changes. None: it can."""
     if state.wal_status == "lost" or state.invalidation_reason:
         return _invalidated(state)
     if state.temporary:
@@ -153,7 +153,7 @@ def why_lost(state: SlotState) -> str | None:
 
 
 def _invalidated(state: SlotState) -> str:
-    """Why the server gave the slot up, by which setting, and what to do about that."""
+    """Return why the server invalidated the slot, by which setting, and the remedy."""
     reason = state.invalidation_reason or "wal_removed"
     text = f"the server invalidated it ({reason})"
     if reason not in _BY_LIMIT:
@@ -166,7 +166,7 @@ def _invalidated(state: SlotState) -> str:
 
 
 def lost(name: str, reason: str, where: str) -> GapError:
-    """What to say of a slot that can't give the changes it stood for any more."""
+    """Return the error for a slot that has lost its changes."""
     return GapError(
         f"slot {name} has lost changes that the log lacks: {reason}",
         where=where,
@@ -175,13 +175,13 @@ def lost(name: str, reason: str, where: str) -> GapError:
 
 
 def lock(connection: psycopg.Connection, name: str) -> bool:
-    """Try to take the right to the slot, for as long as this session lives (decision 0002)."""
+    """Try to take the right to the slot, for the life of this session (decision 0002)."""
     ((taken,),) = query(connection, "SELECT pg_try_advisory_lock(%s::int8)", [_lock_key(name)])
     return bool(taken)
 
 
 def is_captured(connection: psycopg.Connection, name: str) -> bool:
-    """Whether a daemon has the right to the slot; takes nothing, and never waits."""
+    """Whether a daemon has the right to the slot. Takes nothing, and never waits."""
     key = _lock_key(name) % (1 << 64)
     return bool(query(connection, _LOCK_HELD, [key >> 32, key % (1 << 32)]))
 
@@ -194,11 +194,11 @@ def create(
     failover: bool = False,
     on_wait: Callable[[float], None] | None = None,
 ) -> ExportedSnapshot:
-    """Make a slot and export the snapshot that goes with it.
+    """Create a slot and export its snapshot.
 
-    The server first waits for the transactions that are open now; ``on_wait`` is called about
-    every second with the seconds waited, and may raise to give up. ``failover`` is for servers
-    that have it.
+    The server first waits for the transactions that are open. ``on_wait`` is called about every
+    second with the seconds waited, and may raise to give up. ``failover`` applies to servers that
+    have it.
     """
     kind = "TEMPORARY " if temporary else ""
     export = "(SNAPSHOT 'export')" if pgconn.server_version >= 150_000 else "EXPORT_SNAPSHOT"
@@ -220,7 +220,7 @@ def create(
 
 
 def let_fail_over(pgconn: PGconn, state: SlotState) -> None:
-    """Have the slot copied to standbys, where the server can; a warning where it refuses."""
+    """Have the slot copied to standbys if the server can. Warn if it refuses."""
     if state.failover or not has_failover(pgconn):
         return
     try:
@@ -240,11 +240,11 @@ def exact_snapshot(
     on_wait: Callable[[float], None] | None = None,
     wait_s_max: int = 0,
 ) -> Iterator[ExportedSnapshot]:
-    """A new snapshot with an exact position, by a temporary slot that ends with the context.
+    """Yield a new snapshot with an exact position, from a temporary slot that ends with the block.
 
-    For a snapshot that is taken up again: the slot's own snapshot went with its connection. The
-    server waits ``wait_s_max`` for each open transaction (0: without end), also for a client that
-    has died meanwhile: it doesn't notice while it waits.
+    For a snapshot that is resumed: the slot's own snapshot ended with its connection. The server
+    waits ``wait_s_max`` for each open transaction (0: without limit). It also waits if its client
+    has died, as it doesn't notice that during the wait.
     """
     pgconn = connect_replication(source)
     try:
@@ -257,17 +257,17 @@ def exact_snapshot(
 
 
 def snapshot_slots(name: str) -> str:
-    """How the names of the temporary slots begin that export snapshots."""
+    """Return the common beginning of the names of temporary slots that export snapshots."""
     return f"{name[:40]}_snapshot_"
 
 
 def drop_statement(name: str) -> str:
-    """SQL that drops a slot, for people."""
+    """Return SQL that drops a slot, for people."""
     return f"SELECT pg_drop_replication_slot('{name}');"
 
 
 def drop(connection: psycopg.Connection, name: str) -> bool:
-    """Drop the slot; returns whether there was one. Raises SlotInUseError while one reads it."""
+    """Drop the slot. Return whether it existed. Raise SlotInUseError if a session reads it."""
     state = inspect(connection, name)
     if state is None:
         return False
@@ -278,7 +278,7 @@ def drop(connection: psycopg.Connection, name: str) -> bool:
 
 
 def in_use(name: str, pid: int | None, where: str) -> SlotInUseError:
-    """What to say of a slot that another session reads."""
+    """Return the error for a slot that another session reads."""
     reader = f"the server process {pid}" if pid else "another session"
     return SlotInUseError(
         f"slot {name} is in use by {reader}",
@@ -305,7 +305,7 @@ def _await_result(pgconn: PGconn, on_wait: Callable[[float], None] | None) -> PG
 
 
 def refused(name: str, refusal: RefusedError, where: str) -> MillraceError:
-    """What it means that the server doesn't make the slot, or doesn't stream from it."""
+    """Return the meaning of the server's refusal to create the slot, or to stream from it."""
     if refusal.sqlstate == _OBJECT_IN_USE:
         pid = re.search(r"\bPID (\d+)|(\d+)\D*\Z", refusal.text)
         return in_use(name, int(pid[1] or pid[2]) if pid else None, where)
@@ -328,13 +328,13 @@ def refused(name: str, refusal: RefusedError, where: str) -> MillraceError:
 
 
 def _lock_key(name: str) -> int:
-    """A stable signed 64-bit hash: the advisory lock that stands for a slot of this database."""
+    """Return the advisory lock of a slot of this database: a stable signed 64-bit hash."""
     digest = hashlib.sha256(f"millrace slot {name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class Concern(NamedTuple):
-    """One thing to worry about; ``level`` grows as it gets worse."""
+    """One concern. ``level`` grows as it gets worse."""
 
     kind: str
     level: int
@@ -343,7 +343,7 @@ class Concern(NamedTuple):
 
 
 def concerns(state: SlotState, bytes_max: int | None) -> Iterator[Concern]:
-    """What is to be said of the slot; ``bytes_max`` is slot.max.lag.bytes."""
+    """Yield the concerns about the slot. ``bytes_max`` is slot.max.lag.bytes."""
     held = state.retained_bytes
     limits = [("slot.max.lag.bytes", bytes_max)]
     if state.safe_wal_size is not None:
@@ -365,7 +365,7 @@ def concerns(state: SlotState, bytes_max: int | None) -> Iterator[Concern]:
 
 
 def _catch_up(state: SlotState) -> str:
-    """What lets a slot go on, or gives it more room."""
+    """Return what lets a slot catch up, or gives it more room."""
     reads = (
         "find out what slows the daemon down: read its log, and run millrace check"
         if state.active
@@ -381,7 +381,7 @@ def _catch_up(state: SlotState) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes in PostgreSQL's units, where 1 kB is 1,024 bytes."""
+    """Return bytes in PostgreSQL's units, where 1 kB is 1,024 bytes."""
     for shift, unit in _UNITS:
         if number >= 1 << shift:
             return f"{number / (1 << shift):.1f} {unit}"

@@ -1,13 +1,13 @@
-"""A slot and a publication → a wire that is read; positions reached → status updates.
+"""A slot and a publication → a wire to read; positions reached → status updates.
 
-The bytes stay in the wire's buffer, from which whoever translates them takes them. Rules:
+The bytes stay in the wire's buffer, where the translation takes them. Rules:
 - ``read`` takes what has arrived, and blocks for its timeout at most.
 - ``keep_alive`` sends the last positions again when an update is due. It reads nothing and never
   blocks, so it can be called between the slices of a Kafka call.
-- A server that answers nothing while we listen, though asked to, counts as gone: what lies between
-  may keep a dead connection open for ever.
-- The walsender sends every row on its own. While much arrives, SO_RCVLOWAT lets the socket fill
-  before we are woken, which saves CPU on both sides; when the stream calms down it is taken back.
+- A server that doesn't answer a request while we listen counts as gone, as network devices can keep
+  a dead connection open without limit.
+- The walsender sends every row separately. While much arrives, SO_RCVLOWAT lets the socket fill
+  before we are woken, which saves CPU on both sides. It is reset when the stream calms down.
 https://www.postgresql.org/docs/current/protocol-replication.html
 """
 
@@ -28,20 +28,20 @@ from cdc.records.position import Lsn
 from cdc.wal.frames import PrimaryKeepalive, standby_status_update
 
 ASK_AFTER_S: Final = 10.0
-"""An idle server that hears from us has no reason to speak: after this long we request a reply."""
+"""An idle server that hears from us has no reason to send. After this time we request a reply."""
 SILENCE_S_MAX: Final = 60.0
 _ASK_S: Final = 0.1
-"""How often a caller who waits may request a reply."""
+"""How often a waiting caller may request a reply."""
 _LOW_WATER_BYTES: Final = 64 << 10
 _LOW_WATER_WAIT_S: Final = 0.005
-"""How long rows may wait in a socket that fills slower than we judged."""
+"""How long rows may wait in a socket that fills more slowly than expected."""
 _BUSY_BYTES_PER_S: Final = 4 << 20
 _JUDGE_S: Final = 0.02
 
 _UNDEFINED_OBJECT: Final = "42704"
 _NOT_IN_PREREQUISITE_STATE: Final = "55000"
 _LOST: Final = {_NOT_IN_PREREQUISITE_STATE, "58P01"}
-"""58P01: a file of the WAL that isn't there."""
+"""58P01: a file of the WAL is missing."""
 _PROTOCOL_VERSIONS: Final = ((160_000, 4), (150_000, 3), (140_000, 2))
 
 
@@ -69,10 +69,10 @@ class ReplicationStream:
         self._requested_at = -math.inf
         self._warning = ""
         self.wire: Wire = wire(pgconn, self._notice)
-        """``wire.buffer[wire.start : wire.end]`` has been received and not yet been used."""
+        """``wire.buffer[wire.start : wire.end]`` has been received and not used yet."""
         self._tcp = _tcp_socket(self.wire)
         self.is_busy = False
-        """Whether so much arrives that waiting for more at once pays."""
+        """Whether enough arrives that it pays to wait for more at once."""
         self._judged_at = clock()
         self._judged_bytes = 0
         self._closed = False
@@ -88,9 +88,9 @@ class ReplicationStream:
         in_progress: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """START_REPLICATION from where the slot stands; raises SlotInUseError with the pid.
+        """Send START_REPLICATION from the slot's position. Raise SlotInUseError with the pid.
 
-        ``in_progress``: large transactions are to be sent before they have ended.
+        ``in_progress``: PostgreSQL sends large transactions before they end.
         """
         stream = cls(pgconn, slot, publication, status_interval_ms / 1000, clock)
         try:
@@ -103,7 +103,10 @@ class ReplicationStream:
         return stream
 
     def read(self, timeout_s: float, wake: int | None = None) -> int:
-        """Take what arrives until the time is over or ``wake`` is readable; how many bytes."""
+        """Read until data arrives, the time is over, or ``wake`` is readable.
+
+        Return the bytes read.
+        """
         deadline = self._clock() + timeout_s
         with self._explained():
             while True:
@@ -127,7 +130,7 @@ class ReplicationStream:
                     return self.wire.fill()
 
     def used(self, end: int, received: Lsn) -> None:
-        """Let go of the bytes before ``end``; deals with what the server says in between."""
+        """Release the bytes before ``end``, and process the server's messages in between."""
         self.wire.start = end
         self._received = max(self._received, received)
         with self._explained():
@@ -136,27 +139,27 @@ class ReplicationStream:
             raise self._unpublished(self._warning)
 
     def shorten(self, shortened: Callable[[bytes, int], bytes | None]) -> None:
-        """Offer a large message of which the end hasn't come yet: something may take its place.
+        """Offer a large message whose end hasn't arrived yet, so that a short one can replace it.
 
-        ``shortened`` is given the first bytes of its payload, and how many it has.
+        ``shortened`` gets the first bytes of its payload, and its size.
         """
         begun = self.wire.begun()
         if begun is not None and (payload := shortened(*begun)) is not None:
             self.wire.replace(payload)
 
     def heard(self, keepalive: PrimaryKeepalive) -> None:
-        """Take in a keepalive: how far the server is, and whether it wants to hear from us."""
+        """Record a keepalive: the server's position, and whether it requests a reply."""
         self._received = max(self._received, keepalive.wal_end)
         self._reply_requested |= keepalive.reply_requested
 
     def send_status(self, received: Lsn, flushed: Lsn) -> None:
-        """Tell the server now what we have, and what it may forget."""
+        """Send the server the positions that we have, and that it can discard."""
         self._received = max(received, self._received)
         self._flushed = flushed
         self._send()
 
     def keep_alive(self) -> None:
-        """Send a status update if one is due or was asked for; never blocks, reads nothing."""
+        """Send a status update if one is due or requested. Never blocks, and reads nothing."""
         if self._reply_requested or self._clock() - self._sent_at >= self._interval_s:
             self._send()
         else:
@@ -164,7 +167,7 @@ class ReplicationStream:
                 self.wire.flush()
 
     def ask(self) -> None:
-        """Let the server say how far it is, without waiting for that."""
+        """Request the server's position, without waiting for it."""
         now = self._clock()
         if now - self._requested_at >= _ASK_S:
             self._requested_at = now
@@ -175,11 +178,11 @@ class ReplicationStream:
         if not self._closed:
             self._closed = True
             with suppress(OSError):
-                self._set_busy(busy=False)  # the server's last word is a short one
+                self._set_busy(busy=False)  # the server's last message is short
             self.wire.close()
 
     def _bear_silence(self, waited_s: float) -> None:
-        """Count the time in which we listened and nothing came; ask for a word, or give up."""
+        """Add up the time without data. Request a reply, or give up."""
         requested = self._silent_s // ASK_AFTER_S
         self._silent_s += waited_s
         if self._silent_s >= SILENCE_S_MAX:
@@ -188,7 +191,7 @@ class ReplicationStream:
             self._send(reply_requested=True)
 
     def _judge(self, size: int) -> None:
-        """Decide by the rate of arrival whether waiting for more at once pays."""
+        """Decide by the rate of arrival whether it pays to wait for more at once."""
         self._judged_bytes += size
         now = self._clock()
         elapsed = now - self._judged_at
@@ -221,7 +224,7 @@ class ReplicationStream:
         self._reply_requested = False
 
     def _notice(self, sqlstate: str | None, text: str) -> None:
-        """From PostgreSQL 18 on, a publication that is missing is only warned about."""
+        """Record the warning of a missing publication: from PostgreSQL 18 on, it isn't an error."""
         if sqlstate == _NOT_IN_PREREQUISITE_STATE and self._publication in text:
             self._warning = text
 
@@ -242,13 +245,13 @@ class ReplicationStream:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say why the server has ended the stream."""
+        """Raise the reason why the server has ended the stream."""
         try:
             yield
         except RefusedError as refusal:
             if refusal.sqlstate is None:
                 raise self._disconnected(refusal.text) from refusal
-            # In whatever language it says so; a type that is missing has the same SQLSTATE.
+            # In the server's language. A missing type has the same SQLSTATE.
             if refusal.sqlstate == _UNDEFINED_OBJECT and self._publication in refusal.text:
                 raise self._unpublished(refusal.text) from refusal
             raise self._failure(refusal) from refusal
@@ -276,7 +279,7 @@ def _start_command(server_version: int, slot: str, publication: str, in_progress
 
 
 def _tcp_socket(wire: Wire) -> socket.socket | None:
-    """The socket whose low-water mark can be set; None unless it is TCP that we read ourselves."""
+    """Return the socket with a low-water mark. None unless we read TCP ourselves."""
     if isinstance(wire, PlainWire) and wire.socket.family in {socket.AF_INET, socket.AF_INET6}:
         return wire.socket
     return None

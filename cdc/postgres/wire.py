@@ -1,10 +1,9 @@
 """A connection ⇄ bytes of PostgreSQL's protocol: messages as they come, in one buffer.
 
-Without encryption the socket is read directly: libpq takes 0.7 µs per row for what costs 0.1 µs so.
-libpq has connected and authenticated by then, and takes no part in the rest. Under TLS and GSSAPI
-the session lives inside of libpq, which then gives its messages one by one; they are put into a
-buffer in the same form. Whoever reads moves ``start`` on, up to a message that isn't CopyData:
-``control`` takes that one.
+Without encryption this reads the socket directly: libpq takes 0.7 µs per row, this takes 0.1 µs.
+libpq has connected and authenticated before, and takes no further part. Under TLS and GSSAPI the
+session is inside libpq, which returns its messages one by one; the buffer then has them in the same
+form. The reader moves ``start`` up to a message that isn't CopyData, which ``control`` takes.
 https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-COPY
 https://www.postgresql.org/docs/current/protocol-message-formats.html
 """
@@ -27,22 +26,22 @@ from cdc.postgres.failures import RefusedError
 BUFFER_BYTES: Final = 1 << 20
 _ROOM_BYTES_MIN: Final = 128 << 10
 _MESSAGE_BYTES_MAX: Final = 1 << 30
-"""PostgreSQL's own limit (MaxAllocSize) is a byte less: a larger length isn't one."""
+"""PostgreSQL's own limit (MaxAllocSize) is one byte less, so a larger length is invalid."""
 _LOOKS_MAX: Final = 2
 _CLOSE_S: Final = 2.0
 POLL_TLS_S: Final = 0.05
-"""Decrypted bytes can wait inside of libpq while the socket is silent: look this often."""
+"""Decrypted bytes can wait inside libpq while the socket is silent. This is the poll interval."""
 _HEAD: Final = struct.Struct(">cI")
 _COPY_DATA: Final = ord("d")
 _BEGUN_BYTES: Final = 4_096
-"""So much of a message tells what it is."""
+"""This much of a message shows its kind."""
 
 OnNotice = Callable[[str | None, str], None]
 """Takes the SQLSTATE and the text of a notice."""
 
 
 class SocketBuffer:
-    """``buffer[start:end]`` has been received from a connection's socket, and not yet been used."""
+    """A buffer: ``buffer[start:end]`` was received from a connection's socket and isn't used."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self.socket = socket.socket(fileno=os.dup(pgconn.socket))
@@ -53,7 +52,7 @@ class SocketBuffer:
         self.start = self.end = 0
 
     def fill(self) -> int:
-        """Read once, without waiting, into as much room as there is; returns how many bytes."""
+        """Read once, without waiting, into the available room. Return the number of bytes."""
         self._make_room()
         with _broken():
             try:
@@ -66,9 +65,9 @@ class SocketBuffer:
         return size
 
     def _make_room(self) -> None:
-        """Bring what is left to the front; the buffer is as large as the message that it has.
+        """Move the rest to the front. The buffer is as large as the message in it.
 
-        It grows by what has come of the message, not by what its first bytes promise.
+        It grows with the bytes received of the message, not with its announced length.
         """
         left = self.end - self.start
         if left == 0:
@@ -91,7 +90,7 @@ class SocketBuffer:
         self.start, self.end = 0, left
 
     def _message_bytes(self) -> int:
-        """How long the message at the start is; what can't be a length has lost the thread."""
+        """Return the length of the message at the start. An invalid length breaks the protocol."""
         length = int(_HEAD.unpack_from(self.buffer, self.start)[1])
         if not 4 <= length <= _MESSAGE_BYTES_MAX:
             raise RefusedError(
@@ -100,13 +99,13 @@ class SocketBuffer:
         return 1 + length
 
     def _kind(self) -> bytes | None:
-        """What the message at the start is, if all of it is there."""
+        """Return the kind of the message at the start, if it is complete."""
         if self.end - self.start < _HEAD.size or self.end - self.start < self._message_bytes():
             return None
         return bytes(self._view[self.start : self.start + 1])
 
     def _skip(self) -> bytes:
-        """Go on to the next message; returns what this one had."""
+        """Skip to the next message. Return the body of this one."""
         begin, self.start = self.start, self.start + self._message_bytes()
         return bytes(self._view[begin + 5 : self.start])
 
@@ -115,7 +114,7 @@ class SocketBuffer:
         self.flush()
 
     def flush(self) -> bool:
-        """Send on, without waiting; returns whether that was all."""
+        """Send pending bytes without waiting. Return whether that was all."""
         with _broken():
             try:
                 while self._unsent:
@@ -125,7 +124,7 @@ class SocketBuffer:
         return True
 
     def let_go(self) -> None:
-        """Close our descriptor; libpq's stays."""
+        """Close our descriptor. libpq's stays open."""
         self._view.release()
         self.socket.close()
 
@@ -138,10 +137,10 @@ class PlainWire(SocketBuffer):
         self._pgconn = pgconn
         self._on_notice = on_notice
         self._useless = 0
-        """How many bytes are still to come of a message that another one has replaced."""
+        """The bytes still to come of a message that another one has replaced."""
 
     def begin(self, command: str) -> None:
-        """Send START_REPLICATION as a simple query; returns when the stream has begun."""
+        """Send START_REPLICATION as a simple query. Return when the stream has begun."""
         self._send(message(b"Q", command.encode() + b"\0"))
         while True:
             self.flush()
@@ -158,7 +157,7 @@ class PlainWire(SocketBuffer):
     def control(self) -> None:
         """Take a whole message at ``start`` that isn't CopyData, if there is one.
 
-        ErrorResponse, NoticeResponse, the end of the copy; anything else tells us nothing.
+        Handles ErrorResponse, NoticeResponse and the end of the copy; others have no meaning here.
         """
         kind = self._kind()
         if kind is None or kind == b"d":
@@ -172,7 +171,7 @@ class PlainWire(SocketBuffer):
             raise RefusedError(None, "the server ended the stream")
 
     def fill(self) -> int:
-        """Read once, without waiting; what has no use is read, and forgotten."""
+        """Read once, without waiting. Discard bytes of a replaced message."""
         size = super().fill()
         useless = min(size, self._useless)
         if useless:
@@ -185,7 +184,7 @@ class PlainWire(SocketBuffer):
         return size
 
     def begun(self) -> tuple[bytes, int] | None:
-        """The first bytes of a large CopyData payload that hasn't come whole, and its size."""
+        """Return the first bytes of a large CopyData payload that is incomplete, and its size."""
         has = self.end - self.start
         if self._useless or has < _BEGUN_BYTES or self._view[self.start] != _COPY_DATA:
             return None
@@ -196,24 +195,24 @@ class PlainWire(SocketBuffer):
         return bytes(self._view[begin : self.start + _BEGUN_BYTES]), size - _HEAD.size
 
     def replace(self, payload: bytes) -> None:
-        """Have another payload, of fewer bytes than are there, in the place of what has begun."""
+        """Replace the incomplete payload with one that is shorter than the bytes received."""
         has, other = self.end - self.start, message(b"d", payload)
         self._useless = self._message_bytes() - has
         self.end = self.start + len(other)
         self._view[self.start : self.end] = other
 
     def wait(self, timeout_s: float, wake: int | None) -> bool:
-        """Wait for bytes, or for ``wake`` to be readable; returns whether there may be bytes."""
+        """Wait for bytes, or for ``wake`` to be readable. Return whether there may be bytes."""
         return _readable(self.socket.fileno(), timeout_s, wake)
 
     def send(self, payload: bytes) -> None:
-        """Send CopyData as far as that goes without waiting."""
+        """Send CopyData as far as possible without waiting."""
         self._send(message(b"d", payload))
 
     def close(self) -> None:
-        """End the stream so that the server has seen all that we sent, and disconnect.
+        """End the stream so that the server has seen everything sent, and disconnect.
 
-        CopyDone, then read until the server has answered; libpq says good-bye.
+        Sends CopyDone, then reads until the server answers. libpq ends the session.
         """
         try:
             self._send(message(b"c"))
@@ -271,20 +270,20 @@ class LibpqWire:
         self._on_notice(said.sqlstate, said.text)
 
     def begun(self) -> None:
-        """Nothing: libpq gives whole messages."""
+        """Return nothing, as libpq returns whole messages."""
 
     def replace(self, payload: bytes) -> None:
-        """Nothing has begun that could be replaced."""
+        """Do nothing, as no message is incomplete."""
 
     def control(self) -> None:
-        """Nothing to do: libpq keeps everything but CopyData to itself."""
+        """Do nothing, as libpq handles everything but CopyData."""
 
     def wait(self, timeout_s: float, wake: int | None) -> bool:
-        """Poll the socket, not for long."""
+        """Poll the socket for a short time."""
         return _readable(self._pgconn.socket, min(timeout_s, POLL_TLS_S), wake)
 
     def send(self, payload: bytes) -> None:
-        """Hand it to libpq."""
+        """Pass it to libpq."""
         with _broken():
             self._pgconn.put_copy_data(payload)
         self.flush()
@@ -295,7 +294,7 @@ class LibpqWire:
             return self._pgconn.flush() == 0
 
     def close(self) -> None:
-        """End the copy, then read to the server's answer."""
+        """End the copy, then read up to the server's answer."""
         try:
             with suppress(psycopg.Error, RefusedError):
                 if self._pgconn.status == pq.ConnStatus.OK:
@@ -323,13 +322,13 @@ Wire = PlainWire | LibpqWire
 
 
 def wire(pgconn: PGconn, on_notice: OnNotice) -> Wire:
-    """The fastest way to read this replication connection, on which no command is running."""
+    """Return the fastest reader of this replication connection, on which no command runs."""
     is_encrypted = pgconn.ssl_in_use or pgconn.used_gssapi
     return (LibpqWire if is_encrypted else PlainWire)(pgconn, on_notice)
 
 
 def copy_data_of(pgconn: PGconn, buffer: bytearray) -> bool:
-    """Append what libpq has of a COPY, up to the buffer's size; returns whether that has ended."""
+    """Append libpq's COPY data, up to the buffer's size. Return whether the COPY has ended."""
     take, looks = pgconn.get_copy_data, 0
     with _broken():
         while len(buffer) < BUFFER_BYTES:
@@ -349,12 +348,12 @@ def copy_data_of(pgconn: PGconn, buffer: bytearray) -> bool:
 
 
 def message(kind: bytes, body: bytes = b"") -> bytes:
-    """A message of ours."""
+    """Return a message to send."""
     return _HEAD.pack(kind, len(body) + 4) + body
 
 
 def error_fields(body: bytes) -> tuple[str | None, str]:
-    """SQLSTATE and text of an ErrorResponse or NoticeResponse: message, detail and hint."""
+    """Return SQLSTATE and text of an ErrorResponse or NoticeResponse: message, detail and hint."""
     fields = {
         field[:1]: field[1:].decode("utf-8", "replace") for field in body.split(b"\0") if field
     }
@@ -364,7 +363,7 @@ def error_fields(body: bytes) -> tuple[str | None, str]:
 
 @contextmanager
 def _broken() -> Iterator[None]:
-    """A connection that fails within refuses everything."""
+    """Turn a failure of the connection in the block into a RefusedError."""
     try:
         yield
     except (psycopg.Error, OSError) as error:

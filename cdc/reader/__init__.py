@@ -1,1 +1,1 @@
-"""The log → changes for programs of anybody: typed events, at least once, from where a group is."""
+"""The log → changes for any program: typed events, at least once, from a group's position."""

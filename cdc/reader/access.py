@@ -1,4 +1,4 @@
-"""A configuration → what reading the log takes, whichever way: topics, events, places to start."""
+"""A configuration → everything that both kinds of readers need: topics, events, start positions."""
 
 import logging
 import threading
@@ -25,11 +25,11 @@ log = logging.getLogger("millrace.reader")
 
 
 class ReaderStoppedError(Exception):
-    """The reader is to end while it waits for brokers."""
+    """The reader must end while it waits for brokers."""
 
 
 class LogAccess:
-    """What reading the log takes, whichever way: topics, events, places to start at."""
+    """Everything that both kinds of readers need: topics, events, start positions."""
 
     def __init__(
         self,
@@ -47,26 +47,26 @@ class LogAccess:
         self._tables = None if tables is None else frozenset(tables)
 
     def connect(self) -> None:
-        """Ask brokers again that were away for too long."""
+        """Connect again to brokers that were unavailable for too long."""
         self.topics.connect()
         self.finder = StartFinder(self.settings, self.end_when_stopped)
 
     def group(self, name: str | None) -> ReaderGroup | None:
-        """Where a group is, of a reader that belongs to one."""
+        """Return a group's position, for a reader that belongs to one."""
         return None if name is None else ReaderGroup(self.settings, name, self.end_when_stopped)
 
     def log_reader(self) -> LogReader:
-        """What reads the log's state for one round after the other."""
+        """Return the reader of the log's state for successive rounds."""
         return LogReader(self.settings.kafka, self.end_when_stopped)
 
     def first_offsets(self, start: Start, topics: Mapping[str, TableTopic]) -> Offsets:
-        """Where a reader begins in topics that it hasn't read yet."""
+        """Return where a reader begins in topics that it hasn't read yet."""
         epoch = self.topics.progress().position.epoch if self.topics.has_cut else FIRST_EPOCH
         commit = self._commit_times(topics)
         return self.finder.offsets(parse_start(start), topics, commit, epoch)
 
     def first_cut(self, start: Start, topics: Mapping[str, TableTopic]) -> tuple[Position, Offsets]:
-        """The same for whole transactions, and up to where they are left out."""
+        """Return the cut up to which transactions are left out, and the offsets to begin at."""
         commit = self._commit_times(topics)
         return self.finder.cut(parse_start(start), topics, commit, self.topics.progress())
 
@@ -82,7 +82,7 @@ class LogAccess:
         return commit
 
     def dead_letter(self, message: Message) -> DeadLetter | None:
-        """A dead letter of the tables that are read; None for one that was dealt with."""
+        """Return a dead letter of the tables read. None: it is settled, or of another table."""
         if (value := message.value()) is None:
             return None
         dead_letter = parse_state(DeadLetter, value, place_of(message)[0])
@@ -101,7 +101,7 @@ class LogAccess:
         )
 
     def end_when_stopped(self) -> None:
-        """Raise where the reader is to end: it waits, or reads what may take long."""
+        """Raise if the reader must end, during a wait or a long read."""
         if self.stopping.is_set:
             raise ReaderStoppedError
 

@@ -1,4 +1,4 @@
-"""``changes()``: what a program calls → the changes, or the transactions, of captured tables."""
+"""``changes()``: a program's call → the changes, or the transactions, of captured tables."""
 
 import threading
 from collections.abc import Iterable
@@ -51,11 +51,11 @@ def changes(
 ) -> ChangeStream | TransactionStream:
     """Read the changes of captured tables from the log, each at least once.
 
-    ``tables`` are named as schema.table; by default all are read. A ``group`` goes on where it was;
-    without one no position is kept. ``start`` says where a new group begins: at the beginning, now,
-    at a time or at an LSN. With ``transactions`` each item is a transaction of the source, which
-    has the changes. ``on_dead_letter`` is called for each change that couldn't be written to the
-    log. SIGTERM and SIGINT end the loop, unless ``stop`` is given: then that does.
+    ``tables`` are named schema.table; the default is all. A ``group`` continues at its position;
+    without one, no position is kept. ``start`` is where a new group begins: at the beginning, now,
+    at a time or at an LSN. With ``transactions`` each item is a transaction of the source, with its
+    changes. ``on_dead_letter`` is called for each change that couldn't be written to the log.
+    SIGTERM and SIGINT end the loop, unless ``stop`` is given, which ends it instead.
     """
     named = None if tables is None else tuple(tables)
     if isinstance(tables, str) or named == ():

@@ -1,6 +1,6 @@
-"""Partitions and offsets → committed records, and what the brokers complain of as errors.
+"""Partitions and offsets → committed records, with brokers' complaints as errors.
 
-A broker that is away is waited for: its partitions go on when it is back.
+It waits for an unavailable broker: its partitions continue when it is back.
 """
 
 import logging
@@ -20,36 +20,38 @@ from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.settings import Settings
 
 WAIT_S: Final = 0.2
-"""How long a call waits for a record: a signal, or a position to keep, waits no longer."""
+"""How long a call waits for a record. A signal, or a position to keep, waits no longer."""
 _QUEUE: Final = {"queued.max.messages.kbytes": "8192"}
-"""Whoever writes to the topics doesn't choose our memory."""
+"""Limits memory, as any program can write to the topics."""
 _FORGOTTEN: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _UNREADABLE: Final = frozenset({"_BAD_MSG", "_BAD_COMPRESSION", "_UNDERFLOW", "INVALID_MSG"})
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SESSION_MS: Final = "10000"
-"""So long after a member has died without a word, others have its partitions."""
+"""When other members get the partitions of a member that died silently."""
 _BODY_MS: Final = "3600000"
-"""So long a loop's body may take. Members that join or leave wait for it, so Kafka has 5 min."""
+"""How long a loop's body may take. Members that join or leave wait for it; Kafka's default is 5
+min.
+"""
 _METADATA_MS: Final = "30000"
-"""So soon a group has a topic's new partitions."""
+"""How soon a group gets a topic's new partitions."""
 _EXCEEDED: Final = "_MAX_POLL_EXCEEDED"
 _LEAVE_S: Final = 2.0
 _AWAY_S: Final = 0.2
 _STAY_S: Final = 1.0
 log = logging.getLogger("millrace.reader")
 Assigned = Callable[[Consumer, list[TopicPartition]], None]
-"""What is called with partitions that a member gets, or that it no longer has."""
+"""Called with the partitions that a member gets or loses."""
 
 
 def group_name(settings: Settings, group: str) -> str:
-    """Kafka's name of a group: each prefix in a cluster has its own, as none has a colon."""
+    """Return Kafka's name of a group. A prefix has no colon, so names of prefixes differ."""
     return f"millrace.{settings.capture.topic_prefix}:{group}"
 
 
 def make_consumer(
     kafka_options: Mapping[str, str], group_id: str = ""
 ) -> tuple[Consumer, "Complaints"]:
-    """A consumer of committed records; with a group it takes part in Kafka's assignment."""
+    """Return a consumer of committed records. In a group, it takes part in Kafka's assignment."""
     complaints = Complaints()
     config: dict[str, Any] = {
         "session.timeout.ms": _SESSION_MS,
@@ -64,9 +66,9 @@ def make_consumer(
 
 
 class Complaints:
-    """What a client complains of while it runs: only what nobody can wait out ends a reader.
+    """A running client's complaints. Only those that waiting doesn't solve end a reader.
 
-    ``is_alone``: no broker is there, as far as is known.
+    ``is_alone``: as far as is known, no broker is available.
     """
 
     def __init__(self) -> None:
@@ -75,14 +77,14 @@ class Complaints:
         self.is_alone = False
 
     def add(self, error: KafkaError) -> None:
-        """Take one in."""
+        """Add a complaint."""
         if is_access(error):
             self._fatal = error
         if error.name() == "_ALL_BROKERS_DOWN":
             self.is_alone = True
 
     def raise_fatal(self) -> None:
-        """Raise what was complained of, if trying again is no use."""
+        """Raise a complaint that another attempt doesn't solve."""
         raised, self.raised = self.raised, None
         if raised is not None:
             raise raised
@@ -97,9 +99,9 @@ def subscribe(
     revoked: Assigned,
     lost: Assigned,
 ) -> None:
-    """Take part in a group, by methods that the consumer doesn't keep alive.
+    """Join a group, with callbacks that don't keep their object alive.
 
-    What they raise is a complaint: the client would make another error of it.
+    Their exceptions become complaints, as the client would replace them by its own error.
     """
     consumer, complaints = client
     begin, end, gone = (_weakly(each, complaints) for each in (assigned, revoked, lost))
@@ -114,24 +116,24 @@ def _weakly(method: Assigned, complaints: Complaints) -> Assigned:
             return
         try:
             living(consumer, partitions)
-        except BaseException as error:  # noqa: BLE001 (it is raised behind the poll)
+        except BaseException as error:  # noqa: BLE001 (raised after the poll)
             complaints.raised = error
 
     return call
 
 
 def leave(consumer: Consumer, *, is_alone: bool) -> None:
-    """Close a consumer; where brokers don't answer, its group finds out by itself."""
+    """Close a consumer. If brokers don't answer, its group notices later."""
     thread = threading.Thread(target=consumer.close, daemon=True)
     thread.start()
     thread.join(_AWAY_S if is_alone else _LEAVE_S)
 
 
 class Membership:
-    """One of several members of a group has its turn: who has the one partition of a topic.
+    """A member's turn in a group: the member with the only partition of a topic.
 
-    ``hand_over`` is called before another member has the turn. ``turns`` counts those that this
-    one had: in between, others have gone on.
+    ``hand_over`` is called before another member takes the turn. ``turns`` counts this member's
+    turns. Others may have read between them.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class Membership:
         self.turns = 0
 
     def has_turn(self) -> bool:
-        """Whether it is this member's turn, after a short wait where it isn't."""
+        """Whether it is this member's turn. If it isn't, wait a short time first."""
         if not self._is_subscribed:
             client = self._consumer, self.complaints
             subscribe(client, [self._topic], self._begin, self._revoked, self._lost)
@@ -158,7 +160,7 @@ class Membership:
         return self._poll(0 if self._has_turn else WAIT_S)
 
     def stay(self) -> bool:
-        """The same in the midst of a turn: a member that is silent for long is put out."""
+        """Whether the turn continues. A member that is silent for long is excluded."""
         is_due = time.monotonic() - self._polled_at >= _STAY_S
         return self._poll(0) if is_due else self._has_turn
 
@@ -188,7 +190,7 @@ class Membership:
 
 
 def record_of(message: Message | None) -> Message | None:
-    """A message that is a record; None for what passes; raises a log's error for the rest."""
+    """Return a message that is a record. None: transient. Raise a log's error for the rest."""
     error = message.error() if message is not None else None
     if message is None or error is None:
         return message
@@ -225,12 +227,12 @@ def read_range(
     ends: Offsets,
     while_waiting: Callable[[], None],
 ) -> Iterator[Message]:
-    """Committed records from ``starts`` until before ``ends``, partition by partition.
+    """Yield committed records from ``starts`` until before ``ends``, partition by partition.
 
-    Raises LogUnreachableError where nothing comes for a minute.
+    Raise LogUnreachableError after a minute without data.
     """
     client = StateConsumer({**_QUEUE, **kafka_options}, while_waiting)
-    client.has_connected = True  # another client was answered where the ends are
+    client.has_connected = True  # another client got an answer about the ends
     for topic, numbers in starts.items():
         for number, start in numbers.items():
             reader = PartitionReader(client, topic, number, record_of)

@@ -1,7 +1,7 @@
-"""A record's key or value → what it says: JSON with or without its schema, or Avro.
+"""A record's key or value → its content: JSON with or without its schema, or Avro.
 
-With a schema bytes are bytes, and Connect's Decimals are Decimals. Without one they are what JSON
-has for them. Everything else is as the options of the capture have it (docs/reference/types.md).
+With a schema, bytes are bytes, and Connect's Decimals are Decimals. Without one, they stay as in
+the JSON. Everything else has the form that the capture's options define (docs/reference/types.md).
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/#wire-format
 """
 
@@ -18,22 +18,22 @@ from cdc.records.connect import DECIMAL
 _WRAPPED: Final = {"schema", "payload"}
 _ID_END: Final = 5
 _DECIMAL: Final = "decimal"
-"""The one logical type of Avro that isn't written as a plain number."""
+"""The only logical type of Avro that isn't written as a plain number."""
 
 
 class Decoder:
-    """Decodes keys and values; asks a registry for each schema of Avro's once."""
+    """Decodes keys and values. Requests each Avro schema once from a registry."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """``options`` are those of [format]."""
         self._options = options
         self._has_numbers = "NUMERIC" in {text.upper() for text in options.values()}
-        """Whether Decimals may be JSON's numbers, whose digits a float would lose."""
+        """Whether Decimals may be JSON's numbers, which lose digits as a float."""
         self._schema_of: Callable[[int], str] | None = None
         self._schemas: dict[int, Any] = {}
 
     def decode(self, data: bytes) -> Any:
-        """Raises ValueError for what is neither JSON nor Avro, and the registry's errors."""
+        """Decode JSON or Avro. Raise ValueError for anything else, or the registry's errors."""
         if data[:1] == b"\0":
             return self._avro(data)
         decoded = json.loads(data)
@@ -73,7 +73,7 @@ class Decoder:
 
 
 def _without_times(schema: Any) -> Any:
-    """An Avro schema whose dates and times stay numbers, as JSON has them."""
+    """Return an Avro schema whose dates and times stay numbers, as in JSON."""
     if isinstance(schema, list):
         return [_without_times(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -86,7 +86,7 @@ def _without_times(schema: Any) -> Any:
 
 
 def _converted(schema: Any, value: Any) -> Any:
-    """A payload by its JSON schema; raises ValueError where that isn't one of Connect's."""
+    """Convert a payload by its JSON schema. Raise ValueError if the schema isn't Connect's."""
     try:
         return _of_schema(schema, value)
     except (TypeError, KeyError, AttributeError) as error:
@@ -109,7 +109,7 @@ def _of_array(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def _of_map(schema: Mapping[str, Any], value: Any) -> Any:
-    """An object; a map whose keys aren't text is an array of pairs."""
+    """Convert an object. A map whose keys aren't text is an array of pairs."""
     if not isinstance(value, dict):
         return value
     return {name: _of_schema(schema["values"], each) for name, each in value.items()}
@@ -140,7 +140,7 @@ _BY_TYPE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def decode_or_refuse(decoder: Decoder, data: bytes, what: str, where: str) -> Any:
-    """What a key or value says; raises LogFormatError for one that says nothing."""
+    """Return a key's or value's content. Raise LogFormatError if it can't be decoded."""
     try:
         return decoder.decode(data)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Records of a table's topic → events; what isn't a change of its own (a tombstone) → nothing.
+"""Records of a table's topic → events. A record without a change (a tombstone) → nothing.
 
-An event says what it has no value for: by members that are missing, or by Debezium's placeholder,
-where the options of the capture or the format ask for one.
+An event shows which columns have no value. They are missing, or have Debezium's placeholder if the
+options of the capture or the format ask for one.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ _FORM_REMEDY: Final = (
 
 
 class _EventColumns(NamedTuple):
-    """The names of an event's columns in a schema, and which of them were filled."""
+    """The names of an event's columns in a schema, and those that were filled."""
 
     names: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
 
 
 class Envelopes:
-    """Reads the records of all tables; one for each partition's order, as tombstones need it."""
+    """Reads the records of all tables. Each partition's order is kept, as tombstones need it."""
 
     def __init__(self, settings: Settings, references: References) -> None:
         self._decoder = Decoder(settings.format)
@@ -54,12 +54,12 @@ class Envelopes:
             or not settings.captures_itself
         )
         self._deleted: dict[tuple[str, int], bytes | None] = {}
-        """Partition → the key of its last record, where that was a delete."""
+        """Partition → the key of its last record, if that was a delete."""
 
     def event(self, message: Message, table: str) -> ChangeEvent | None:
-        """The event of a table's record; None for a tombstone behind its delete.
+        """Return the event of a table's record. None: it is a tombstone after its delete.
 
-        Raises LogFormatError where it isn't an event of Debezium's form.
+        Raise LogFormatError if it isn't an event in Debezium's form.
         """
         topic, partition, offset = place_of(message)
         where = f"topic {topic}, partition {partition}, offset {offset}"
@@ -80,7 +80,7 @@ class Envelopes:
         if value is None:
             if raw_key == last:
                 return None
-            return _deleted_long_ago(common, table, ts_ms)  # compaction has taken the event
+            return _deleted_long_ago(common, table, ts_ms)  # compaction has removed the event
         is_lost = False
         if (claim := headers.get(CLAIM_HEADER)) is not None:
             whole = self._references.value(_claim(claim, where), ts_ms)
@@ -101,7 +101,7 @@ class Envelopes:
             raise LogFormatError(what, where=where, remedy=_FORM_REMEDY) from None
 
     def operation(self, message: Message) -> str:
-        """What a record's envelope has as its operation; empty where it has none."""
+        """Return the operation in a record's envelope, or an empty text."""
         if (value := message.value()) is None:
             return ""
         topic, partition, offset = place_of(message)
@@ -151,7 +151,7 @@ class Envelopes:
     def _columns(
         self, table: str, position: RecordPosition, ts_ms: int, where: str
     ) -> _EventColumns:
-        """Names as events have them."""
+        """Return the names as events have them."""
         version = position.schema_version
         schema = self._references.schema(table, version, ts_ms)
         if schema is None:
@@ -166,7 +166,7 @@ class Envelopes:
         return _EventColumns(names, tuple(self._adjusted(name) for name in filled))
 
     def _image(self, image: RowImage | None) -> tuple[RowImage | None, tuple[str, ...]]:
-        """A row without the values that others stand for, and the names of these."""
+        """Return a row without its placeholders, and the names of their columns."""
         if image is None or not self._has_placeholders:
             return image, ()
         absent = tuple(name for name, value in image.items() if self._placeholders.has(value))
@@ -176,7 +176,7 @@ class Envelopes:
 
 
 class Placeholders:
-    """What stands for an unchanged value: unavailable.value.placeholder, in the forms of types."""
+    """The placeholders of unchanged values: unavailable.value.placeholder in each type's form."""
 
     def __init__(self, placeholder: bytes) -> None:
         word = placeholder.decode(errors="replace")
@@ -200,7 +200,7 @@ class Placeholders:
 
 
 def place_of(message: Message) -> tuple[str, int, int]:
-    """Topic, partition and offset of a record."""
+    """Return topic, partition and offset of a record."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if topic is None or partition is None or offset is None:
         raise TypeError("a record without its place")
@@ -208,7 +208,7 @@ def place_of(message: Message) -> tuple[str, int, int]:
 
 
 def headers_of(message: Message) -> dict[str, bytes]:
-    """The headers of a record, by name."""
+    """Return the headers of a record, by name."""
     return {
         name: value.encode() if isinstance(value, str) else value
         for name, value in dict(message.headers() or []).items()
@@ -256,7 +256,7 @@ def _ended(ended: Any) -> EndedRows:
 
 
 def _deleted_long_ago(common: Mapping[str, Any], table: str, ts_ms: int) -> ChangeEvent:
-    """A delete of which only the tombstone is left: it has the key, and the time of its record."""
+    """Return a delete of which only the tombstone is left, with the key and its record's time."""
     namespace, _, name = table.partition(".")
     return ChangeEvent(
         operation="d",

@@ -1,6 +1,6 @@
-"""What a reader gets: one change of a row, or of a whole table, as a typed event.
+"""Log → a reader's items: one change of a row, or of a whole table, as a typed event.
 
-A column that a row has no value for isn't in ``after``, or in ``before``. A NULL is there, as None.
+A column without a value is missing in ``after`` or ``before``. A NULL is present, as None.
 """
 
 from datetime import datetime
@@ -14,14 +14,15 @@ from cdc.records.fields import LsnField, PositionField
 
 RowImage = dict[str, Any]
 ChangeOperation = Literal["c", "r", "u", "d", "t", "p"]
-"""Debezium's letters: create, read by a snapshot, update, delete, truncate; ours: rows that ended
-with their partition."""
+"""Debezium's letters: create, read by a snapshot, update, delete, truncate. Ours: the end of rows
+with their partition.
+"""
 
 
 class ChangeSource(BaseModel):
-    """Where a change comes from: the members of Debezium's source block that PostgreSQL has.
+    """The origin of a change: the members of Debezium's source block that PostgreSQL has.
 
-    ``snapshot`` is Debezium's word for where a row is in its snapshot, and false in the stream.
+    ``snapshot`` is Debezium's word for a row's place in its snapshot, and false in the stream.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
@@ -38,18 +39,18 @@ class ChangeSource(BaseModel):
 
 
 class ChangeEvent(BaseModel):
-    """One change; its values are as docs/reference/types.md says.
+    """One change. docs/reference/types.md describes its values.
 
-    They are bytes or Decimal where schemas say so.
-    ``key`` is None where the table has no key, and of what isn't about one row. ``before`` of an
-    update is there under REPLICA IDENTITY FULL only; without it a delete's has only the key.
-    ``absent`` are the columns that an update left unchanged and the log has no value for. The
-    values of ``filled`` ones were read at another time, since the change left them unchanged.
-    ``lost`` are columns that were too large for their topic, and are in the log no longer, since a
-    newer change of the row follows. ``ended`` says which rows went with a partition.
+    Values are bytes or Decimal if schemas say so. ``key`` is None if the table has no key, or the
+    change isn't about one row. An update has ``before`` only with REPLICA IDENTITY FULL. Without
+    it, a delete's ``before`` has only the key. ``absent`` are the columns that an update left
+    unchanged and that the log has no value for. ``filled`` columns were also unchanged, and their
+    values were read at another time. ``lost`` columns were too large for their topic, and are no
+    longer in the log, since a newer change of the row follows. ``ended`` says which rows were
+    removed with a partition.
 
-    ``position`` orders all changes of the source; a record of a real Debezium has none. Topic,
-    partition and offset are the record's own: they name it, whenever it comes again.
+    ``position`` orders all changes of the source; a real Debezium's record has none. Topic,
+    partition and offset identify the record, also when it arrives again.
     """
 
     model_config = ConfigDict(
@@ -75,6 +76,6 @@ class ChangeEvent(BaseModel):
 
     @cached_property
     def row(self) -> RowImage:
-        """The row as it is now; of a delete what is known of the row that went."""
+        """Return the current row. For a delete, return the known part of the old row."""
         image = self.before if self.operation == "d" else self.after
         return {**(self.key or {}), **(image or {})}

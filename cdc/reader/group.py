@@ -1,8 +1,8 @@
-"""A group's name → where it is in each partition, kept in the log.
+"""A group's name → its position in each partition, kept in the log.
 
-What goes in: offsets behind what members of the group have processed. What comes out: where to go
-on. A member that was taken for dead may write behind a newer member's back: its offset is lower,
-and true, so that the next start repeats changes and loses none.
+In: the offsets behind records that members of the group have processed. Out: where to continue. A
+member that was presumed dead may write after a newer member. Its offset is lower, and correct, so
+the next start repeats changes and loses none.
 """
 
 import time
@@ -26,7 +26,7 @@ from cdc.settings import Settings
 
 
 class ReaderGroup:
-    """Where one group is: read at its start and when Kafka assigns partitions, kept in between."""
+    """One group's position: read at its start and at assignments, and kept in between."""
 
     def __init__(
         self, settings: Settings, name: str, while_waiting: Callable[[], None] = do_nothing
@@ -43,7 +43,7 @@ class ReaderGroup:
         self.cut: Position | None = None
 
     def hurry(self, seconds: float) -> None:
-        """Keep a position within so many seconds from now on, or not at all."""
+        """Keep a position within this many seconds from now, or not at all."""
         self._give_up_at = time.monotonic() + seconds
 
     def _wait(self) -> None:
@@ -53,7 +53,7 @@ class ReaderGroup:
             raise LogUnreachableError("no broker answers", where=f"topic {self._topic}")
 
     def read(self) -> bool:
-        """Read where the group is; returns whether there is any record of it."""
+        """Read the group's position. Return whether a record of it exists."""
         records = [
             record
             for record in self._states.read_all(self._topic, ReaderRecord)
@@ -78,7 +78,7 @@ class ReaderGroup:
         return bool(records)
 
     def require_kind(self, *, transactions: bool) -> None:
-        """Raise ConfigError for a group that has read in the other way."""
+        """Raise ConfigError if the group reads in the other mode."""
         if transactions != (self.cut is not None):
             way = "changes one by one" if transactions else "whole transactions"
             raise ConfigError(
@@ -88,14 +88,15 @@ class ReaderGroup:
             )
 
     def unknown(self, topics: Mapping[str, TableTopic]) -> dict[str, TableTopic]:
-        """Topics that the group knows nothing of."""
+        """Return topics that the group has no position in."""
         known = {topic for topic, _ in self._places}
         return {name: topic for name, topic in topics.items() if name not in known}
 
     def ids(self) -> dict[str, str]:
-        """The tables' topics that the group has places in, with Kafka's ids of them.
+        """Return the tables' topics in which the group has a position, with Kafka's ids of them.
 
-        Who makes the dead letters' topic again has dealt with them: the group goes on without.
+        Whoever creates the topic of dead letters again has settled them: the group continues
+        without.
         """
         places = self._places.values()
         return {each.topic: each.topic_id for each in places if each.topic != self._dead_letters}
@@ -130,8 +131,8 @@ class ReaderGroup:
     def require_tables(self, topics: Mapping[str, TableTopic], left_out: Mapping[str, str]) -> None:
         """Raise ConfigError for other tables than the group's.
 
-        One that is older than the group, which hasn't read it; or one that it has read, and is now
-        left out: the group's cut would pass its changes.
+        The group hasn't read a table that is older than itself. If it has read a table that is now
+        left out, its cut would pass that table's changes.
         """
         for name in self.ids().keys() & left_out.keys():
             raise ConfigError(
@@ -149,19 +150,19 @@ class ReaderGroup:
                 )
 
     def place(self, topic: TableTopic, partition: int) -> ReaderOffset | None:
-        """The group's place in a partition; None in a topic that is new, or was made again."""
+        """Return the group's place in a partition. None: the topic is new, or was created again."""
         place = self._places.get((topic.name, partition))
         return place if place is not None and place.topic_id == topic.id else None
 
     def offset(self, topic: TableTopic, partition: int) -> int:
-        """Where to go on; 0 in a topic that is newer than the group."""
+        """Return where to continue. In a topic newer than the group: 0."""
         place = self.place(topic, partition)
         return 0 if place is None else place.offset
 
     def require_kept(self, finder: StartFinder, topics: Mapping[str, TableTopic]) -> None:
-        """Raise LogForgottenError where the log may have lost what the group hasn't read.
+        """Raise LogForgottenError if the log may have lost records that the group hasn't read.
 
-        A group that began with what was older than log.keep may read that for as long again.
+        A group that began with records older than log.keep may read those for as long again.
         """
         keep_ms = self._settings.log.keep.total_seconds() * 1_000
         now_ms = time.time_ns() // 1_000_000
@@ -183,9 +184,9 @@ class ReaderGroup:
                     raise self._too_late(name, number, offset)
 
     def require_there(self, lows: Offsets) -> None:
-        """Raise LogForgottenError where these first offsets leave out what the group has to read.
+        """Raise LogForgottenError if these first offsets skip records that the group must read.
 
-        What was older than log.keep when the group began may go.
+        Records that were older than log.keep when the group began may be gone.
         """
         for name, numbers in lows.items():
             for number, low in numbers.items():
@@ -203,7 +204,7 @@ class ReaderGroup:
         )
 
     def keep(self, topics: Mapping[str, TableTopic], offsets: Mapping[Partition, int]) -> None:
-        """Write how far members have come in these partitions, each by itself."""
+        """Write the members' progress in these partitions, each separately."""
         places = [self._moved(topics[place[0]], place[1], offsets[place]) for place in offsets]
         now_ms = time.time_ns() // 1_000_000
         self._write(
@@ -213,7 +214,7 @@ class ReaderGroup:
     def keep_cut(
         self, topics: Mapping[str, TableTopic], offsets: Mapping[Partition, int], cut: Position
     ) -> None:
-        """Write how far the group has come: all transactions up to the cut are processed."""
+        """Write the group's progress: all transactions up to the cut are processed."""
         places = tuple(
             self._moved(topics[topic], number, offset)
             for (topic, number), offset in offsets.items()
@@ -241,7 +242,7 @@ class ReaderGroup:
         )
 
     def ensure_topic(self) -> None:
-        """Make the topic where it isn't there."""
+        """Create the topic if it doesn't exist."""
         admin = LogAdmin(self._settings.kafka)
         if self._topic in admin.describe([self._topic]):
             return

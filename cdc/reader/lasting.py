@@ -1,4 +1,4 @@
-"""A reader's loop: items, until it is told to end; what is processed is kept, whatever ends it."""
+"""A reader's loop: items until it must end. Whatever ends it, processed items are kept."""
 
 import time
 from abc import abstractmethod
@@ -13,16 +13,16 @@ from cdc.reader.access import LogAccess, ReaderStoppedError, log
 from cdc.records.position import Position
 
 KEEP_S: Final = 1.0
-"""Positions are kept at most so often."""
+"""Minimum interval between kept positions."""
 _LAST_S: Final = 3.0
 """How long the last position may take to be kept ..."""
 _AWAY_S: Final = 1.0
-"""... and where brokers are away, which may be so for hours."""
+"""... and while brokers are unavailable, which may last for hours."""
 ReadItem = TypeVar("ReadItem")
 
 
 class LastingReader(Iterator[ReadItem]):
-    """An iterator to be closed: a ``with`` block does that whatever happens."""
+    """An iterator to be closed: a ``with`` block always does that."""
 
     def __init__(self, access: LogAccess) -> None:
         self._access = access
@@ -32,13 +32,13 @@ class LastingReader(Iterator[ReadItem]):
         """The first item that is processed and not kept."""
 
     def __del__(self) -> None:
-        """End a loop that was left, without a ``with`` block, before its end."""
+        """End a loop that its caller left, without a ``with`` block, before its end."""
         if getattr(self, "_is_open", None):
             with suppress(Exception):
                 self.close()
 
     def __next__(self) -> ReadItem:
-        """The next item; ends once the reader is told to, or has nothing more to read."""
+        """Return the next item. End when the reader must, or has nothing more to read."""
         try:
             if self._is_open is None:
                 self._access.stopping.begin()
@@ -65,12 +65,12 @@ class LastingReader(Iterator[ReadItem]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        """Close it; a body that was told to end while it waited for brokers ends so, too."""
+        """Close it. A body whose wait for brokers was stopped also ends without an error."""
         self.close()
         return kind is ReaderStoppedError
 
     def close(self) -> None:
-        """Keep what is processed, and leave the group; the item that was given last isn't."""
+        """Keep the processed items, and leave the group. The item returned last doesn't count."""
         if self._is_open:
             self._is_open = False
             try:
@@ -82,7 +82,7 @@ class LastingReader(Iterator[ReadItem]):
                 self._access.stopping.end()
 
     def _keep(self) -> None:
-        """Keep what is processed; while no broker takes it, more will be repeated after a kill."""
+        """Keep the processed items. While no broker takes them, a kill causes more repetitions."""
         self._kept_at = time.monotonic()
         try:
             self._write()
@@ -95,13 +95,13 @@ class LastingReader(Iterator[ReadItem]):
             self._since = ""
 
     def _process(self, position: Position | None, commit_time: datetime) -> None:
-        """An item is processed."""
+        """Mark an item as processed."""
         if not self._since:
             lsn = f"LSN {position.commit_lsn}, " if position is not None else ""
             self._since = f"{lsn}{commit_time:%Y-%m-%d %H:%M:%S.%fZ}"
 
     def _finish(self) -> None:
-        """Do what comes before the last position is kept."""
+        """Finish the work before the last position is kept."""
 
     @property
     def _is_done(self) -> bool:
@@ -111,28 +111,28 @@ class LastingReader(Iterator[ReadItem]):
     @property
     @abstractmethod
     def _is_alone(self) -> bool:
-        """Whether no broker has been there lately."""
+        """Whether no broker was available recently."""
 
     @abstractmethod
     def _hurry(self, seconds: float) -> None:
-        """Keep a position within so many seconds from now on, or not at all."""
+        """Keep a position within this many seconds from now, or not at all."""
 
     @abstractmethod
     def _open(self) -> None:
-        """Do what comes before the first item."""
+        """Prepare the first item."""
 
     @abstractmethod
     def _settle(self) -> None:
-        """Take what was given last for processed: the caller asks for more."""
+        """Count the last item as processed, as the caller asks for more."""
 
     @abstractmethod
     def _next(self) -> ReadItem | None:
-        """The next item, or None after a while."""
+        """Return the next item, or None after a while."""
 
     @abstractmethod
     def _write(self) -> None:
-        """Write what is processed, if anything is."""
+        """Write the position of processed items, if there are any."""
 
     @abstractmethod
     def _leave(self) -> None:
-        """Let go of what is open."""
+        """Close everything that is open."""

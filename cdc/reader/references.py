@@ -1,9 +1,9 @@
-"""What a record refers to (its value's claim, its schema's version) → that, even where it is late.
+"""A record's references (its value's claim, its schema's version) → their targets, even late ones.
 
 Both are written with their record. Kafka shows a transaction partition by partition, and a follower
-may be behind its leader: so a record can be there before what it refers to. Nothing counts as lost
-before its partition shows all that was written to it by then; and with ``delivery =
-"at_least_once"``, which joins them by no transaction, before the record is a while old.
+may be behind its leader. So a record can be visible before its references. A target counts as lost
+only after its partition shows everything written so far. With ``delivery = "at_least_once"``, no
+transaction joins them, so the record must also be some time old.
 """
 
 import time
@@ -24,7 +24,7 @@ Referred = TypeVar("Referred")
 
 
 class References:
-    """Finds the values and schemas of records; ``while_waiting`` may raise to give up."""
+    """Finds the values and schemas of records. ``while_waiting`` may raise to give up."""
 
     def __init__(
         self,
@@ -39,7 +39,10 @@ class References:
         self._warn = warn
 
     def value(self, claim: Claim, ts_ms: int) -> bytes | None:
-        """The value that a record of a time (ms since 1970) refers to; None: the log lost it."""
+        """Return the value that a record of a time (ms since 1970) refers to.
+
+        None: the log lost it.
+        """
         kafka = self._settings.kafka
         return self._find(
             lambda: read_claim(kafka, claim, ts_ms, self._while_waiting),
@@ -48,14 +51,14 @@ class References:
         )
 
     def schema(self, table: str, version: int, ts_ms: int) -> TableSchema | None:
-        """The schema of a record of a time; None: the log has none."""
+        """Return the schema of a record of a time. None: the log has none."""
         topic = schema_topic(self._settings.capture.topic_prefix)
         return self._find(lambda: self._topics.schema(table, version), (topic, 0), ts_ms)
 
     def _find(
         self, look: Callable[[], Referred | None], place: tuple[str, int], ts_ms: int
     ) -> Referred | None:
-        """What a look brings, at the latest once all is shown that it may need."""
+        """Return the result of a lookup, at the latest once everything it may need is visible."""
         if (found := self._ask(look)) is not None:
             return found
         self._ask(lambda: self._wait_until_shown(place))
@@ -66,7 +69,7 @@ class References:
         return found
 
     def _may_come(self, ts_ms: int, began: float) -> bool:
-        """Whether what a record refers to may still be on its way, as no transaction joins them."""
+        """Whether a reference's target may still arrive, as no transaction joins them."""
         is_joined = self._settings.log.delivery == "exactly_once"
         is_young = time.time() - ts_ms / 1_000 < MARKERS_S
         return not is_joined and is_young and time.monotonic() - began < MARKERS_S
@@ -76,7 +79,7 @@ class References:
         reader.wait_until_shown([place], self._warn)
 
     def _ask(self, ask: Callable[[], Referred]) -> Referred:
-        """Brokers that are away are waited for, as everywhere in a reader."""
+        """Ask brokers, and wait for unavailable ones, as everywhere in a reader."""
         while True:
             try:
                 return ask()

@@ -1,7 +1,7 @@
 """Records in the order of their partitions → the same in the order of their positions.
 
-They are in a database of SQLite, which keeps them in memory up to a limit, and then on disk. Its
-file has no name: it goes with this process.
+A SQLite database holds them, in memory up to a limit, and then on disk. Its file has no name, so it
+disappears with this process.
 """
 
 import sqlite3
@@ -28,11 +28,11 @@ _SELECT: Final = (
 
 
 class SortedRecords:
-    """Takes records, and gives them sorted; to be closed."""
+    """Takes records, and returns them sorted. Must be closed."""
 
     def __init__(self, memory_bytes: int, folder: Path | None) -> None:
         with _disk(), tempfile.NamedTemporaryFile(dir=folder, prefix="millrace-") as file:
-            # Whoever reads may do so in one thread after the other (asyncio.to_thread).
+            # A reader may use one thread after the other (asyncio.to_thread).
             self._database = sqlite3.connect(
                 file.name, isolation_level=None, check_same_thread=False
             )
@@ -44,10 +44,10 @@ class SortedRecords:
             ):
                 self._database.execute(f"PRAGMA {pragma}")
             self._database.execute(_TABLE)
-            self._database.execute("BEGIN")  # what fits into memory isn't written
+            self._database.execute("BEGIN")  # nothing is written that fits into memory
 
     def add(self, position: str, message: Message) -> None:
-        """Take a record with its position's text."""
+        """Add a record with its position's text."""
         names = [part for pair in headers_of(message).items() for part in pair]
         parts = [part.encode() if isinstance(part, str) else part for part in names]
         headers = b"".join(len(part).to_bytes(4) + part for part in parts)
@@ -62,7 +62,7 @@ class SortedRecords:
                 yield _message(_StoredRecord(*row))
 
     def close(self) -> None:
-        """Let go of memory and disk."""
+        """Release memory and disk."""
         self._database.close()
 
 

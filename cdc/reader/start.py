@@ -1,8 +1,8 @@
-"""Where a reader is to begin → the offset of each partition.
+"""A reader's start → the offset of each partition.
 
-A time, or an LSN, is found in two steps: by the times at which records were written, which are a
-little later than those of the commits, and then by reading on to the first change that counts. Of
-an LSN the progress topic tells a time before which the log had nothing at or past it.
+A time or an LSN is found in two steps: by the times of records, which are a little later than those
+of their commits, and then by reading up to the first matching change. For an LSN, the progress
+topic has a time before which the log had nothing at or past it.
 """
 
 import time
@@ -24,7 +24,7 @@ from cdc.records.topics import progress_topic
 from cdc.settings import Settings
 
 Start: TypeAlias = str | datetime | Lsn
-"""``beginning``, ``now``, a time or an LSN; both may be text."""
+"""``beginning``, ``now``, a time or an LSN. Both may be text."""
 _PLACES: Final = (
     "use beginning, now, an LSN (16/B374D848), or a time with its offset (2026-11-27T10:00:00Z)"
 )
@@ -36,11 +36,11 @@ Partition = tuple[str, int]
 """Topic and partition."""
 ParsedStart: TypeAlias = Literal["beginning", "now"] | datetime | Lsn
 _CommitTimeOf = Callable[[Message], datetime | None]
-"""A record → when its change was committed; None: it says nothing of that."""
+"""A record → the commit time of its change. None: it has none."""
 
 
 def parse_start(start: Start) -> ParsedStart:
-    """Read the text of an LSN or of a time; raises ConfigError for anything else."""
+    """Parse the text of an LSN or of a time. Raise ConfigError for anything else."""
     if isinstance(start, str) and start not in {"beginning", "now"}:
         try:
             start = Lsn.parse(start) if "/" in start else datetime.fromisoformat(start)
@@ -62,7 +62,7 @@ def parse_start(start: Start) -> ParsedStart:
 
 
 class StartFinder(LogReader):
-    """Finds offsets by what the log has at the moment."""
+    """Finds offsets by the log's current contents."""
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None]) -> None:
         super().__init__(settings.kafka, while_waiting)
@@ -71,17 +71,17 @@ class StartFinder(LogReader):
         self._keep = settings.log.keep
 
     def kept_from(self, topics: Mapping[str, TableTopic]) -> Offsets:
-        """The first records that are younger than log.keep."""
+        """Return the first records that are younger than log.keep."""
         return self._first_since(_partitions(topics), self._since_ms())
 
     def bounds(self, topics: Mapping[str, TableTopic]) -> tuple[Offsets, Offsets]:
-        """The first offsets, and the ends of what is committed."""
+        """Return the first offsets, and the committed ends."""
         partitions = _partitions(topics)
         committed = IsolationLevel.READ_COMMITTED
         return self.lows(partitions), self._offsets(partitions, LATEST, committed)
 
     def lows(self, partitions: Iterable[Partition]) -> Offsets:
-        """The first offsets of partitions."""
+        """Return the first offsets of partitions."""
         return self._offsets(partitions, EARLIEST)
 
     def offsets(
@@ -91,10 +91,10 @@ class StartFinder(LogReader):
         commit: _CommitTimeOf,
         epoch: int,
     ) -> Offsets:
-        """Where to begin in each partition.
+        """Return where to begin in each partition.
 
-        Raises LogForgottenError for a time or an LSN older than log.keep: of what was then, the
-        log may have lost changes.
+        Raise LogForgottenError for a time or an LSN older than log.keep, as the log may have lost
+        changes of that time.
         """
         if start == "beginning":
             return self._offsets(_partitions(topics), EARLIEST)
@@ -119,7 +119,7 @@ class StartFinder(LogReader):
         commit: _CommitTimeOf,
         progress: Progress,
     ) -> tuple[Position, Offsets]:
-        """Up to where whole transactions are left out, and where the others are read from."""
+        """Return the cut up to which transactions are left out, and the offsets to begin at."""
         if start == "beginning":
             return NOTHING, self.offsets(start, topics, commit, progress.cut.epoch)
         if start == "now":
@@ -129,7 +129,7 @@ class StartFinder(LogReader):
         offsets = self.offsets(start, topics, commit, progress.cut.epoch)
         if isinstance(start, Lsn):
             return Position(progress.cut.epoch, start, 0).just_before(), offsets
-        # Commits' times needn't have the order of their LSNs: one of them tells all others.
+        # Commit times needn't have the order of LSNs, so one commit decides for all others.
         _, ends = self.bounds(topics)
         first = [self._position_at(topic, offsets, ends) for topic in offsets]
         cut = min([*(each.just_before() for each in first if each is not None), progress.cut])
@@ -142,7 +142,7 @@ class StartFinder(LogReader):
         )
 
     def _position_at(self, topic: str, offsets: Offsets, ends: Offsets) -> Position | None:
-        """The lowest position that the partitions of a topic have at these offsets."""
+        """Return the lowest position that the partitions of a topic have at these offsets."""
         positions: list[Position] = []
         for number, offset in offsets[topic].items():
             alone = {topic: {number: offset}}, {topic: {number: ends[topic][number]}}
@@ -180,7 +180,7 @@ class StartFinder(LogReader):
         return found
 
     def _time_before(self, position: Position) -> int | None:
-        """When (ms since 1970) the log had nothing at that position yet; None: nobody knows."""
+        """Return when (ms since 1970) the log had nothing at that position yet. None: unknown."""
         topic = progress_topic(self._settings.capture.topic_prefix)
         starts = self.lows([(topic, 0)])
         ends = self._offsets([(topic, 0)], LATEST, IsolationLevel.READ_COMMITTED)
@@ -197,7 +197,7 @@ class StartFinder(LogReader):
     def _first(
         self, topics: Mapping[str, TableTopic], since_ms: int, counts: Callable[[Message], bool]
     ) -> Offsets:
-        """The first record of each partition since a time that counts; the end where none does."""
+        """Return the first matching record of each partition since a time, or the end."""
         starts = self._first_since(_partitions(topics), max(0, since_ms))
         _, ends = self.bounds(topics)
         found: Offsets = {topic: dict(numbers) for topic, numbers in ends.items()}

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT → the end of a reader's loop, once its body has run; a second one interrupts."""
+"""SIGTERM, SIGINT → the end of a reader's loop after its body. A second one interrupts."""
 
 import signal
 import threading
@@ -9,9 +9,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopping:
-    """Takes the signals of the process while a reader runs in its main thread.
+    """Handles the process's signals while a reader runs in its main thread.
 
-    With an event of the caller's own, which ends the reader, no signal is touched.
+    With the caller's own event, which ends the reader, it changes no signal.
     """
 
     def __init__(self, stop: threading.Event | None) -> None:
@@ -22,25 +22,25 @@ class Stopping:
 
     @property
     def is_set(self) -> bool:
-        """Whether the reader is to end."""
+        """Whether the reader must end."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until it is to end."""
+        """Wait for this time, or until the reader must end."""
         return self._event.wait(seconds)
 
     @property
     def event(self) -> threading.Event:
-        """What is set then."""
+        """The event that is set then."""
         return self._event
 
     def begin(self) -> None:
-        """Take the signals, if it is the main thread that reads: no other one may."""
+        """Handle the signals, if the main thread reads. No other thread may."""
         if self._takes_signals and not self._previous and _is_main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def end(self) -> None:
-        """Give them to those who had them, but for those that somebody has taken since."""
+        """Restore the previous handlers, except those that another program part has set since."""
         self._is_over = True
         if _is_main_thread():
             for number, handler in self._previous.items():
@@ -56,7 +56,7 @@ class Stopping:
             self.tell(number)
 
     def tell(self, number: int) -> None:
-        """End this reader, and those in whose loops it runs: they had the signal before."""
+        """End this reader, and those in whose loops it runs, which had the signal before."""
         if not self._is_over:
             self._event.set()
         outer = getattr(self._previous[number], "__self__", None)
@@ -64,7 +64,7 @@ class Stopping:
             outer.tell(number)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Let who had a signal before have it: this reader has ended behind somebody's back."""
+        """Call the previous handler: this reader has ended, but is still in the chain."""
         previous = self._previous[number]
         if callable(previous):
             previous(number, frame)

@@ -1,9 +1,9 @@
-"""Records of the tables' topics → their changes, one by one, from where a group is.
+"""Records of the tables' topics → their changes, one by one, from a group's position.
 
-What goes in: committed records only. What comes out: events in the order of their partition, which
-is that of their key, at least once. An event is processed once the caller asks for the next one.
-Then its offset may be kept: at most every second, at the end, and before another member of the
-group gets the partition.
+In: committed records. Out: events in the order of their partition, which is that of their key, at
+least once. An event counts as processed once the caller asks for the next one. Then its offset may
+be kept: at most every second, at the end, and before another member of the group gets the
+partition.
 """
 
 import time
@@ -26,17 +26,17 @@ from cdc.reader.start import Partition, Start, parse_start
 from cdc.reader.topics import TableTopic
 
 KEEP_EVENTS: Final = 10_000
-"""After so many, positions are kept sooner: what comes again after a kill is what came since."""
+"""After this many, positions are kept sooner, as a kill repeats everything since."""
 _PASS_S: Final = 1.0
 REFRESH_S: Final = 10.0
-"""How soon a table is read that is new in the log, or a partition of a real Debezium's topic."""
+"""How soon a new table in the log, or a new partition of a real Debezium's topic, is read."""
 
 
 class ChangeStream(LastingReader[ChangeEvent]):
-    """The changes, as an iterator to be closed: a ``with`` block does that whatever happens.
+    """The changes, as an iterator to be closed: a ``with`` block always does that.
 
-    Not closed, it keeps no position of the last second, and others wait for its partitions.
-    ``once``: it ends where the log ended when it began.
+    Without a close, it doesn't keep the last second's position, and other members wait for its
+    partitions. ``once``: it ends where the log ended when it began.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class ChangeStream(LastingReader[ChangeEvent]):
         self._topics: Mapping[str, TableTopic] = {}
         self._subscribed: Mapping[str, TableTopic] = {}
         self._left: dict[Partition, int] = {}
-        """With ``once``: partitions that have more to read, and where they end."""
+        """With ``once``: partitions that have more to read, and their ends."""
         self._done: dict[Partition, int] = {}
-        """What is processed and not kept yet: offsets behind it."""
+        """Offsets behind processed records that aren't kept yet."""
         self._first: dict[Partition, int] = {}
-        """Where members go on: what is read before was processed."""
+        """Where members continue. Earlier records were processed."""
         self._given: tuple[Partition, ChangeEvent] | None = None
         self._events = 0
         self._at: Partition | None = None
-        """Where the record is that is being processed, or couldn't be."""
+        """The place of the record that is being processed, or couldn't be."""
         self._refreshed_at = time.monotonic()
         group_id = "" if group is None else group_name(access.settings, group)
         self._consumer, self._complaints = make_consumer(access.settings.kafka, group_id)
 
     @property
     def _is_done(self) -> bool:
-        """Whether the log is read to where it ended, with ``once``."""
+        """Whether the log is read to its earlier end, with ``once``."""
         return self._once and not self._left
 
     @property
@@ -135,7 +135,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
             subscribe(client, names, self._assigned, self._revoked, self._lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Go on where the group is; brokers that are away are waited for."""
+        """Continue at the group's position. Wait for unavailable brokers."""
         while True:
             try:
                 return self._go_on(consumer, partitions)
@@ -145,7 +145,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
                 self._access.connect()
 
     def _go_on(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Read on where members of the group have kept it by now."""
+        """Continue at the position that members of the group have kept."""
         assert self._group is not None  # noqa: S101 (others subscribe to nothing)
         if not self._is_open:
             consumer.assign([])
@@ -165,23 +165,23 @@ class ChangeStream(LastingReader[ChangeEvent]):
         self._group.require_there(lows)
         consumer.assign(
             [
-                # The record before tells whether a tombstone is that of a delete.
+                # The record before shows whether a tombstone belongs to a delete.
                 TopicPartition(topic, number, max(lows.get(topic, {}).get(number, 0), first - 1))
                 for (topic, number), first in self._first.items()
             ]
         )
 
     def _revoked(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        """Another member goes on behind what is processed."""
+        """Keep the position: another member continues behind the processed records."""
         if self._is_open:
             self._keep()
 
     def _lost(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        """Another member has them, and may be further than we are."""
+        """Discard the position: another member has the partitions, and may be ahead."""
         self._done = {}
 
     def _next(self) -> ChangeEvent | None:
-        """The next event, or None after a while, or after what isn't one."""
+        """Return the next event, or None after a while or after a record without one."""
         self._refresh()
         message = self._poll()
         if is_end(message):
@@ -195,7 +195,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         return event
 
     def _event(self, record: Message, place: Partition, offset: int) -> ChangeEvent | None:
-        """What a record says, or None; after an error it is still to be processed."""
+        """Return a record's event, or None. After an error it still has to be processed."""
         topic, _ = place
         if self._once and offset >= self._left.get(place, 0):
             self._left.pop(place, None)
@@ -216,7 +216,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         return event
 
     def _poll(self) -> Message | None:
-        self._complaints.raise_fatal()  # not behind a record, which would be passed
+        self._complaints.raise_fatal()  # not after a record, which would be lost
         try:
             message = self._consumer.poll(WAIT_S)
         except KafkaException as exception:
@@ -229,7 +229,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         return message
 
     def _reach(self, end: Message | None) -> None:
-        """Behind the last record of a partition are only the marks of transactions."""
+        """Record a partition's end: behind its last record are only transactions' marks."""
         if end is not None and (offset := end.offset()) is not None:
             place = end.topic() or "", end.partition() or 0
             is_given = self._given is not None and self._given[0] == place
@@ -239,9 +239,9 @@ class ChangeStream(LastingReader[ChangeEvent]):
                 self._left.pop(place, None)
 
     def _pass_marks(self) -> None:
-        """Find out of each partition whether more than marks is behind what is processed.
+        """Check for each partition whether only marks follow the processed records.
 
-        An offset before them would look, once they are older than log.keep, as if changes came.
+        An offset before marks that are older than log.keep would seem to have lost changes.
         """
         open_partitions = set(self._done)
         unprocessed = {self._at}
@@ -258,7 +258,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
                 self._reach(message)
 
     def _settle(self) -> None:
-        """Take what was given last for processed: the caller asks for more."""
+        """Count the last item as processed, as the caller asks for more."""
         if self._given is not None:
             place, event = self._given
             self._done[place] = event.offset + 1
@@ -286,13 +286,13 @@ class ChangeStream(LastingReader[ChangeEvent]):
         try:
             self._topics = self._access.topics.read()
         except LogUnreachableError:
-            self._access.connect()  # a client that has given a topic up asks no more for it
+            self._access.connect()  # a client that has given up a topic doesn't ask again
             return
         except ReaderStoppedError:
             return
         if self._topics.keys() - self._subscribed.keys() and self._group is not None:
             self._subscribe()
-        if self._group is None:  # with a group, Kafka says which partitions are new
+        if self._group is None:  # with a group, Kafka reports new partitions
             self._assign(
                 {
                     name: dict.fromkeys(range(self._partitions(name), topic.partitions), 0)
@@ -301,5 +301,5 @@ class ChangeStream(LastingReader[ChangeEvent]):
             )
 
     def _partitions(self, topic: str) -> int:
-        """How many partitions of a topic are read, or may be by this member."""
+        """Return how many partitions of a topic this member reads, or may read."""
         return self._subscribed[topic].partitions if topic in self._subscribed else 0

@@ -1,4 +1,4 @@
-"""Tables → their topics, as the log's state or, of a real Debezium's, the brokers know them."""
+"""Tables → their topics, from the log's state or, with a real Debezium, from the brokers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -20,9 +20,9 @@ from cdc.settings import Settings
 
 
 class TableTopic(NamedTuple):
-    """A topic to read, and the table whose changes it has; the dead letters' has none.
+    """A topic to read, and the table of its changes. The dead letters' topic has none.
 
-    ``begun_ms`` is when the table's snapshot began (ms since 1970; 0: nobody knows).
+    ``begun_ms`` is when the table's snapshot began (ms since 1970; 0: unknown).
     """
 
     table: str
@@ -33,7 +33,7 @@ class TableTopic(NamedTuple):
 
 
 class ReadTopics:
-    """The topics of the tables that a reader wants; None: of all that are captured."""
+    """The topics of the tables that a reader wants. None: of all captured tables."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class ReadTopics:
         self._schemas: dict[tuple[str, int], TableSchema] = {}
 
     def connect(self) -> None:
-        """Ask the brokers by a client of its own, which hasn't waited for any yet."""
+        """Connect with a new client, which hasn't given up any topic."""
         self._admin = LogAdmin(self._settings.kafka, self._while_waiting)
 
     @property
     def has_cut(self) -> bool:
-        """Whether the log says up to where it has whole transactions."""
+        """Whether the log has a cut with whole transactions."""
         return self._settings.captures_itself
 
     def progress(self) -> Progress:
-        """How far the log is; raises LogMissingError where no daemon has written one."""
+        """Return the log's progress. Raise LogMissingError if no daemon has written one."""
         slot = self._settings.capture.slot_name
         progress = self._states.last_progress(progress_topic(self._prefix), slot)
         if progress is None:
@@ -78,10 +78,10 @@ class ReadTopics:
         return progress
 
     def read(self) -> dict[str, TableTopic]:
-        """The topics that there are by now, by their names; raises TopicMismatchError for another.
+        """Return the current topics by name. Raise TopicMismatchError if one was replaced.
 
-        Those that there were stay: a reader holds offsets of them. A real Debezium's may have more
-        partitions by now.
+        Earlier topics stay, as a reader holds offsets of them. A real Debezium's topic may have
+        more partitions now.
         """
         existing = self._admin.partitions()
         names = self._names(existing)
@@ -92,7 +92,7 @@ class ReadTopics:
         failed: dict[str, MillraceError] = {}
         self.require_same(self._admin.ids(self._topics, failed))
         for name, details in self._admin.details(new, failed).items():
-            partitions = details.partitions if names[name] else 1  # the others hold contents
+            partitions = details.partitions if names[name] else 1  # the others have contents
             begun_ms = self._begun_ms.get(names[name], 0)
             topic = TableTopic(names[name], name, partitions, details.id, begun_ms)
             self._topics[name] = topic
@@ -111,7 +111,7 @@ class ReadTopics:
         return topic._replace(partitions=partitions)
 
     def require_same(self, ids: Mapping[str, str]) -> None:
-        """Raise TopicMismatchError where a topic isn't the one with an id."""
+        """Raise TopicMismatchError if a topic's id differs."""
         for name, id_ in ids.items():
             topic = self._topics.get(name)
             if topic is not None and topic.id != id_:
@@ -123,14 +123,14 @@ class ReadTopics:
                 )
 
     def schema(self, table: str, version: int) -> TableSchema | None:
-        """A version of a table's schema, if the log has it by now."""
+        """Return a version of a table's schema, if the log has it now."""
         if (table, version) not in self._schemas:
             for schema in self._states.read_all(schema_topic(self._prefix), TableSchema):
                 self._schemas[str(schema.name), schema.version] = schema
         return self._schemas.get((table, version))
 
     def _names(self, existing: Mapping[str, int]) -> dict[str, str]:
-        """Topics of wanted tables → the tables; the dead letters' with them."""
+        """Return topics of wanted tables → the tables, and the topic of dead letters."""
         if self.has_cut:
             states = self._states.read_all(table_topic(self._prefix), TableState)
             tables = {str(state.name): state.topic for state in states if state.is_in_log}

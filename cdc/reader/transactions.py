@@ -1,9 +1,9 @@
-"""Records of the tables' topics → whole transactions of the source, in the order of their commits.
+"""Records of the tables' topics → whole transactions of the source, in the order of commits.
 
-What goes in: rounds of records, each up to the newest cut of the log (docs/decisions/0004). What
-comes out: one iterator of changes for each transaction that is whole in the log, at least once. A
-transaction is processed once the caller asks for the next one. Then the cut may be kept: at most
-every second, and at the end of each round.
+In: rounds of records, each up to the newest cut of the log (docs/decisions/0004). Out: one iterator
+of changes for each transaction that is complete in the log, at least once. A transaction counts as
+processed once the caller asks for the next one. Then the cut may be kept: at most every second, and
+at the end of each round.
 """
 
 import time
@@ -31,7 +31,7 @@ from cdc.records.topics import reader_topic
 
 _IDLE_S: Final = 1.0
 _RANK: Final = {"d": 0}
-"""Of the changes of one frame the delete comes first: its row has another key now."""
+"""The delete of a frame comes first, as its row has another key now."""
 
 
 class _TurnOverError(Exception):
@@ -39,7 +39,7 @@ class _TurnOverError(Exception):
 
 
 class _TransactionKey(NamedTuple):
-    """What makes changes one transaction; rows that a snapshot has read at once are one, too.
+    """The key of changes in one transaction, or of rows that a snapshot has read at once.
 
     ``last`` is the highest index that it may have.
     """
@@ -50,7 +50,7 @@ class _TransactionKey(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """The position up to where all is processed once it is."""
+        """Return the position up to which everything is processed after it."""
         return Position(self.epoch, self.commit_lsn, self.last)
 
     @property
@@ -60,9 +60,9 @@ class _TransactionKey(NamedTuple):
 
 
 class SourceTransaction(Iterator[ChangeEvent]):
-    """The changes of one transaction, in their order: to be read before the next one is asked for.
+    """The changes of one transaction, in order. Read them before the next transaction.
 
-    ``is_snapshot``: it has rows that a snapshot has read, up to that LSN; ``xid`` is None then.
+    ``is_snapshot``: it has rows that a snapshot has read, up to that LSN. ``xid`` is None then.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SourceTransaction(Iterator[ChangeEvent]):
             raise
 
     def raise_failure(self) -> None:
-        """Raise again what ended the changes too early: the caller may have caught it."""
+        """Raise the error that ended the changes early again, as the caller may have caught it."""
         if self._failure is not None:
             raise self._failure
 
@@ -96,7 +96,7 @@ class SourceTransaction(Iterator[ChangeEvent]):
 class TransactionStream(LastingReader[SourceTransaction]):
     """The transactions, as an iterator to be closed: a ``with`` block does that.
 
-    A group has one member at work; others wait until it has gone.
+    One member of a group reads. The others wait until it has left.
     """
 
     def __init__(self, access: LogAccess, group: str | None, start: Start) -> None:
@@ -145,7 +145,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
             self._group.hurry(seconds)
 
     def _hand_over(self) -> None:
-        """Another member goes on behind what is processed."""
+        """Keep the cut: another member continues behind the processed transactions."""
         if self._is_open:
             self._keep()
 
@@ -155,7 +155,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
             self._member.close()
 
     def _next(self) -> SourceTransaction | None:
-        """The next transaction, or None after a while."""
+        """Return the next transaction, or None after a while."""
         if self._member is not None and not self._has_turn(self._member):
             return None
         try:
@@ -184,7 +184,7 @@ class TransactionStream(LastingReader[SourceTransaction]):
         return None
 
     def _has_turn(self, member: Membership) -> bool:
-        """Whether this member goes on; another may have done so since its last turn."""
+        """Whether this member reads on. Another one may have read since its last turn."""
         has_turn = member.has_turn()
         if not has_turn or member.turns != self._turn:
             self._end_round()
@@ -193,13 +193,13 @@ class TransactionStream(LastingReader[SourceTransaction]):
         return has_turn
 
     def _attend(self) -> None:
-        """Raise where a round needn't be read any further."""
+        """Raise if the round needn't be read any further."""
         self._access.end_when_stopped()
         if self._member is not None and not self._member.stay():
             raise _TurnOverError
 
     def _begin(self) -> None:
-        """Find where to begin, or where the group is."""
+        """Find where to begin, or the group's position."""
         access = self._access
         access.topics.progress()
         topics = access.topics.read()
@@ -223,12 +223,12 @@ class TransactionStream(LastingReader[SourceTransaction]):
         self._offsets = {(name, n): offsets[name][n] for name in offsets for n in offsets[name]}
 
     def _read_round(self) -> bool:
-        """Read all that is new up to the log's cut, sorted; False: nothing is new."""
+        """Read everything new up to the log's cut, sorted. False: nothing is new."""
         capture = self._access.settings.capture
         state = self._log.state(capture.topic_prefix, capture.slot_name, lambda _line: None)
         topics = self._topics = self._access.topics.read()
         cut = state.progress.cut
-        # Rows of a snapshot have one position, and more of them may come until it is complete.
+        # Rows of a snapshot share one position, and more may come until it is complete.
         if state.progress.phase is not Phase.STREAMING or cut <= self._cut:
             return False
         letters = {name: topic for name, topic in topics.items() if not topic.table}
@@ -273,12 +273,12 @@ class TransactionStream(LastingReader[SourceTransaction]):
     def _ends_rows(self, message: Message) -> bool:
         """Whether a record ends rows.
 
-        Of a table that joins, it may come behind the cut that it has, and is no older than that.
+        In a table that joins, it may be behind that table's cut, and isn't older.
         """
         return self._access.envelopes.operation(message) in {"t", "p"}
 
     def _settle(self) -> None:
-        """Take what was given last for processed: the caller asks for more."""
+        """Count the last item as processed, as the caller asks for more."""
         if self._given is not None:
             group, transaction = self._given
             transaction.raise_failure()
@@ -315,12 +315,12 @@ def _events(
     topics: Mapping[str, TableTopic],
     member: Membership | None,
 ) -> Iterator[ChangeEvent]:
-    """A round's events in order; what is in each partition comes once."""
+    """Yield a round's events in order. An event in each partition comes once."""
 
     def read() -> Iterator[ChangeEvent]:
         for message in records:
             if member is not None:
-                member.stay()  # another's turn begins behind what is processed
+                member.stay()  # the next member begins behind the processed ones
             event = access.envelopes.event(message, topics[message.topic() or ""].table)
             if event is not None:
                 yield event
@@ -338,7 +338,7 @@ def _group_of(event: ChangeEvent) -> _TransactionKey:
 
 
 def _once(events: Iterator[ChangeEvent]) -> Iterator[ChangeEvent]:
-    """What ends rows is in each partition of a topic: it comes once for each table and bounds."""
+    """Yield an event that ends rows once per table and bounds, as each partition has it."""
     ended = set[tuple[str, str, str]]()
     for event in events:
         if event.operation in {"t", "p"}:

@@ -1,8 +1,8 @@
-"""Bounds of partitions: rows within them ended at once, when their partition was dropped.
+"""Bounds of dropped partitions → events: the rows within them ended at once.
 
-In a compacted topic the event has a key of its own in each Kafka partition, made of the bounds, so
-that compaction keeps the newest of each. Only columns of the record's key are spoken of, so a key
-alone tells whether its row is meant.
+In a compacted topic the event has its own key in each Kafka partition, made of the bounds, so that
+compaction keeps the newest of each. It refers only to columns of the record's key, so the key alone
+decides whether a row is meant.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from cdc.records.fields import PositionField
 
 ENDED_KEY: Final = "__millrace_ended"
-"""The one member of such an event's key; its value are the bounds."""
+"""The only member of such an event's key. Its value is the bounds."""
 
 
 class RangeEdge(NamedTuple):
-    """One column's part of a range's end: a value as rows' events have it, or beyond all values."""
+    """One column's part of a range's end: a value as in rows' events, or beyond all values."""
 
     kind: Literal["min", "value", "max"]
     value: JsonValue = None
@@ -25,8 +25,8 @@ class RangeEdge(NamedTuple):
 class Bound(BaseModel):
     """The rows of a partition, in its parent.
 
-    A range goes from ``lower`` up to, not including, ``upper``: rows compared by columns, in order.
-    A list has ``values`` of its one column as rows' events have them; a null may be one.
+    A range goes from ``lower`` up to, but excluding, ``upper``; rows compare by columns, in order.
+    A list has ``values`` of its only column as in rows' events, possibly with a null.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -38,9 +38,9 @@ class Bound(BaseModel):
 
 
 class EndedRows(BaseModel):
-    """What an event of op ``p`` tells in ``ended``: rows within all bounds, up to a position, went.
+    """The ``ended`` member of an op ``p`` event: rows within all bounds, up to a position, ended.
 
-    There is a bound for each level of partitioning, from the captured table down.
+    It has a bound for each level of partitioning, from the captured table down.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,8 +1,8 @@
-"""Kafka Connect's data model: what a key, a value or a header is before a converter makes bytes.
+"""A key, a value or a header → Kafka Connect's data model, before a converter makes bytes.
 
 A value is plain Python by its schema's type: bool, int, float (NaN and infinity too), str, bytes,
-list, and dict for structs and maps. ``Decimal``, dates and times are Connect's logical types, that
-is: one of these with a schema that has a name (``io.debezium.time.MicroTimestamp``).
+list, and dict for structs and maps. ``Decimal``, dates and times are Connect's logical types: one
+of these with a schema that has a name (``io.debezium.time.MicroTimestamp``).
 https://kafka.apache.org/documentation/#connect_development (Working with Schemas)
 """
 
@@ -13,16 +13,16 @@ from typing import Any, Final, Generic, NamedTuple, TypeGuard, TypeVar
 
 _SCHEMAS_MAX: Final = 1_024
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
-"""Two's complement bytes of the unscaled number; the parameter ``scale`` says how many decimals."""
+"""Two's complement bytes of the unscaled number. The parameter ``scale`` is its decimals."""
 JSON_TEXT: Final = "millrace.Json"
-"""A string that the JSON converter writes as it is: JSON of no schema, in Millrace's own events."""
+"""A string that the JSON converter writes unchanged: JSON without a schema, in our own events."""
 
 
 T = TypeVar("T")
 
 
 class Type(StrEnum):
-    """Connect's types, by the names that its JSON schemas use."""
+    """Connect's types, by their names in JSON schemas."""
 
     BOOLEAN = "boolean"
     INT8 = "int8"
@@ -47,10 +47,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A value's type; ``default`` stands in for a missing value, None: there is no default.
-
-    ``items`` is an array's element or a map's value, ``keys`` a map's key, ``fields`` a struct's.
-    """
+    """A value's type. ``default`` replaces a missing value; None: there is no default."""
 
     type: Type
     optional: bool = False
@@ -76,7 +73,7 @@ class Schema:
         return self.keys
 
     def of_field(self, name: str) -> "Schema | None":
-        """Return the schema of a struct's member, or None where it has none of that name."""
+        """Return the schema of a struct's member, or None without one of that name."""
         return next((field.schema for field in self.fields if field.name == name), None)
 
 
@@ -89,7 +86,7 @@ class Header(NamedTuple):
 
 
 class SourceRecord(NamedTuple):
-    """One record to be, as Debezium's connector hands it to transforms and converters.
+    """A record as Debezium's connector passes it to transforms and converters.
 
     ``value`` None is a tombstone; ``key`` None means no key. ``partition`` None leaves the choice
     to the partitioner, ``timestamp_ms`` None to the producer (now).
@@ -106,32 +103,32 @@ class SourceRecord(NamedTuple):
 
 
 class PerSchema(Generic[T]):
-    """Calls ``make`` once per schema object and what goes with it; remembers up to _SCHEMAS_MAX."""
+    """Calls ``make`` once per schema object and arguments. Keeps up to _SCHEMAS_MAX results."""
 
     def __init__(self, make: Callable[..., T]) -> None:
         self._make = make
         self._made: dict[Hashable, tuple[Schema, T]] = {}
 
     def __call__(self, schema: Schema, *more: Hashable) -> T:
-        """Return what belongs to this object; an equal object has its own."""
+        """Return this object's result. An equal object has its own."""
         key = (id(schema), *more)
         entry = self._made.get(key)
         if entry is None:
             if len(self._made) >= _SCHEMAS_MAX:
                 self._made.clear()
-            # The schema is kept beside it: while it lives, nothing else has its id.
+            # The entry keeps the schema alive, so no other object gets its id.
             entry = self._made[key] = (schema, self._make(schema, *more))
         _schema, made = entry
         return made
 
 
 def is_envelope(schema: Schema | None) -> TypeGuard[Schema]:
-    """Whether values of this schema are envelopes; heartbeats and the like aren't."""
+    """Whether values of this schema are envelopes. Those of heartbeats, for example, aren't."""
     return schema is not None and schema.name is not None and schema.name.endswith(".Envelope")
 
 
 def member(struct: Mapping[str, Any], schema: Schema, name: str) -> Any:
-    """Return a struct's member; its default where it is null, as Connect's Struct.get does."""
+    """Return a struct's member, or its default if it is null, as Connect's Struct.get does."""
     value = struct.get(name)
     if value is not None:
         return value

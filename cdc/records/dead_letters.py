@@ -1,14 +1,14 @@
-"""Dead letters and claims: records that couldn't be written → those that stand for them in the log.
+"""Records that couldn't be written → the dead letters and claims that replace them in the log.
 
-Each has a compacted topic with two partitions: the first one has heads, the second one the contents
-in pieces that fit everywhere; tombstones let go of what isn't needed any more, which can still be
-read for `log.keep`. docs/decisions/0008.
+Each kind has a compacted topic with two partitions. The first has heads, the second has contents in
+pieces that fit everywhere. Tombstones release what isn't needed any longer, which stays readable
+for `log.keep`. docs/decisions/0008.
 
-- A dead letter's head stands under its id, and later the same head again with its outcome, which
+- A dead letter's head has its id as the key. Later the same head follows with its outcome, which
   removes the pieces. So a dead letter without an outcome stays.
 - A claim is the value of a record that is too large for its topic, which has a header instead. Its
-  pieces are cut between characters. Each claim has an id of its own, so that a newer one leaves it
-  alone. There is a head per record that a compacted topic keeps, under its topic and key.
+  pieces are cut between characters. Each claim has its own id, so a newer one doesn't affect it.
+  Each record in a compacted topic has a head, with its topic and key as the key.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from cdc.records.topics import claim_topic, dead_letter_topic
 
 FORMAT: Final = 1
 CLAIM_HEADER: Final = "millrace.claim"
-"""Name of the record header that says where the whole value is; its value is a ``Claim``."""
+"""Name of the record header that locates the whole value. Its value is a ``Claim``."""
 PIECE_BYTES_MAX: Final = 1 << 19
-"""Half of what brokers take by default."""
+"""Half of the brokers' default limit."""
 HEADS_PARTITION: Final = 0
 PIECES_PARTITION: Final = 1
 DeadLetterOutcome = Literal["replayed", "discarded"]
@@ -35,11 +35,11 @@ DeadLetterOutcome = Literal["replayed", "discarded"]
 class DeadLetter(BaseModel):
     """The head of a dead letter.
 
-    ``error`` is the exit code's name with which the daemon would have stopped. ``topic`` is where
-    the record was to go, None where it wasn't made. ``columns`` names those of ``before`` and
-    ``after``, which hold nothing of columns that events mask (``masked``) or leave out. ``sizes``
-    are the lengths of its contents, one behind the other: the record's ``key``, and ``before`` and
-    ``after`` as PostgreSQL sent them (pgoutput's TupleData).
+    ``error`` is the name of the exit code with which the daemon would have stopped. ``topic`` is
+    the record's destination; None: it wasn't made. ``columns`` names those of ``before`` and
+    ``after``, which have no values of columns that events mask (``masked``) or leave out. ``sizes``
+    are the lengths of its contents in sequence: the record's ``key``, and ``before`` and ``after``
+    as PostgreSQL sent them (pgoutput's TupleData).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -75,10 +75,7 @@ class DeadLetter(BaseModel):
 
 
 class Claim(BaseModel):
-    """A record's header: its whole value is these pieces of the topic, joined.
-
-    ``bytes`` and ``sha256`` (hexadecimal) are those of the value in UTF-8.
-    """
+    """A record's header: its whole value is these pieces of the topic, joined."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,7 +87,7 @@ class Claim(BaseModel):
 
 
 class ClaimHead(BaseModel):
-    """What stands under a record's topic and key as long as that record refers to a claim."""
+    """The record with a record's topic and key, as long as that refers to a claim."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -102,7 +99,7 @@ class ClaimHead(BaseModel):
 
 
 def piece_key(of: Literal["claim", "letter"], id_: str, number: int) -> bytes:
-    """Key of one piece of a claim or of a dead letter."""
+    """Return the key of one piece of a claim or of a dead letter."""
     return to_json({of: id_, "piece": number})
 
 
@@ -113,7 +110,7 @@ def piece_records(
     pieces: Iterable[bytes | None],
     headers: list[tuple[str, bytes]],
 ) -> list[Record]:
-    """All pieces of a claim or of a dead letter; None lets go of one."""
+    """Return all pieces of a claim or of a dead letter. None releases one."""
     return [
         Record(topic, piece_key(of, id_, number), piece, headers, PIECES_PARTITION)
         for number, piece in enumerate(pieces)
@@ -127,7 +124,7 @@ def dead_letter_records(
     header: bytes,
     piece_bytes: int,
 ) -> list[Record]:
-    """The records of a new dead letter; ``header`` is the value of the position header."""
+    """Return the records of a new dead letter. ``header`` is the value of the position header."""
     held = {name: content for name, content in contents.items() if content is not None}
     stored = b"".join(held.values())
     pieces = [stored[start : start + piece_bytes] for start in range(0, len(stored), piece_bytes)]
@@ -143,7 +140,7 @@ def dead_letter_records(
 def outcome_records(
     prefix: str, dead_letter: DeadLetter, outcome: DeadLetterOutcome, header: bytes, ts_ms: int
 ) -> list[Record]:
-    """The records that give a dead letter its outcome and remove its contents."""
+    """Return the records that give a dead letter its outcome and remove its contents."""
     head = dead_letter.model_copy(update={"outcome": outcome, "outcome_ms": ts_ms})
     topic, headers = dead_letter_topic(prefix), [(HEADER, header)]
     return [
@@ -158,7 +155,7 @@ def _dead_letter_head(topic: str, head: DeadLetter, headers: list[tuple[str, byt
 
 
 def claim_of(prefix: str, claim: str, value: bytes, piece_bytes: int) -> tuple[Claim, list[bytes]]:
-    """A new claim for a value, and its pieces."""
+    """Return a new claim for a value, and its pieces."""
     pieces = list(_cut(value, piece_bytes))
     digest = hashlib.sha256(value).hexdigest()
     whole = Claim(
@@ -170,18 +167,18 @@ def claim_of(prefix: str, claim: str, value: bytes, piece_bytes: int) -> tuple[C
 def claim_head(
     topic: str, head: ClaimHead, headers: list[tuple[str, bytes]], *, gone: bool = False
 ) -> Record:
-    """A head, or what lets go of it."""
+    """Return a head, or its tombstone."""
     key = to_json({"topic": head.topic, "key": head.key})
     value = None if gone else head.model_dump_json().encode()
     return Record(topic, key, value, headers, HEADS_PARTITION)
 
 
 def _cut(value: bytes, piece_bytes: int) -> Iterator[bytes]:
-    """Slices of a text in UTF-8 that are texts themselves."""
+    """Yield slices of a text in UTF-8 that are texts themselves."""
     start = 0
     while start < len(value):
         end = start + piece_bytes
-        while end < len(value) and value[end] & 0xC0 == 0x80:  # inside of a character
+        while end < len(value) and value[end] & 0xC0 == 0x80:  # inside a character
             end -= 1
         yield value[start:end]
         start = end

@@ -1,4 +1,4 @@
-"""Types of state records' fields: positions, which are text in JSON."""
+"""Positions in state records ⇄ text in JSON."""
 
 from typing import Annotated
 

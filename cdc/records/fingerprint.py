@@ -1,8 +1,8 @@
-"""What a table's rows and their text depend on, and the stream doesn't tell: kept in its state.
+"""pg_catalog → everything that rows and their text depend on and the stream lacks, in the state.
 
-Two fingerprints of a table, compared, say which of that has changed (cdc/tables/doubts.py). Where
-the same content with another ``xmin`` means that something was changed and changed back, the
-``xmin`` of the catalog's row is kept, too. All are of 32 bits, as text.
+The comparison of two fingerprints of a table shows what has changed (cdc/tables/doubts.py). If the
+same content with another ``xmin`` means a change and its reversal, the catalog row's ``xmin`` is
+also kept. All of them have 32 bits, as text.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 GONE_BOUNDS_MAX: Final = 4096
-"""How many bounds of gone partitions a state record keeps, 20 bytes each."""
+"""How many bounds of dropped partitions a state record keeps, 20 bytes each."""
 LEVELS_CHARS_MAX: Final = 200_000
-"""How much a state record keeps of what partitions' bounds say, all together."""
+"""Maximum characters of partitions' bounds in a state record, in total."""
 LEAF_CHARS_MAX: Final = 20_000
-"""How much of those of one leaf: twice that has to fit into an event."""
+"""The same for one leaf: an event must have room for twice as many."""
 
 
 class PartitionLevel(NamedTuple):
-    """A partition, somewhere between the captured table and a leaf, in the table above it.
+    """A partition between the captured table and a leaf, in the table above it.
 
-    ``columns`` are the partition key's, by their numbers in the captured table; empty where the
-    bound isn't one of a list or range of columns in their usual order. ``bound`` is its SQL, as
-    pg_get_expr writes it.
+    ``columns`` are the partition key's, by their numbers in the captured table. They are empty
+    unless the bound is a list or range of columns in their usual order. ``bound`` is its SQL from
+    pg_get_expr.
     """
 
     oid: int
@@ -32,9 +32,9 @@ class PartitionLevel(NamedTuple):
 
 
 class EndedPartition(NamedTuple):
-    """A partition that is gone, and whose rows an event is to end: by its bounds, level by level.
+    """A dropped partition whose rows an event must end, by its bounds, level by level.
 
-    ``leaves`` are the digests of the bounds of what held its rows (``LeafFingerprint.bound``).
+    ``leaves`` are the digests of the bounds of its leaves (``LeafFingerprint.bound``).
     """
 
     levels: tuple[PartitionLevel, ...]
@@ -42,10 +42,11 @@ class EndedPartition(NamedTuple):
 
 
 class DoubtfulLeaf(NamedTuple):
-    """A partition whose rows are to be read again, by its OID.
+    """A partition whose rows must be read again, by its OID.
 
-    ``attached`` is as in its fingerprint: it stays what it is as long as its bounds do. ``levels``
-    are these bounds, from the captured table down; without them a read can't replace it alone.
+    ``attached`` is that of its fingerprint: it identifies the partition while its bounds stay the
+    same. ``levels`` are these bounds, from the captured table down. Without them a read can't
+    replace it alone.
     """
 
     oid: int
@@ -54,14 +55,14 @@ class DoubtfulLeaf(NamedTuple):
 
 
 class LeafFingerprint(NamedTuple):
-    """What holds rows: a plain table itself, or a partition; a foreign table, too (``kind`` f).
+    """A leaf with rows: a plain table itself, or a partition. Includes foreign tables (``kind`` f).
 
     ``file`` is its relfilenode, ``toast`` the OID of its TOAST table (0: none), ``persistence``
     pg_class.relpersistence: p(ermanent) or u(nlogged). ``attached`` has the xmins of the
-    pg_inherits rows from the captured table down to it, ``bound`` is a digest of the bounds on that
-    way; both are empty for the captured table itself. ``levels`` tell those bounds, from the
-    captured table down, where partition.drop.policy needs them: they aren't compared. Without room
-    for them, there is how many characters they have (``cut``).
+    pg_inherits rows from the captured table down to it. ``bound`` is a digest of the bounds on that
+    way. Both are empty for the captured table itself. ``levels`` are those bounds, from the
+    captured table down, if partition.drop.policy needs them; they aren't compared. If there is no
+    room for them, ``cut`` is their number of characters.
     """
 
     oid: int
@@ -76,12 +77,12 @@ class LeafFingerprint(NamedTuple):
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows of it are read and streamed."""
+        """Whether its rows are read and streamed."""
         return self.kind != "f"
 
 
 class LabelFingerprint(NamedTuple):
-    """A label of an enum; ``order`` is its pg_enum.enumsortorder."""
+    """A label of an enum. ``order`` is its pg_enum.enumsortorder."""
 
     oid: int
     text: str
@@ -90,7 +91,7 @@ class LabelFingerprint(NamedTuple):
 
 
 class AttributeFingerprint(NamedTuple):
-    """An attribute of a composite type; of a table's row type the ``xmin`` is empty.
+    """An attribute of a composite type. For a table's row type the ``xmin`` is empty.
 
     GRANT and SET STATISTICS change the ``xmin`` of a table's attributes.
     """
@@ -114,12 +115,12 @@ class TypeFingerprint(BaseModel):
 
 
 class PublicationFingerprint(BaseModel):
-    """How the publication publishes a table; ``oid`` is 0 where there is no publication.
+    """How the publication publishes a table. ``oid`` is 0 without a publication.
 
     ``options`` has a letter for each that is on: i(nsert), u(pdate), d(elete), t(runcate), via
-    r(oot), g(enerated columns), a(ll tables). ``entries`` is a digest of what lists the table, its
-    partition ancestors, its members, or their schemas, and of how the table is attached to those
-    ancestors; ``entry_xmins`` of the xmins of those rows.
+    r(oot), g(enerated columns), a(ll tables). ``entries`` is a digest of the entries for the table,
+    its partition ancestors, its members or their schemas, and of the table's attachment to those
+    ancestors. ``entry_xmins`` is a digest of those rows' xmins.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -135,15 +136,15 @@ class TableFingerprint(BaseModel):
     """The fingerprint of a captured table.
 
     ``columns`` is a digest of number, name, type and modifier of its columns, and of whether they
-    are generated. ``generated`` has for each generated column that is published, by its number, a
-    digest of its expression. ``identity`` is pg_class.relreplident with the numbers of the columns
-    of the primary key and of the replica identity's index, and what else partitions have for it.
-    ``key_constraint`` is the OID of the primary key's pg_constraint (0: none).
-    ``types`` are the enums and composite types, by OID, that its columns use, directly or behind
-    others; ``key_types`` those of columns that identify a row: all, where there is no key.
-    ``gone_bounds`` are the bounds of partitions that are gone, whose rows the log keeps
-    (``carrying``): the newest, one more than ``GONE_BOUNDS_MAX`` where there were others. ``seen``
-    is the text of the pg_current_snapshot() under which the catalog was read.
+    are generated. ``generated`` has a digest of the expression of each published generated column,
+    by its number. ``identity`` is pg_class.relreplident with the column numbers of the primary key
+    and of the replica identity's index, and those of partitions that differ. ``key_constraint`` is
+    the OID of the primary key's pg_constraint (0: none). ``types`` are the enums and composite
+    types, by OID, that its columns use, directly or through others. ``key_types`` are those of
+    columns that identify a row: all, without a key. ``gone_bounds`` are the bounds of dropped
+    partitions whose rows the log keeps (``carrying``): the newest, and one more than
+    ``GONE_BOUNDS_MAX`` if there were others. ``seen`` is the text of the pg_current_snapshot()
+    under which the catalog was read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -161,7 +162,7 @@ class TableFingerprint(BaseModel):
 
     @property
     def key(self) -> str:
-        """The numbers of the columns by which rows are told apart; empty: there are none."""
+        """Return the numbers of the columns that distinguish rows. Empty: there are none."""
         primary, by_index = [*self.identity.split(" "), "", ""][1:3]
         return primary or by_index
 
@@ -172,13 +173,13 @@ class TableFingerprint(BaseModel):
 
     @property
     def unlogged(self) -> bool:
-        """Whether rows of it change without the WAL having it."""
+        """Whether its rows change without WAL."""
         return any(leaf.persistence == "u" and leaf.has_rows for leaf in self.leaves)
 
     def carrying(self, before: "TableFingerprint") -> "TableFingerprint":
-        """This one with the bounds that are gone since: of a check, or a read that only adds.
+        """Add the bounds gone since ``before``: for a check, or a read that only adds.
 
-        What was read of the bounds of partitions is kept, too.
+        It also keeps the bounds of partitions that were read.
         """
         bounds = {leaf.bound for leaf in self.leaves if leaf.has_rows}
         earlier = {(leaf.oid, leaf.attached, leaf.bound): leaf for leaf in before.leaves}
@@ -192,7 +193,10 @@ class TableFingerprint(BaseModel):
         return self.model_copy(update={"gone_bounds": tuple(gone), "leaves": tuple(leaves)})
 
     def with_levels(self, levels: Mapping[int, tuple[PartitionLevel, ...]]) -> "TableFingerprint":
-        """This one with what the bounds of leaves, by their OIDs, are; others' stay cut."""
+        """Return this fingerprint with the bounds of leaves, by their OIDs.
+
+        Bounds of others stay cut.
+        """
         room, leaves = self._room, list[LeafFingerprint]()
         for leaf in self.leaves:
             if not leaf.levels and (own := levels.get(leaf.oid)):
@@ -206,25 +210,25 @@ class TableFingerprint(BaseModel):
 
     @property
     def without_levels(self) -> list[int]:
-        """The partitions (OIDs) whose bounds aren't known; those that are cut if there is room."""
+        """Return partitions (OIDs) with unknown bounds, and cut ones that there is room for."""
         room = min(self._room, LEAF_CHARS_MAX)
         unread = (leaf for leaf in self.leaves if leaf.attached and not leaf.levels)
         return [leaf.oid for leaf in unread if leaf.cut <= room]
 
     @property
     def _room(self) -> int:
-        """How many characters of bounds there may be more."""
+        """Return how many characters of bounds there is room for."""
         return LEVELS_CHARS_MAX - sum(_chars(leaf.levels) for leaf in self.leaves)
 
     def without_bounds(self, ended: Iterable[str]) -> "TableFingerprint":
-        """This one without bounds of gone partitions, of whose rows the log has none any more."""
+        """Return this fingerprint without the ``ended`` bounds of dropped partitions."""
         ended = set(ended)
         left = tuple(bound for bound in self.gone_bounds if bound not in ended)
         return self.model_copy(update={"gone_bounds": left})
 
 
 def within_limit(leaves: Iterable[DoubtfulLeaf]) -> tuple[DoubtfulLeaf, ...]:
-    """These leaves; without their bounds, where those are too long for a state record."""
+    """Return these leaves, without their bounds if those are too long for a state record."""
     leaves = tuple(leaves)
     if sum(_chars(leaf.levels) for leaf in leaves) <= LEAF_CHARS_MAX:
         return leaves

@@ -1,7 +1,7 @@
-"""A topic that Millrace is about to make → the state record that says so.
+"""A topic that Millrace is about to create → its state record.
 
-It is written before the topic is made: a topic without such a record was there before, and is its
-user's. `millrace drop` leaves those. docs/decisions/0003-state-topics.md.
+It is written before the topic is created. A topic without such a record existed before, and belongs
+to its user. `millrace drop` leaves those. docs/decisions/0003-state-topics.md.
 """
 
 from typing import Literal
@@ -13,7 +13,7 @@ from cdc.records.state import FORMAT
 
 
 class MadeTopic(BaseModel):
-    """A topic that Millrace has made, or was about to make, at ``ts_ms`` (ms since 1970)."""
+    """A topic that Millrace has created, or was about to create, at ``ts_ms`` (ms since 1970)."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,8 +1,8 @@
-"""What commands tell the daemon to do: the contents of transactional logical messages.
+"""Commands' orders to the daemon → the contents of transactional logical messages.
 
-So an order has a position in the stream, and is followed once, by the only one who writes to the
-log. Whoever may connect to the source may write such messages: an order is harmless, or proves that
-its author can read the log.
+So an order has a position in the stream, and the only writer of the log executes it once. Any role
+that can connect to the source can write such messages. So an order is harmless, or proves that its
+author can read the log.
 https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
 """
 
@@ -18,15 +18,15 @@ REPAIR_ORDERS: Final = "millrace.repairs"
 ORDERS: Final = frozenset({DEAD_LETTER_ORDERS, REPAIR_ORDERS})
 """The prefixes of the logical messages."""
 ORDER_BYTES_MAX: Final = 8_192
-"""Prefix and content are smaller; of a message that isn't, nothing is kept."""
+"""Prefix and content are smaller. Nothing is kept of a larger message."""
 REPAIR_HEADER: Final = "millrace.repair"
-"""Name of the header of records that a repair has made; its value is the repair's id."""
+"""Name of the header of records that a repair has made. Its value is the repair's id."""
 
 
 KEYS_MAX: Final = 100
-"""So many keys has an order: each is a question at the source, before the stream goes on."""
+"""Maximum keys of an order, as each is a query at the source while the stream waits."""
 KeyText = Annotated[str, Field(pattern=r"^[^\x00]*$")]
-"""A text that PostgreSQL may hold."""
+"""A text that PostgreSQL can hold."""
 
 
 class DeadLetterOrder(BaseModel):
@@ -41,9 +41,9 @@ class DeadLetterOrder(BaseModel):
 
 
 class RepairOrder(BaseModel):
-    """Keys whose rows are to be sent as they are now, or as deleted.
+    """Keys whose rows must be sent in their current state, or as deleted.
 
-    ``log`` is the name of the log, which only its readers know. A key has the texts of its columns
+    ``log`` is the name of the log, which only its readers have. A key has the texts of its columns
     by name, as PostgreSQL prints them.
     """
 

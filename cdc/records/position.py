@@ -1,7 +1,7 @@
-"""LSNs and positions → order: where a change stands in the source's one order of commits.
+"""LSNs and positions → order: a change's place in the source's single order of commits.
 
-docs/decisions/0001-positions.md says why a bare LSN is not an order. The text forms are part of
-the log's format: they never change meaning under the same format number.
+docs/decisions/0001-positions.md says why an LSN alone isn't an order. The text forms are part of
+the log's format: their meaning never changes under the same format number.
 """
 
 import re
@@ -10,10 +10,12 @@ from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 HEADER = "millrace.position"
-"""Name of the record header that carries a position and a schema version."""
+"""Name of the record header with a position and a schema version."""
 
 FIRST_EPOCH: Final = 1
-"""A source's first history. A log that goes on from another one counts on (docs/decisions/0009)."""
+"""A source's first history. A log that continues from another one increments it
+(docs/decisions/0009).
+"""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
 _POSITION = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{16})\.([0-9a-f]{16})\Z")
@@ -29,7 +31,7 @@ class Lsn(int):
 
     @classmethod
     def parse(cls, text: str) -> "Lsn":
-        """Read PostgreSQL's text form; raises ValueError for anything else."""
+        """Parse PostgreSQL's text form. Raise ValueError for anything else."""
         match = _LSN.match(text)
         if match is None:
             raise ValueError(f"{text!r} isn't an LSN")
@@ -46,31 +48,31 @@ INDEX_MAX: Final = (1 << 64) - 1
 
 
 class Position(NamedTuple):
-    """Where a change stands: history, then transaction, then frame within the transaction.
+    """A change's place: history, then transaction, then frame within the transaction.
 
-    ``epoch`` counts histories from 1, ``commit_lsn`` is the LSN in Begin/Commit (or a snapshot's
-    consistent point), ``index`` counts the transaction's row, truncate and message frames from 1;
-    a snapshot's rows, and messages outside of transactions, have index 0. Positions compare in the
-    order in which changes took effect.
+    ``epoch`` counts histories from 1. ``commit_lsn`` is the LSN in Begin/Commit (or a snapshot's
+    consistent point). ``index`` counts the transaction's row, truncate and message frames from 1; a
+    snapshot's rows, and messages outside transactions, have index 0. Positions compare in the order
+    in which changes took effect.
     """
 
     epoch: int
     commit_lsn: Lsn
-    index: int  # type: ignore[assignment]  # tuple's own index() is given up for the field's name
+    index: int  # type: ignore[assignment]  # replaces tuple's own index()
 
     def __str__(self) -> str:
-        """Fixed-width text, which sorts as the position does."""
+        """Return fixed-width text, which sorts as the position does."""
         return f"{self.epoch:08x}.{self.commit_lsn:016x}.{self.index:016x}"
 
     def just_before(self) -> "Position":
-        """A position after everything that was committed before this one's transaction."""
+        """Return a position after everything that was committed before this one's transaction."""
         if self.commit_lsn == 0:
             return Position(self.epoch, Lsn(0), 0)
         return Position(self.epoch, Lsn(self.commit_lsn - 1), INDEX_MAX)
 
     @classmethod
     def parse(cls, text: str) -> "Position":
-        """Read the text form; raises ValueError for anything else."""
+        """Parse the text form. Raise ValueError for anything else."""
         match = _POSITION.match(text)
         if match is None:
             raise ValueError(f"{text!r} isn't a position")
@@ -78,21 +80,21 @@ class Position(NamedTuple):
 
 
 def header(position: Position, schema_version: int, filled: Sequence[int] = ()) -> bytes:
-    """The value of the ``millrace.position`` header: ``<position>/<schema version>``.
+    """Return the value of the ``millrace.position`` header: ``<position>/<schema version>``.
 
-    Followed by ``/<ordinals>`` where values were filled (docs/decisions/0007): the places of those
-    columns in their schema version, from 1, with commas in between; ``filled`` has them from 0.
+    If values were filled (docs/decisions/0007), ``/<ordinals>`` follows: the places of those
+    columns in their schema version, from 1, separated by commas. ``filled`` has them from 0.
     """
     return f"{position}/{schema_version}{filled_field(filled)}".encode()
 
 
 def filled_field(filled: Sequence[int]) -> str:
-    """The header's field about filled columns, or nothing where there are none."""
+    """Return the header's field about filled columns; empty if there are none."""
     return f"/{','.join(str(index + 1) for index in filled)}" if filled else ""
 
 
 class RecordPosition(NamedTuple):
-    """What a header says: ``filled`` are the indexes of the columns that were filled."""
+    """The contents of a header. ``filled`` are the indexes of the filled columns."""
 
     position: Position
     schema_version: int
@@ -100,9 +102,9 @@ class RecordPosition(NamedTuple):
 
 
 def parse_header(value: bytes) -> RecordPosition:
-    """Read the header; raises ValueError for anything else.
+    """Parse the header. Raise ValueError for anything else.
 
-    Fields that a later format adds behind these are ignored.
+    Fields that a later format appends are ignored.
     """
     position, version, *more = value.decode("ascii").split("/")
     ordinals = more[0].split(",") if more and more[0] else ()
@@ -111,7 +113,7 @@ def parse_header(value: bytes) -> RecordPosition:
 
 
 class Origin(NamedTuple):
-    """The transaction was replicated from elsewhere."""
+    """The origin of a transaction that was replicated from elsewhere."""
 
     commit_lsn: Lsn
     name: str
@@ -120,9 +122,9 @@ class Origin(NamedTuple):
 class Transaction(NamedTuple):
     """A source transaction, as Begin announces it.
 
-    ``commit_lsn`` is Begin's final LSN; ``commit_ts_us`` is µs since 1970, UTC;
+    ``commit_lsn`` is Begin's final LSN. ``commit_ts_us`` is µs since 1970, UTC.
     ``previous_commit_lsn`` is that of the transaction before it in this stream, if there was one
-    (Debezium's ``sequence`` names it). ``origin`` is set where it was replicated from elsewhere.
+    (Debezium's ``sequence`` has it). ``origin`` is set if it was replicated from elsewhere.
     """
 
     xid: int
@@ -133,7 +135,7 @@ class Transaction(NamedTuple):
 
 
 def after_lsn(origin: Origin | None) -> str:
-    """The text of an event from its source's LSN to its operation, as cdc.events.reference says."""
+    """Return an event's text from its source's LSN to its operation: see cdc.events.reference."""
     name, lsn = (
         ("null", "null")
         if origin is None

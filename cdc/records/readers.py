@@ -1,8 +1,8 @@
-"""How far a group of readers has come → the state records that say so.
+"""The progress of a group of readers ⇄ its state records.
 
 A group's first start writes one record with the offsets where it begins. From then on each
-partition has a record of its own, which members of the group write once they have processed what
-stands before its offset. A group that reads whole transactions has one record for all partitions.
+partition has its own record, which members of the group write once they have processed everything
+before its offset. A group that reads whole transactions has one record for all partitions.
 docs/decisions/0003-state-topics.md lists the topic.
 """
 
@@ -17,10 +17,11 @@ FORMAT: Final = 1
 
 
 class ReaderOffset(BaseModel):
-    """A partition, and the first ``offset`` of it that the group hasn't processed.
+    """A partition, and its first ``offset`` that the group hasn't processed.
 
-    ``topic_id`` is Kafka's: another topic of that name has another one. Records from ``kept_from``
-    on were younger than log.keep when the group began, at ``begun_ms`` (ms since 1970).
+    ``topic_id`` is Kafka's: a new topic of the same name has another one. Records from
+    ``kept_from`` on were younger than log.keep when the group began, at ``begun_ms`` (ms since
+    1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,11 +35,11 @@ class ReaderOffset(BaseModel):
 
 
 class ReaderRecord(BaseModel):
-    """Where a group stands in some partitions.
+    """A group's position in some partitions.
 
-    ``start`` names a start of the group, whose offsets it has; two members that start at once write
-    one each, and the lower offsets count. ``cut``: the group reads whole transactions, and has
-    processed those up to there; its offsets are where they are read from.
+    ``start`` names a start of the group, with its offsets. Two members that start at once write one
+    each, and the lower offsets apply. ``cut``: the group reads whole transactions, and has
+    processed those up to there; its offsets are where to read them from.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,7 +53,7 @@ class ReaderRecord(BaseModel):
 
     @property
     def key(self) -> bytes:
-        """Key of the record: the newest one under it is the truth."""
+        """Key of the record. The newest record with it is authoritative."""
         if self.start:
             return to_json({"group": self.group, "start": self.start})
         if self.cut is not None:

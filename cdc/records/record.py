@@ -1,4 +1,4 @@
-"""Kafka records, as the daemon hands them to the producer, and the JSON that they have."""
+"""The daemon's data → Kafka records for the producer, and their JSON."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,9 @@ from cdc.records.position import HEADER
 
 
 class Record(NamedTuple):
-    """A keyed record; ``partition`` None leaves the choice to the murmur2 partitioner.
+    """A keyed record. ``partition`` None leaves the choice to the murmur2 partitioner.
 
-    ``timestamp_ms`` is since 1970, UTC; 0 leaves it to the producer, which takes the time of now.
+    ``timestamp_ms`` is since 1970, UTC; 0: the producer uses the current time.
     """
 
     topic: str
@@ -22,9 +22,9 @@ class Record(NamedTuple):
 
 
 class RecordBatch(Protocol):
-    """Several records that stay bytes until the producer takes them; ``cdc.compiled`` makes them.
+    """Several records that stay bytes until the producer takes them.
 
-    ``size`` is the bytes of their keys and values.
+    ``cdc.compiled`` makes them.
     """
 
     size: int
@@ -37,7 +37,7 @@ RecordOrBatch: TypeAlias = Record | RecordBatch
 
 
 def each(records: Iterable[RecordOrBatch]) -> Iterator[Record]:
-    """Records and batches → the records, one by one."""
+    """Yield the records of records and batches, one by one."""
     for item in records:
         if isinstance(item, Record):
             yield item
@@ -46,31 +46,31 @@ def each(records: Iterable[RecordOrBatch]) -> Iterator[Record]:
 
 
 def count(records: Iterable[RecordOrBatch]) -> int:
-    """Records and batches → the number of records."""
+    """Return the number of records in records and batches."""
     return sum(1 if isinstance(item, Record) else len(item) for item in records)
 
 
 def size(records: Iterable[RecordOrBatch]) -> int:
-    """Records and batches → the bytes of all keys and values."""
+    """Return the bytes of all keys and values in records and batches."""
     return sum(record_bytes(item) if isinstance(item, Record) else item.size for item in records)
 
 
 def position_text(record: Record) -> str:
-    """The position in the record's header, as text; empty where it has none."""
+    """Return the position in the record's header, as text; empty without one."""
     return header_position_text(dict(record.headers).get(HEADER, b""))
 
 
 def header_position_text(header: bytes) -> str:
-    """The position in a header's value, as text."""
+    """Return the position in a header's value, as text."""
     return header.partition(b"/")[0].decode("ascii", "backslashreplace")
 
 
 def record_bytes(record: Record) -> int:
-    """Bytes of key and value."""
+    """Return the bytes of key and value."""
     return len(record.key or b"") + len(record.value or b"")
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON in UTF-8, as all of Millrace's keys and values are."""
+    """Return compact JSON in UTF-8, the form of all of Millrace's keys and values."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode()

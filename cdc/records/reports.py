@@ -1,8 +1,8 @@
-"""What the parts of a pipeline report into the log about themselves: runs, tables, the daemon.
+"""States of a pipeline's parts ⇄ their reports in the log: runs, tables, the daemon.
 
-Reports are for people and for those who wait. They are written at least once, behind what they tell
-of, and are never the truth: a sink keeps that itself, and its next run makes them again where they
-are lost. docs/decisions/0003-state-topics.md lists the topics.
+Reports are for people and for programs that wait. They are written at least once, after the events
+that they describe, and are never authoritative. A sink keeps its own state, and its next run writes
+lost reports again. docs/decisions/0003-state-topics.md lists the topics.
 """
 
 from typing import Final, Literal
@@ -15,22 +15,21 @@ from cdc.records.state import FORMAT
 
 RunKind = Literal["merge", "compact", "verify"]
 RENEW_S: Final = 10.0
-"""So often a run that goes on says so ..."""
+"""How often an active run repeats its report ..."""
 GONE_S: Final = 30.0
-"""... and after so long without that it counts as gone."""
+"""... and after how long without one it counts as gone."""
 
 
 class RunReport(BaseModel):
-    """A run of a sink, under way or ended; times in ms since 1970.
+    """A run of a sink, active or ended. Times are ms since 1970.
 
-    ``run`` is the number of the sink's newest plan (0: it has none). Of its ``tables``, ``done``
-    are done. A run under way (``ended_ms`` None) has a record of its own beside that of the last
-    one that ended, until it ends; it counts as gone after ``deadline_ms``. ``cut`` is
-    up to where the sink has all of the log by then; where a real Debezium captures, ``where`` says
-    that in words. The last transaction before the cut was committed at ``cut_ts_us`` (µs since
-    1970; 0: not known). ``next_due_ms`` is when the next run begins, where anybody knows. ``log``
-    is the name of the log that it has read (empty: it has failed before that): a new one under the
-    same topics has another name, and other offsets.
+    ``run`` is the number of the sink's newest plan (0: none). ``done`` of its ``tables`` are done.
+    An active run (``ended_ms`` None) has its own record next to that of the last one that ended,
+    until it ends; it counts as gone after ``deadline_ms``. ``cut`` is where the sink then has all
+    of the log; with a real Debezium, ``where`` has that in words. The last transaction before the
+    cut was committed at ``cut_ts_us`` (µs since 1970; 0: unknown). ``next_due_ms`` is when the next
+    run begins, if known. ``log`` is the name of the log that it has read (empty: it failed
+    earlier). A new log under the same topics has another name, and other offsets.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,28 +59,28 @@ class RunReport(BaseModel):
 
     @property
     def key(self) -> bytes:
-        """Key of the record of the newest run that ended, or of the one under way."""
+        """Key of the record of the newest run that ended, or of the active one."""
         return to_json({"sink": self.sink, "job": self.job}) if self.ended_ms else self.running_key
 
     @property
     def running_key(self) -> bytes:
-        """Key of the record of the run under way."""
+        """Key of the record of the active run."""
         return to_json({"running": self.sink, "job": self.job})
 
     def is_gone(self, now_ms: int) -> bool:
-        """Whether it hasn't ended, and nothing was heard of it for too long."""
+        """Whether it hasn't ended, but has sent no report for too long."""
         return self.ended_ms is None and now_ms > self.deadline_ms
 
 
 class TableReport(BaseModel):
-    """A derived table, view, index or kind of joined documents: up to where it has the log.
+    """A derived table, view, index or kind of joined documents, and its place in the log.
 
-    It has all of the topics before ``offsets`` (topic → partition → offset). The ``run`` is the one
-    that brought it there; its ``cut`` was committed at ``cut_ts_us``. Views and joined documents
-    have no offsets, but are made of the derived tables, or views, ``made_of`` as they were at the
-    cut. All of that is of the ``log`` of that name. Where it isn't ``shown``, nobody can query it
-    yet. ``error`` is why the last run couldn't apply to it. The run
-    that says so began at ``reported_ms`` (ms since 1970).
+    It has all of the topics before ``offsets`` (topic → partition → offset). The ``run`` brought it
+    there; its ``cut`` was committed at ``cut_ts_us``. Views and joined documents have no offsets,
+    but the derived tables or views ``made_of`` which they are made, as of the cut. All of that
+    refers to the ``log`` of that name. If it isn't ``shown``, it can't be queried yet. ``error`` is
+    why the last run couldn't apply to it. The run that reports it began at ``reported_ms`` (ms
+    since 1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -107,7 +106,7 @@ class TableReport(BaseModel):
 
 
 class DaemonReport(BaseModel):
-    """What the daemon of a slot has come to: what it is at, and the fault it starts over after."""
+    """The state of a slot's daemon: its activity, and the fault that it restarts after."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -128,7 +127,7 @@ StateReport = RunReport | TableReport | DaemonReport
 
 
 def report_kind(key: bytes) -> type[StateReport] | None:
-    """What stands under a key of the topic; None: something of a newer Millrace."""
+    """Return the kind of report with a key of the topic. None: one of a newer Millrace."""
     if key.startswith(b'{"slot":'):
         return DaemonReport
     if key.startswith((b'{"sink":', b'{"running":')):

@@ -1,7 +1,7 @@
-"""Table schemas and their versions: what a record's columns mean, without asking the source.
+"""Table schemas and their versions: a record's columns → their meaning, without the source.
 
-A version holds from its position on. Versions are kept in the schema topic under (table, version),
-so that compaction never loses one: docs/decisions/0003-state-topics.md.
+A version applies from its position on. The schema topic keeps versions by (table, version), so
+compaction never loses one: docs/decisions/0003-state-topics.md.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 FORMAT: Final = 1
 DECIMAL_DIGITS_MAX: Final = 38
-"""Those of a decimal in derived tables: where a numeric may have more, it is text there."""
+"""Digits of a decimal in derived tables. A numeric that may have more is text there."""
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
-"""What a name has in place of bytes that aren't UTF-8: a SQL_ASCII database takes any."""
+"""Replaces bytes of a name that aren't UTF-8. A SQL_ASCII database accepts any."""
 
 
 class TableName(NamedTuple):
@@ -22,32 +22,32 @@ class TableName(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Debezium's ``schema.table`` form, used in filters, topics and messages."""
+        """Return Debezium's ``schema.table`` form, used in filters, topics and messages."""
         return f"{self.namespace}.{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> "TableName":
-        """Read that form; the first dot ends the schema, so a schema's name can't have one."""
+        """Parse that form. The first dot ends the schema, so a schema's name can't contain one."""
         namespace, _, name = text.partition(".")
         return cls(namespace, name)
 
 
 def is_readable_name(table: TableName) -> bool:
-    """Whether a table's name is UTF-8: of others, two may look the same."""
+    """Whether a table's name is UTF-8. Two other names may look the same."""
     return UNREADABLE not in str(table)
 
 
 class Column(BaseModel):
-    """One column: its type resolved as far as a reader needs it.
+    """One column, with its type resolved as far as a reader needs it.
 
-    ``type`` is the name in pg_type of the base type (``int4``, ``numeric``, ``timestamptz``):
-    a domain's base, an array's element; every enum is ``enum``. ``modifier`` is atttypmod (-1:
-    none). ``declared`` is format_type()'s text, for people. ``key`` is the ordinal in the record's
-    key, from 1. ``default`` is the DEFAULT as SQL, ``labels`` are an enum's, in their order;
-    ``domain`` and ``domain_elements`` say that the column's type, or that of its elements, was
-    declared as a domain; ``typtype`` and ``delimiter`` are pg_type's, of the base type. ``number``
-    is pg_attribute.attnum, which a column keeps for good, and no other one of its table ever gets;
-    None where it isn't certain. Events don't have one that ``column.include.list`` or
+    ``type`` is the name in pg_type of the base type (``int4``, ``numeric``, ``timestamptz``): a
+    domain's base, an array's element. Every enum is ``enum``. ``modifier`` is atttypmod (-1: none).
+    ``declared`` is format_type()'s text, for people. ``key`` is the ordinal in the record's key,
+    from 1. ``default`` is the DEFAULT as SQL. ``labels`` are an enum's, in order. ``domain`` and
+    ``domain_elements`` mean that the type of the column or of its elements was declared as a
+    domain. ``typtype`` and ``delimiter`` are pg_type's, of the base type. ``number`` is
+    pg_attribute.attnum, which a column keeps permanently, and which no other column of its table
+    gets; None: uncertain. Events lack a column that ``column.include.list`` or
     ``column.exclude.list`` has ``left_out``.
     """
 
@@ -72,7 +72,7 @@ class Column(BaseModel):
 
     @property
     def precision_scale(self) -> tuple[int, int] | None:
-        """(precision, scale) of a constrained numeric, else None.
+        """Return (precision, scale) of a constrained numeric, else None.
 
         numeric's modifier packs both, the scale as a signed 11-bit field
         (https://www.postgresql.org/docs/current/datatype-numeric.html allows -1000 to 1000).
@@ -85,7 +85,7 @@ class Column(BaseModel):
 
     @property
     def decimal_digits(self) -> tuple[int, int] | None:
-        """(precision, scale) of a decimal, its scale not negative, that has all of its values."""
+        """Return (precision, scale) of a decimal for all of its values. The scale is at least 0."""
         if (declared := self.precision_scale) is None:
             return None
         precision, scale = declared
@@ -93,23 +93,23 @@ class Column(BaseModel):
 
     @property
     def is_decimal(self) -> bool:
-        """Whether it is a numeric that derived tables have as a decimal."""
+        """Whether it is a numeric that is a decimal in derived tables."""
         digits = self.decimal_digits
         return digits is not None and digits[0] <= DECIMAL_DIGITS_MAX
 
     @property
     def time_precision(self) -> int:
-        """Fractional digits of a time or timestamp type: 0 to 6."""
+        """Return the fractional digits of a time or timestamp type: 0 to 6."""
         return 6 if self.modifier < 0 else self.modifier & 0xFFFF
 
 
 class TableSchema(BaseModel):
-    """One version of a table's schema; ``since`` is the position it holds from, as text.
+    """One version of a table's schema. ``since`` is the position from which it applies, as text.
 
     ``replica_identity`` is pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex).
-    ``signature`` tells whether a Relation message still means this version. ``oid`` is the table's
-    (0: not known). Columns of two versions match by their numbers where both have the same OID in
-    one epoch.
+    ``signature`` shows whether a Relation message still has this version's meaning. ``oid`` is the
+    table's (0: unknown). Columns of two versions match by number if both have the same OID in one
+    epoch.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -137,6 +137,6 @@ class TableSchema(BaseModel):
 
     @property
     def key(self) -> tuple[Column, ...]:
-        """The key's columns in key order; empty for a table without one."""
+        """Return the key's columns in key order; empty for a table without one."""
         keyed = [column for column in self.columns if column.key is not None]
         return tuple(sorted(keyed, key=lambda column: column.key or 0))

@@ -1,4 +1,4 @@
-"""Names → as SQL wants them, also in a line that a user can paste."""
+"""Names → their form in SQL, including SQL that users paste."""
 
 import re
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ tablesample then to trailing true union unique user using variadic verbose when 
 with
 """
 RESERVED_WORDS: Final = frozenset(_RESERVED.split())
-"""Those of PostgreSQL 14 to 18 that are names in quotes alone.
+"""Words of PostgreSQL 14 to 18 that need quotes as names.
 
 https://www.postgresql.org/docs/current/sql-keywords-appendix.html
 """
 
 
 def quote(name: str) -> str:
-    """A name as SQL wants it, also in a line that the user can paste."""
+    """Return a name's form in SQL that the user can paste."""
     if re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in RESERVED_WORDS:
         return name
     if not name.isprintable():  # a line break would end the line
@@ -35,5 +35,5 @@ def quote(name: str) -> str:
 
 
 def sql_names(names: Iterable[TableName]) -> str:
-    """Tables' names as SQL wants them in such a line."""
+    """Return tables' names in SQL that the user can paste."""
     return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)

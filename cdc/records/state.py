@@ -1,7 +1,7 @@
-"""State records: what the daemon keeps in the log about itself, read by its next start and sinks.
+"""The daemon's state ⇄ its state records in the log, which its next start and sinks read.
 
-docs/decisions/0003-state-topics.md lists the topics, keys and who reads them. Each record has a
-format number; a reader that meets a newer one stops (LogFormatError).
+docs/decisions/0003-state-topics.md lists the topics, keys and readers. Each record has a format
+number. A reader that meets a newer one stops (LogFormatError).
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from cdc.records.topics import Cleanup, progress_topic, schema_topic, table_topi
 
 FORMAT: Final = 1
 GAPS_MAX: Final = 20
-"""So many of a table's gaps are listed, the newest ones."""
+"""How many of a table's gaps are listed, the newest ones."""
 
 
 class Phase(StrEnum):
-    """How far the life of a slot or of a table's snapshot has come."""
+    """A stage in the life of a slot or of a table's snapshot."""
 
     CREATING = "creating"
     SNAPSHOT = "snapshot"
@@ -32,7 +32,7 @@ class Phase(StrEnum):
 
 
 class SignalOffset(BaseModel):
-    """An offset in a topic of signals: which topic it is, and the first that isn't followed yet."""
+    """A topic of signals, and its first offset that isn't processed yet."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,19 +41,18 @@ class SignalOffset(BaseModel):
 
 
 class Progress(BaseModel):
-    """How far the log goes. The last committed one is the truth; there is no other place.
+    """The log's progress. The last committed record is authoritative, and the only one.
 
-    ``log`` names the log: a new one under the same topics has another name.
-    ``position``: every record up to it is in the log. ``cut``: every record up to it is in the
-    log, and no transaction is there in part: the newest position that a sink may apply up to.
-    ``cut_ts_us``: commit time of the last transaction before the cut (µs since 1970, UTC; 0: none
-    yet). ``flush_lsn``: what may be acknowledged to PostgreSQL. ``events`` counts data records
-    ever written, tombstones too. ``last_commit_lsn``: the last whole transaction that the slot sent
-    (or what was before the slot; 0: not known). ``signal_offsets`` are of each topic, by its name,
-    that signals came from: which one is followed is a setting, that may change, and change back.
-    ``checked``: up to there the log is right, by the catalog check, but for what states say.
-    ``watched_ms`` is for how long checks have watched the catalog, all in all: a clock that stands
-    still while none is made, or none can tell of all tables.
+    ``log`` names the log: a new one under the same topics has another name. ``position``: every
+    record up to it is in the log. ``cut``: every record up to it is in the log, and no transaction
+    only in part: the newest position that a sink may apply up to. ``cut_ts_us``: commit time of the
+    last transaction before the cut (µs since 1970, UTC; 0: none yet). ``flush_lsn``: the LSN that
+    may be acknowledged to PostgreSQL. ``events`` counts data records ever written, including
+    tombstones. ``last_commit_lsn``: the last whole transaction that the slot sent (or one before
+    the slot; 0: unknown). ``signal_offsets``: for each topic, by its name, that signals came from,
+    as the setting of the topic may change, and change back. ``checked``: the catalog check found
+    the log right up to there, except for what states say. ``watched_ms``: how long checks have
+    watched the catalog in total. This clock stops while no check covers all tables.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -77,20 +76,20 @@ class Progress(BaseModel):
     ts_ms: int = 0
 
     def signal_offset(self, topic: str) -> SignalOffset:
-        """Up to where a topic of signals was followed."""
+        """Return the offset up to which signals of a topic were processed."""
         return self.signal_offsets.get(topic, SignalOffset())
 
     @property
     def is_first_start(self) -> bool:
-        """Whether the log's first slot is still to be made."""
+        """Whether the log's first slot doesn't exist yet."""
         return self.phase is Phase.CREATING and self.position.epoch == FIRST_EPOCH
 
 
 class LeafRead(BaseModel):
-    """Which rows of a leaf (a plain table, or a partition) were read: ranges of TIDs.
+    """The rows of a leaf (a plain table, or a partition) that were read: ranges of TIDs.
 
-    A TID is ``page << 16 | offset``; a range has its first one, and not its end. ``file`` is the
-    leaf's filenode: in another file rows stand in other places.
+    A TID is ``page << 16 | offset``. A range includes its first one, and excludes its end. ``file``
+    is the leaf's filenode: another file has rows at other places.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -103,12 +102,12 @@ class LeafRead(BaseModel):
 class SnapshotRequest(BaseModel):
     """A read of a table's rows that isn't done.
 
-    ``initial`` is what a table that isn't whole yet begins with; ``incremental`` and ``blocking``
-    were asked for by a ``signal`` or, without one, by the daemon. Requests are served by ``order``.
-    ``condition`` is SQL: of an incremental snapshot the rows' condition, of a blocking one a whole
-    SELECT. With ``reset`` the rows that the log has are to go first. ``read`` says how far it is,
-    ``rows`` how many it had. It waits until all transactions have ended that are older than
-    ``behind_xid`` (64 bits). ``obstacle`` is why the last try has failed.
+    ``initial`` is the first read of a table that isn't complete yet. A ``signal`` or, without one,
+    the daemon has asked for ``incremental`` and ``blocking`` reads. Requests are served by
+    ``order``. ``condition`` is SQL: of an incremental snapshot the rows' condition, of a blocking
+    one a whole SELECT. With ``reset`` the log's rows are removed first. ``read`` is its progress,
+    ``rows`` the number of rows. It waits until all transactions have ended that are older than
+    ``behind_xid`` (64 bits). ``obstacle`` is why the last attempt failed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -131,15 +130,15 @@ class SnapshotRequest(BaseModel):
         return self.kind == "incremental" and not self.signal
 
     def is_same(self, other: "SnapshotRequest") -> bool:
-        """Whether it is one request, however far it is, and paused or not."""
+        """Whether it is the same request, regardless of its progress and of a pause."""
         mine = self.kind, self.signal, self.order, self.reset, self.begun_ms
         return mine == (other.kind, other.signal, other.order, other.reset, other.begun_ms)
 
 
 class SnapshotOutcome(BaseModel):
-    """How a read that a signal asked for has ended; ``reason`` says why nothing came of it.
+    """The end of a read that a signal asked for. ``reason`` says why it failed.
 
-    ``status`` is Debezium's, in its notifications; or ABORTED, where a signal has stopped it.
+    ``status`` is Debezium's, in its notifications; or ABORTED, if a signal has stopped it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -151,15 +150,15 @@ class SnapshotOutcome(BaseModel):
 
     @property
     def failure(self) -> str:
-        """Why not all was read; empty where it was."""
+        """Return why not all was read; empty if it was."""
         return "" if self.status in {"SUCCEEDED", "EMPTY"} else self.reason or self.status
 
 
 class Gap(BaseModel):
-    """Where changes of a table may lack for ever: behind ``start``, up to ``end``.
+    """A range in which changes of a table may be lost: after ``start``, up to ``end``.
 
-    There a read has brought the rows as they were then, at ``ts_ms`` (ms since 1970). ``number``
-    counts the gaps of a table, from 1; 0: a derived table alone has it.
+    At its end a read brought the rows as of then, at ``ts_ms`` (ms since 1970). ``number`` counts
+    the gaps of a table, from 1; 0: only a derived table has it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -172,15 +171,15 @@ class Gap(BaseModel):
 
 
 class Doubt(BaseModel):
-    """Why the log may have rows of a table wrong, since ``since_ms`` (ms since 1970).
+    """Why rows of a table in the log may be wrong, since ``since_ms`` (ms since 1970).
 
-    Rows may be there that the source doesn't have where a read has to ``replace`` them; otherwise
-    it only adds. ``leaves`` are the partitions to read; empty: all. ``bytes`` is the size on disk
-    of what is doubtful. What transactions older than ``behind_xid`` (64 bits) write may look as it
-    did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
-    itself; ``is_stopped``: a signal has stopped that, so it doesn't try again. Behind
-    ``right_until`` changes may be missing, which no read brings back (None: none are).
-    ``set_aside``: its changes aren't taken until a read begins that replaces all rows.
+    If a read has to ``replace`` them, rows may exist that the source doesn't have; otherwise the
+    read only adds. ``leaves`` are the partitions to read; empty: all. ``bytes`` is the size on disk
+    of doubtful rows. Transactions older than ``behind_xid`` (64 bits) may write in the old form:
+    the read waits for their end. ``refused`` says why the daemon doesn't start the read.
+    ``is_stopped``: a signal has stopped it, so the daemon doesn't try again. After ``right_until``
+    changes may be missing, which no read restores (None: none are). ``set_aside``: its changes are
+    skipped until a read begins that replaces all rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -197,7 +196,7 @@ class Doubt(BaseModel):
     set_aside: bool = False
 
     def and_also(self, later: "Doubt") -> "Doubt":
-        """Both, to be settled by one read."""
+        """Merge both, to be settled by one read."""
         reasons = self.reason if later.reason in self.reason else f"{self.reason}; {later.reason}"
         named = (*self.leaves, *later.leaves) if self.leaves and later.leaves else ()
         leaves = {leaf.oid: leaf for leaf in named}
@@ -218,27 +217,26 @@ class Doubt(BaseModel):
 
 
 class TableState(BaseModel):
-    """A table's topic and its snapshot: written with the rows that it speaks of.
+    """A table's topic and its snapshot, written together with the rows that it counts.
 
-    ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``oid`` and
-    ``entry`` are the OIDs of the table and of its entry in the publication when its snapshot began;
+    ``partitions`` and ``cleanup`` are the topic's original settings, permanently. ``oid`` and
+    ``entry`` are the OIDs of the table and of its entry in the publication when its snapshot began.
     ``renamed_lsn`` is where the stream first saw it under another name. ``requests`` are reads that
-    aren't done, written with the signal, and with every chunk's rows; ``outcome`` is how the last
-    one has ended that a signal asked for. ``pages_total`` and ``pages_done`` count the heap's pages
-    (of ``block_bytes``; 0: not known) of the read under way, or of the last one; ``begun_ms`` is
-    when the table's snapshot began (ms since 1970). ``joined_lsn`` is where the WAL ended when a
-    table was seen that is followed without its rows, ``joined_xid`` (64 bits) a transaction that is
-    younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
-    row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
-    missing at the source (ms since 1970; 0: it is there), in the cluster with the system identifier
-    ``gone_system``; ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is
-    the name that it has instead, and ``is_name_taken`` says whether another table, or a view,
-    that isn't published or can't be captured has its own. ``ended`` are dropped partitions whose
-    rows an event is to end. ``gaps`` are the newest of ``gaps_total``. ``right_until`` is set where
-    the catalog check doesn't look any more, as the table is gone or the lists leave it out: the log
-    was right up to there. ``was_whole``: the log had all rows of it before its last first read, or
-    reset, began. A sink shows the table once ``phase`` is streaming and its cut reaches
-    ``(epoch, snapshot_lsn, 0)``.
+    aren't done, written with the signal, and with every chunk's rows. ``outcome`` is the end of the
+    last one that a signal asked for. ``pages_total`` and ``pages_done`` count the heap's pages (of
+    ``block_bytes``; 0: unknown) of the active read, or of the last one. ``begun_ms`` is when the
+    table's snapshot began (ms since 1970). ``joined_lsn`` is the WAL's end when a table appeared
+    that is followed without its rows; ``joined_xid`` (64 bits) is a transaction younger than all
+    that were open then. ``fingerprint`` is the catalog's state before any current row was read,
+    ``doubt`` the findings since. ``gone_ms`` is when the table was missing at the source (ms since
+    1970; 0: it exists), in the cluster with the system identifier ``gone_system``;
+    ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is its new name, and
+    ``is_name_taken`` says whether another table, or a view, that isn't published or can't be
+    captured has the old one. ``ended`` are dropped partitions whose rows an event must end.
+    ``gaps`` are the newest of ``gaps_total``. ``right_until`` is set if the catalog check no longer
+    covers the table, as it is gone or the lists exclude it: the log was right up to there.
+    ``was_whole``: the log had all its rows before its last first read, or reset, began. A sink
+    shows the table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -281,57 +279,60 @@ class TableState(BaseModel):
 
     @property
     def name(self) -> TableName:
-        """The table that this record speaks of."""
+        """Return the table that this record describes."""
         return TableName(self.namespace, self.table)
 
     @property
     def initial(self) -> SnapshotRequest | None:
-        """The read by which the table becomes whole, if that isn't done."""
+        """Return the read that completes the table, if it isn't done."""
         return next((request for request in self.requests if request.kind == "initial"), None)
 
     @property
     def is_being_completed(self) -> bool:
-        """Whether a read is under way by which the log gets rows that it lacks, or has wrong."""
+        """Whether an active read brings the log rows that it lacks, or has wrong."""
         return any(request.kind == "initial" or request.is_own for request in self.requests)
 
     @property
     def is_in_log(self) -> bool:
-        """Whether it has a topic; of one that could never be captured there is this record only."""
+        """Whether it has a topic. A table that could never be captured has only this record."""
         return self.phase is not Phase.CREATING
 
     @property
     def is_set_aside(self) -> bool:
-        """Whether the stream goes past its changes, as they can't be taken."""
+        """Whether the stream skips its changes, as they can't be captured."""
         return self.doubt is not None and self.doubt.set_aside
 
     @property
     def is_to_settle(self) -> bool:
-        """Whether it is doubtful, and the daemon reads it again for that."""
+        """Whether it is doubtful, and the daemon reads it again for that reason."""
         is_paused = any(request.paused for request in self.requests)
         is_open = self.doubt is not None and not (self.doubt.refused or self.doubt.set_aside)
         return is_open and not is_paused and not self.gone_ms
 
     @property
     def is_left_unread(self) -> bool:
-        """Whether rows of it are missing that nobody reads: it is gone, or was left out."""
+        """Whether rows of it are missing that no read brings: it is gone, or was left out."""
         is_unread = not self.requests and self.phase is not Phase.STREAMING
         return is_unread and not self.is_set_aside
 
     @property
     def gone_partitions(self) -> int:
-        """Of how many dropped partitions the log keeps the rows."""
+        """Return the number of dropped partitions whose rows the log keeps."""
         gone = set(self.fingerprint.gone_bounds if self.fingerprint else ())
         return len(gone.difference(*(partition.leaves for partition in self.ended)))
 
     @property
     def share_read(self) -> float:
-        """How much of it the read under way has, from 0 to 1; with none, whether it is whole."""
+        """Return the active read's share, from 0 to 1.
+
+        Without one: whether the table is complete.
+        """
         if not self.requests and self.phase is Phase.STREAMING:
             return 1.0
         return self.pages_done / max(1, self.pages_total)
 
     def share_of(self, request: SnapshotRequest) -> float:
-        """The same of one read: of those that wait for another one there is nothing yet."""
+        """Return the share of one read. A read that waits for another one has none yet."""
         return self.pages_done / max(1, self.pages_total) if request.read else 0.0
 
 
@@ -339,7 +340,7 @@ StateRecord = TypeVar("StateRecord", bound=BaseModel)
 
 
 def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecord:
-    """Read a state record; raises LogFormatError when it is newer than us, or damaged."""
+    """Parse a state record. Raise LogFormatError if it is from a newer Millrace, or damaged."""
     try:
         return kind.model_validate_json(value)
     except ValidationError as error:
@@ -351,7 +352,7 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
                 where=f"topic {topic}",
                 remedy="upgrade this Millrace: a newer one has written to the log",
             ) from error
-        problem = f"{field}: {first['msg']}"[:300]  # what is there may be anybody's, and long
+        problem = f"{field}: {first['msg']}"[:300]  # the content may be foreign, and long
         raise LogFormatError(
             f"a record of {kind.__name__} can't be read: {problem}",
             where=f"topic {topic}",
@@ -360,32 +361,32 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
 
 
 def progress_key(slot: str) -> bytes:
-    """Key of a slot's progress: the newest record under it is the truth."""
+    """Return the key of a slot's progress. The newest record with it is authoritative."""
     return to_json({"slot": slot})
 
 
 def table_key(table: TableName) -> bytes:
-    """Key of a table's state."""
+    """Return the key of a table's state."""
     return to_json({"table": str(table)})
 
 
 def schema_key(table: TableName, version: int) -> bytes:
-    """Key of one version of a table's schema: compaction never loses a version."""
+    """Return the key of one version of a table's schema: compaction never loses a version."""
     return to_json({"table": str(table), "version": version})
 
 
 def progress_record(prefix: str, progress: Progress) -> Record:
-    """The progress topic's record, to be written in the transaction of the rows up to there."""
+    """Return the progress record, to be written in the transaction of the rows up to there."""
     return _record(progress_topic(prefix), progress_key(progress.slot), progress)
 
 
 def table_record(prefix: str, state: TableState) -> Record:
-    """The table topic's record, to be written in the transaction of the rows it counts."""
+    """Return the table record, to be written in the transaction of the rows it counts."""
     return _record(table_topic(prefix), table_key(state.name), state)
 
 
 def schema_record(prefix: str, schema: TableSchema) -> Record:
-    """The schema topic's record, to be written in the transaction of the version's first row."""
+    """Return the schema record, to be written in the transaction of the version's first row."""
     return _record(schema_topic(prefix), schema_key(schema.name, schema.version), schema)
 
 

@@ -1,8 +1,8 @@
-"""Topic names, names that Avro allows, and the reserved key of TRUNCATE in a compacted topic.
+"""Names of tables and schemas → topic names and names that Avro allows; reserved keys.
 
-Debezium's schema.name and field.name adjustment modes: ``avro`` puts an underscore in the place of
-what isn't allowed, ``avro_unicode`` its code point (``_u00e4``; there the underscore itself is
-replaced too, so that no two names become one).
+Debezium's schema.name and field.name adjustment modes: ``avro`` replaces a forbidden character by
+an underscore, ``avro_unicode`` by its code point (``_u00e4``). The latter also replaces the
+underscore itself, so that no two names become one.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html (adjustment.mode)
 """
 
@@ -24,9 +24,9 @@ _INVALID = re.compile(r"[^a-zA-Z0-9._-]")
 NAME_CHARS_MAX = 249
 """Kafka's limit on a topic's name."""
 OWN_TOPICS = "__millrace."
-"""What the names of topics begin with that aren't for events."""
+"""The prefix of topics that aren't for events."""
 TRUNCATE_KEY = b'{"__millrace_truncate":true}'
-"""Key of the truncate records, one a partition, so that compaction keeps the last of them."""
+"""Key of the truncate records, one per partition, so that compaction keeps the last of them."""
 
 
 def schema_name(mode: Adjustment) -> Adjust:
@@ -71,9 +71,11 @@ def _utf16(character: str) -> bytes:
 
 
 def data_topic(prefix: str, table: TableName) -> str:
-    """Debezium's name: ``<topic.prefix>.<schema>.<table>``, invalid characters replaced by ``_``.
+    """Return Debezium's name: ``<topic.prefix>.<schema>.<table>``.
 
-    Two tables can be given one name so; cdc.kafka.topics refuses that at start.
+    ``_`` replaces invalid characters.
+
+    Two tables can get the same name; cdc.kafka.topics refuses that at start.
     """
     return _INVALID.sub("_", f"{prefix}.{table}")[:NAME_CHARS_MAX]
 
@@ -81,7 +83,7 @@ def data_topic(prefix: str, table: TableName) -> str:
 def tables_of(
     topics: Iterable[str], prefix: str, captures: Callable[[str], bool]
 ) -> dict[TableName, str]:
-    """The tables among topics' names; those of transactions and messages have none."""
+    """Return the tables in topics' names. Topics of transactions and messages have none."""
     tables: dict[TableName, str] = {}
     for topic in topics:
         rest = topic.removeprefix(f"{prefix}.")
@@ -92,75 +94,75 @@ def tables_of(
 
 
 def kafka_name(topic: str) -> str:
-    """What Kafka tells topics apart by: those that differ by ``.`` and ``_`` only are one to it."""
+    """Return the name that Kafka compares, which doesn't distinguish ``.`` and ``_``."""
     return topic.replace(".", "_")
 
 
 def message_topic(prefix: str) -> str:
-    """Where logical messages go."""
+    """Return the topic of logical messages."""
     return f"{prefix}.message"
 
 
 def transaction_topic(prefix: str, suffix: str = "transaction") -> str:
-    """Where the markers of transactions go (``suffix``: topic.transaction)."""
+    """Return the topic of transactions' markers (``suffix``: topic.transaction)."""
     return f"{prefix}.{suffix}"
 
 
 def heartbeat_topic(prefix: str, start: str = "__debezium-heartbeat") -> str:
-    """Where heartbeats go (``start``: topic.heartbeat.prefix)."""
+    """Return the topic of heartbeats (``start``: topic.heartbeat.prefix)."""
     return f"{start}.{prefix}"
 
 
 def signal_topic(prefix: str) -> str:
-    """Where anyone's signals come from, by default (signal.kafka.topic)."""
+    """Return the default topic of signals from any program (signal.kafka.topic)."""
     return f"{prefix}-signal"
 
 
 def request_topic(prefix: str) -> str:
-    """Where signals come from, of commands alone, unless they come from a topic of anyone's."""
+    """Return the topic of commands' signals, if no other topic is configured for signals."""
     return f"{OWN_TOPICS}{prefix}.requests"
 
 
 def progress_topic(prefix: str) -> str:
-    """Where the daemon records the position that it reached, with every batch of events."""
+    """Return the topic of the daemon's position, written with every batch of events."""
     return f"{OWN_TOPICS}{prefix}.progress"
 
 
 def schema_topic(prefix: str) -> str:
-    """Where every version of every table's schema is kept."""
+    """Return the topic of every version of every table's schema."""
     return f"{OWN_TOPICS}{prefix}.schemas"
 
 
 def table_topic(prefix: str) -> str:
-    """Where each table's topic settings and the state of its snapshot are kept."""
+    """Return the topic of each table's topic settings and snapshot state."""
     return f"{OWN_TOPICS}{prefix}.tables"
 
 
 def status_topic(prefix: str) -> str:
-    """Where the daemon and each sink say how they are: the newest of each run and table."""
+    """Return the topic of the newest reports of the daemon, and of each run and table."""
     return f"{OWN_TOPICS}{prefix}.status"
 
 
 def runs_topic(prefix: str) -> str:
-    """Where there is one record for each run of a sink, for log.keep."""
+    """Return the topic of one record for each run of a sink, kept for log.keep."""
     return f"{OWN_TOPICS}{prefix}.runs"
 
 
 def made_topic(prefix: str) -> str:
-    """Where it is kept which topics are Millrace's own making."""
+    """Return the topic that lists the topics that Millrace has created."""
     return f"{OWN_TOPICS}{prefix}.topics"
 
 
 def reader_topic(prefix: str) -> str:
-    """Where it is kept how far groups of readers are."""
+    """Return the topic of reader groups' progress."""
     return f"{OWN_TOPICS}{prefix}.readers"
 
 
 def dead_letter_topic(prefix: str) -> str:
-    """Where records go that can't be written, until somebody deals with them."""
+    """Return the topic of records that couldn't be written, until a user settles them."""
     return f"{prefix}.dead-letters"
 
 
 def claim_topic(prefix: str) -> str:
-    """Where the values are that are too large for their topics."""
+    """Return the topic of values that are too large for their topics."""
     return f"{prefix}.claims"

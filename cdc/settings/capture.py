@@ -1,4 +1,4 @@
-"""[capture]: what is captured, through which slot and publication, and what becomes of it."""
+"""[capture] → the captured tables, their slot and publication, and the treatment of events."""
 
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -14,7 +14,7 @@ _OVERRIDES: Final = "snapshot.select.statement.overrides"
 
 
 class SnapshotSettings(Section):
-    """What of the existing rows is read, and how."""
+    """Which existing rows are read, and how."""
 
     snapshot_mode: Literal[
         "initial", "initial_only", "no_data", "always", "when_needed", "recovery"
@@ -35,7 +35,7 @@ class SnapshotSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _gather_statements(cls, data: Any) -> Any:
-        """Keys ``snapshot.select.statement.overrides.<table>`` are a mapping."""
+        """Gather keys ``snapshot.select.statement.overrides.<table>`` into a mapping."""
         start = f"{_OVERRIDES}."
         rest, given = split(data, lambda key: key.startswith(start))
         statements = {key.removeprefix(start): value for key, value in given.items()}
@@ -102,7 +102,7 @@ class SignalSettings(Section):
 class CaptureSettings(
     ValueSettings, ColumnSettings, EventSettings, SnapshotSettings, SignalSettings
 ):
-    """What is captured, and through which slot and publication."""
+    """The captured tables, and their slot and publication."""
 
     topic_prefix: str = Field(alias="topic.prefix", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     plugin_name: Literal["pgoutput"] = Field("pgoutput", alias="plugin.name")
@@ -148,7 +148,7 @@ class CaptureSettings(
         return self
 
     def captures(self, table: str) -> bool:
-        """Whether ``schema.table`` passes the lists: whole-name, case-insensitive, as Debezium.
+        """Whether ``schema.table`` passes the lists: whole name, any case, as in Debezium.
 
         The table of signals always does.
         """
@@ -164,12 +164,12 @@ class CaptureSettings(
         return Patterns(self.errors_dead_letter_include_list).match(table)
 
     def snapshot_rank(self, table: str) -> tuple[int, str]:
-        """Where a captured table comes in a snapshot: by table.include.list, then by name."""
+        """Return a captured table's rank in a snapshot: by table.include.list, then by name."""
         return (Patterns(self.table_include_list).first(table) or 0, table)
 
     @property
     def event_modes(self) -> EventModes:
-        """What whoever makes events has to know."""
+        """Return the modes of events."""
         return EventModes(
             tombstones=self.tombstones_on_delete,
             skipped=frozenset(self.skipped_operations),
@@ -184,14 +184,15 @@ class CaptureSettings(
 
     @property
     def transaction_topic(self) -> str:
-        """The topic of BEGIN and END events of transactions."""
+        """Return the topic of BEGIN and END events of transactions."""
         return transaction_topic(self.topic_prefix, self.topic_transaction)
 
     @property
     def signal_topic(self) -> str:
-        """Where signals come from by a topic: unless the channel is on, those of commands alone.
+        """Return the topic of signals. With the channel off, it is that of commands.
 
-        That one is Millrace's own, as the state topics are: who may write there is trusted anyway.
+        That one is Millrace's own, like the state topics: programs that may write there are trusted
+        anyway.
         """
         if "kafka" not in self.signal_enabled_channels:
             return request_topic(self.topic_prefix)
@@ -199,13 +200,13 @@ class CaptureSettings(
 
     @property
     def notification_topic(self) -> str | None:
-        """Where notifications go, if they go to a topic."""
+        """Return the topic of notifications, if they go to a topic."""
         has_sink = "sink" in self.notification_enabled_channels
         return self.notification_sink_topic_name if has_sink else None
 
     @property
     def heartbeat_topic(self) -> str:
-        """Where heartbeats go."""
+        """Return the topic of heartbeats."""
         return heartbeat_topic(self.topic_prefix, self.topic_heartbeat_prefix)
 
 

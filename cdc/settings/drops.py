@@ -1,4 +1,4 @@
-"""``table.drop.policy``, ``column.drop.policy`` → what becomes of rows and values that are gone."""
+"""``table.drop.policy``, ``column.drop.policy`` → what happens to dropped tables and columns."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -15,34 +15,34 @@ _DAY_MS: Final = 86_400_000
 
 
 class DropRule(NamedTuple):
-    """Whether rows of a table that is gone stay, or go once it has been gone for so long."""
+    """Whether rows of a dropped table stay, or are removed after a delay."""
 
     policy: DropPolicy = "keep"
     delay_ms: int = _DAY_MS
 
 
 class OwnColumnDropSettings(Section):
-    """What one derived table, or one index, says of columns that are gone; None: as its section."""
+    """The rule of one derived table or index for dropped columns. None: its section's rule."""
 
     column_drop_policy: ColumnDropPolicy | None = Field(None, alias=COLUMN_POLICY)
 
 
 class OwnDropSettings(OwnColumnDropSettings):
-    """What one derived table, or one index, says of it; None: what its section says."""
+    """The rule of one derived table or index for drops. None: its section's rule."""
 
     table_drop_policy: DropPolicy | None = Field(None, alias=_POLICY)
     table_drop_delay_ms: int | None = Field(None, alias=_DELAY, ge=0)
 
 
 class DropSettings(Section):
-    """What a section says of it, for all that is in there."""
+    """A section's rule for drops, for everything in it."""
 
     table_drop_policy: DropPolicy = Field("keep", alias=_POLICY)
     table_drop_delay_ms: int = Field(_DAY_MS, alias=_DELAY, ge=0)
     column_drop_policy: ColumnDropPolicy = Field("keep", alias=COLUMN_POLICY)
 
     def drop_rule(self, own: OwnDropSettings) -> DropRule:
-        """What counts for one derived table, or one index."""
+        """Return the rule for one derived table or index."""
         policy, delay_ms = own.table_drop_policy, own.table_drop_delay_ms
         return DropRule(
             self.table_drop_policy if policy is None else policy,
@@ -50,5 +50,5 @@ class DropSettings(Section):
         )
 
     def removes_columns(self, own: OwnColumnDropSettings) -> bool:
-        """Whether columns that the source has dropped go from one derived table, or one index."""
+        """Whether one derived table or index removes columns that the source has dropped."""
         return (own.column_drop_policy or self.column_drop_policy) == "remove"

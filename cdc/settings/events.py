@@ -1,4 +1,4 @@
-"""Debezium's keys of [capture] about events, their columns and their values → the same, checked."""
+"""Debezium's keys of [capture] about events, columns and values → the same, validated."""
 
 import re
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ _TRUNCATE: Final = re.compile(r"column\.truncate\.to\.(\d+)\.chars")
 _MASK: Final = re.compile(r"column\.mask\.with\.(\d+)\.chars")
 _HASH: Final = re.compile(r"column\.mask\.hash\.(?:(v2)\.)?([^.]+)\.with\.salt\.(.+)", re.DOTALL)
 _MASK_CHARS_MAX: Final = 10_485_760
-"""PostgreSQL's longest varchar; a mask is in memory, and in every event."""
+"""PostgreSQL's longest varchar. A mask is in memory, and in every event."""
 _DIGESTS: Final = {"MD5", "SHA-1", "SHA-224", "SHA-256", "SHA-384", "SHA-512"}
 
 
 def _operations(value: object) -> object:
-    """``none``, or Debezium's letters."""
+    """Parse ``none``, or Debezium's letters."""
     return () if value == "none" else names(value)
 
 
 class EventSettings(Section):
-    """Which events there are, beside and about the changes of rows."""
+    """Which events exist in addition to rows' changes, and their options."""
 
     tombstones_on_delete: bool | None = Field(None, alias="tombstones.on.delete")
     skipped_operations: Annotated[
@@ -54,7 +54,7 @@ class EventSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _imply_placeholder(cls, data: Any) -> Any:
-        """A placeholder implies ``toast.unavailable = "placeholder"``."""
+        """Let a placeholder imply ``toast.unavailable = "placeholder"``."""
         given = {"unavailable.value.placeholder", "unavailable_value_placeholder"}
         answered = {"toast.unavailable", "toast_unavailable"}
         if isinstance(data, dict) and given & set(data) and not answered & set(data):
@@ -90,7 +90,7 @@ def _table_key(text: str) -> KeyColumns:
 
 
 class ColumnSettings(Section):
-    """Which columns events have, what masks them, what makes the key."""
+    """Which columns events have, how they are masked, and which make the key."""
 
     column_include_list: PatternList = Field((), alias="column.include.list")
     column_exclude_list: PatternList = Field((), alias="column.exclude.list")
@@ -106,7 +106,7 @@ class ColumnSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _gather_rules(cls, data: Any) -> Any:
-        """Keys ``column.mask.…`` and ``column.truncate.…`` hold a number or a salt."""
+        """Gather keys ``column.mask.…``, ``column.truncate.…``. They contain a number or a salt."""
         rest, rules = split(data, _is_rule)
         for name in rules:
             _rule(name, Patterns(()))
@@ -114,7 +114,7 @@ class ColumnSettings(Section):
 
     @property
     def column_modes(self) -> ColumnModes:
-        """The same, for whoever makes events."""
+        """Return the modes of columns."""
         return ColumnModes(
             include=Patterns(self.column_include_list),
             exclude=Patterns(self.column_exclude_list),
@@ -127,7 +127,7 @@ class ColumnSettings(Section):
         )
 
     def _rules(self) -> Iterator[ColumnRule]:
-        """All rules, in the order in which Debezium asks them."""
+        """Yield all rules, in the order in which Debezium applies them."""
         rules = [_rule(name, Patterns(given)) for name, given in self.column_rules.items()]
         for kind in ("truncate", "mask", "hash"):
             yield from sorted((r for r in rules if r.kind == kind), key=lambda rule: rule.version)
@@ -153,7 +153,7 @@ def _rule(key: str, columns: Patterns) -> ColumnRule:
 
 
 def _placeholder(value: object) -> object:
-    """Debezium's forms: the text itself, or ``hex:`` and its bytes."""
+    """Parse Debezium's forms: the text itself, or ``hex:`` and its bytes."""
     if not isinstance(value, str):
         return value
     if not value.startswith("hex:"):
@@ -196,7 +196,7 @@ class ValueSettings(Section):
 
     @property
     def value_modes(self) -> ValueModes:
-        """The same, for the codec."""
+        """Return the modes of values, for the codec."""
         return ValueModes(
             decimal=self.decimal_handling_mode,
             time_precision=self.time_precision_mode,

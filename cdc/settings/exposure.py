@@ -1,7 +1,7 @@
-"""Sections of the settings → what of them crosses a network that others may read or answer on.
+"""Sections of the settings → the connections that others on the network can read or answer.
 
-Libraries connect in plain text where nobody says otherwise, and say nothing of it. A socket of the
-file system and an address of this machine itself are no network.
+Libraries connect in plain text by default, without a message. A socket in the file system and an
+address of this machine itself don't count as a network.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ _LIBPQ: Final = {
 }
 """Keywords that decide whether and how a connection is encrypted → the variable that sets each."""
 _MAYBE_PLAIN: Final = frozenset({"disable", "allow", "prefer"})
-"""libpq's modes that talk in plain text to a server, or to an attacker, that offers no TLS."""
+"""libpq's modes that use plain text with a server, or an attacker, that offers no TLS."""
 _ROOT: Final = Path("~/.postgresql/root.crt")
 _KAFKA_TLS: Final = frozenset({"ssl", "sasl_ssl"})
 _FALSE: Final = frozenset({"false", "f", "0"})
@@ -33,9 +33,9 @@ _CREDENTIALS: Final = ("basic.auth.user.info", "bearer.auth.")
 
 
 class Exposure(NamedTuple):
-    """A setting by which somebody on the network can read along, or answer as the server.
+    """A setting that lets others on the network read along, or answer as the server.
 
-    ``is_plain``: not even one who only listens is kept out.
+    ``is_plain``: even passive listeners can read.
     """
 
     where: str
@@ -48,7 +48,7 @@ class Exposure(NamedTuple):
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine, by its name or address alone: nothing is looked up."""
+    """Whether a host is this machine, by its name or address alone. Looks nothing up."""
     name = host.strip("[]").lower()
     if name.startswith(("/", "@")):  # libpq's sockets of the file system
         return True
@@ -61,10 +61,10 @@ def is_local(host: str) -> bool:
 
 
 def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
-    """What libpq's keywords, and the variables that stand in for them, let through.
+    """Yield the exposures of libpq's keywords, and of the variables that replace them.
 
-    A service's file counts more than variables, and isn't read here: what it may say is unknown,
-    so that only keywords count beside one.
+    A service's file takes precedence over variables, and isn't read here. Its contents are unknown,
+    so with a service only keywords count.
     """
     service = keywords.get("service", os.environ.get("PGSERVICE", ""))
     variables = {} if service else os.environ
@@ -98,7 +98,10 @@ def of_source(section: str, keywords: LibraryOptions) -> Iterator[Exposure]:
 
 
 def _has_own_authority() -> bool:
-    """Whether libpq finds a file of authorities in the user's home; one it can't reach is none."""
+    """Whether libpq finds a file of authorities in the user's home.
+
+    An unreadable one counts as none.
+    """
     try:
         return _ROOT.expanduser().exists()
     except (OSError, RuntimeError):  # no right to look there, or no home at all
@@ -106,7 +109,7 @@ def _has_own_authority() -> bool:
 
 
 def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
-    """What librdkafka's options let through, and so Spark's reader, which is given the same."""
+    """Yield the exposures of librdkafka's options, which Spark's reader also uses."""
     brokers = [broker.strip() for broker in options.get("bootstrap.servers", "").split(",")]
     remote = [broker for broker in brokers if broker and not is_local(_broker_host(broker))]
     if not remote:
@@ -136,12 +139,12 @@ def of_kafka(options: LibraryOptions) -> Iterator[Exposure]:
 
 
 def registry_urls(options: LibraryOptions) -> list[str]:
-    """Names of the options that say where schema registries are; each side has its own."""
+    """Return the names of the options with registries' addresses. Each side has its own."""
     return sorted(name for name in options if name.endswith(_REGISTRY_URL))
 
 
 def of_registry(options: LibraryOptions) -> Iterator[Exposure]:
-    """What the converters' options let through to the schema registry."""
+    """Yield the exposures of the converters' options for the schema registry."""
     has_password = any(credential in name for name in options for credential in _CREDENTIALS)
     for name in registry_urls(options):
         for address in options[name].split(","):
@@ -152,7 +155,7 @@ def of_registry(options: LibraryOptions) -> Iterator[Exposure]:
 
 
 def of_search(search: SearchSettings | None) -> Iterator[Exposure]:
-    """What goes to the search server over plain HTTP."""
+    """Yield the exposure of a search server that uses plain HTTP."""
     if search is None:
         return
     url = urlsplit(search.url)
@@ -170,7 +173,7 @@ def _plain_http(section: str, name: str, url: SplitResult, sent: str) -> Iterato
 
 
 def _broker_host(broker: str) -> str:
-    """Of ``host``, ``host:port`` and ``protocol://host:port``, as librdkafka takes them."""
+    """Return the host of ``host``, ``host:port`` or ``protocol://host:port``, as in librdkafka."""
     address = broker.rpartition("://")[2]
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdecimal() and not address.endswith("]") else address
@@ -182,6 +185,6 @@ def exposures(
     registry: LibraryOptions,
     search: SearchSettings | None,
 ) -> list[Exposure]:
-    """All of them; ``sources`` by the names of their sections."""
+    """Return all exposures. ``sources`` are by the names of their sections."""
     found = [each for name, source in sources.items() for each in of_source(name, source)]
     return [*found, *of_kafka(kafka), *of_registry(registry), *of_search(search)]

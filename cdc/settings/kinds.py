@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, fie
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)\Z")
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NUMBER_MAX: Final = 2**31 - 1
-"""Java's, Kafka's and the system calls' own limit for what we pass them."""
+"""The limit of Java, Kafka and the system calls for these values."""
 _SIZE: Final = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB)?\Z")
 _SIZE_UNITS: Final = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
 _ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})\Z")
@@ -31,7 +31,7 @@ class Bytes(int):
 
 
 def _size(value: object) -> object:
-    """PostgreSQL's units: 1 kB is 1,024 bytes."""
+    """Parse PostgreSQL's units: 1 kB is 1,024 bytes."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     match = _SIZE.match(value.strip()) if isinstance(value, str) else None
@@ -56,7 +56,7 @@ def names(value: object) -> object:
 
 
 def split(data: Any, is_member: Callable[[str], bool]) -> tuple[Any, dict[str, Any]]:
-    """Keys that hold a number or a name can't be fields: the section without them, and they."""
+    """Split off keys that contain a number or a name, as these can't be fields."""
     if not isinstance(data, Mapping):
         return data, {}
     members = {key: value for key, value in data.items() if is_member(str(key))}
@@ -64,19 +64,19 @@ def split(data: Any, is_member: Callable[[str], bool]) -> tuple[Any, dict[str, A
 
 
 def repeated(names: Sequence[str]) -> str:
-    """The names that come more than once, for a message; empty: none does."""
+    """Return the names that occur more than once, for a message. Empty: none does."""
     return ", ".join(sorted({name for name in names if names.count(name) > 1}))
 
 
 def _option(value: object) -> object:
-    """A library's option is text to it, whatever TOML or the environment makes of it."""
+    """Return a library's option as text, whatever TOML or the environment makes of it."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
 def web_address(value: str) -> str:
-    """The URL itself, if it is one; its error doesn't show it, which may hold a password."""
+    """Return a valid URL. The error doesn't show it, as it may contain a password."""
     try:
         url = urlsplit(value)
         is_one = bool(url.hostname) and url.port != 0
@@ -88,7 +88,7 @@ def web_address(value: str) -> str:
 
 
 def regex(value: str) -> str:
-    """The pattern itself, if it is one."""
+    """Return a valid pattern."""
     try:
         re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
@@ -107,7 +107,7 @@ LibraryOptions = dict[str, Option]
 
 
 class Section(BaseModel):
-    """A part of the settings: frozen, no unknown key, and no input in its errors."""
+    """A part of the settings: frozen, without unknown keys, and without input in its errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True

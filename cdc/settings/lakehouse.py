@@ -1,4 +1,4 @@
-"""[lakehouse] → which derived tables there are, where they go, and how their columns look."""
+"""[lakehouse] → the derived tables, their location, and their columns."""
 
 import re
 from datetime import timedelta
@@ -36,12 +36,12 @@ TableText = Annotated[str, AfterValidator(_table)]
 class DerivedTable(OwnDropSettings):
     """One derived table of a captured one (``source``, as ``schema.table``).
 
-    ``current`` has the rows as they are, ``history`` every version of each, ``changes`` every
-    event. ``name`` is its own, ``catalog`` that in Spark's catalog. Columns go by their names in
-    the source, but for ``partition`` and ``cluster``, which go by those that they have here.
-    ``incompatible`` says what becomes of a column whose type changes to one that the old values
-    can't be widened to, ``unfit`` what becomes of a value that its column can't hold.
-    ``compatibility`` says what a merge may use: all that Delta has, or what other readers know.
+    ``current`` has the current rows, ``history`` every version of each, ``changes`` every event.
+    ``name`` is its own, ``catalog`` that in Spark's catalog. Columns have their names in the
+    source, except in ``partition`` and ``cluster``, which use the names in this table.
+    ``incompatible`` decides about a column whose new type can't hold the old values, ``unfit``
+    about a value that its column can't hold. ``compatibility`` limits the features of a merge: all
+    of Delta's, or those of other readers.
     """
 
     source: TableText
@@ -87,23 +87,23 @@ class DerivedTable(OwnDropSettings):
 
     @property
     def derived_name(self) -> str:
-        """Its name in plans, messages, cuts and queries: ``schema.table``."""
+        """Return its name in plans, messages, cuts and queries: ``schema.table``."""
         return self.name or (
             self.source if self.kind == "current" else f"{self.source}_{self.kind}"
         )
 
 
 class LakehouseSettings(DropSettings):
-    """Where the Delta tables go: a path of any Hadoop file system.
+    """Where the Delta tables are: a path of any Hadoop file system.
 
-    Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
-    one of those. ``catalog`` is the schema of Spark's catalog where they have names, too
-    (``sales``, ``main.sales``). ``salt`` is hashed with whatever a mask hashes. For ``keep`` the
-    tables can be queried as they were. With ``deletion_vectors`` a merge marks rows of a file as
-    gone, where it would rewrite the file otherwise; with ``compatibility = "readers"`` it rewrites
-    files wherever some readers don't know what would spare it. ``topics_written_by`` a real
-    Debezium, records may not say of what types columns are: ``types`` does, by table and column, as
-    PostgreSQL declares them.
+    Every captured table has one of each of the ``kinds``. ``tables`` adds others, or refines one of
+    those. ``catalog`` is the schema of Spark's catalog that also has their names (``sales``,
+    ``main.sales``). ``salt`` is added to the input of a hash mask. For ``keep`` the tables can be
+    queried at earlier versions. With ``deletion_vectors`` a merge marks rows of a file as removed,
+    and doesn't rewrite the file. With ``compatibility = "readers"`` it rewrites files if some
+    readers don't support a feature that avoids it. With ``topics_written_by`` a real Debezium,
+    records may lack the types of columns: ``types`` has them, by table and column, as PostgreSQL
+    declares them.
     """
 
     path: str = Field(min_length=1)
@@ -122,7 +122,7 @@ class LakehouseSettings(DropSettings):
     @model_validator(mode="before")
     @classmethod
     def _gather_types(cls, data: Any) -> Any:
-        """Keys ``types.<table>.<column>`` are a mapping of mappings."""
+        """Gather keys ``types.<table>.<column>`` into a mapping of mappings."""
         rest, given = split(data, lambda key: key.startswith(_TYPES))
         types: dict[str, dict[str, Any]] = {}
         for key, value in given.items():
@@ -164,6 +164,6 @@ class LakehouseSettings(DropSettings):
         return self
 
     def reshaped(self, source: str) -> set[str]:
-        """The columns of a captured table that a derived one has hashed, or of another type."""
+        """Return the columns of a captured table that a derived one hashes or converts."""
         derived = (table for table in self.tables if table.source == source)
         return {column for table in derived for column in (*table.mask, *table.types)}

@@ -1,12 +1,12 @@
 """millrace.toml and MILLRACE_… environment variables → validated settings.
 
-Names that Debezium has are Debezium's, dots and all; in TOML they can be written bare
-(``topic.prefix = "shop"``) or quoted. Quotes are needed where one name begins another
-(``"value" = "json"``, ``"value.schemas.enable" = true``): TOML has no value with members.
+Debezium's names are unchanged, including dots. In TOML they can be written bare (``topic.prefix =
+"shop"``) or quoted. Quotes are needed if one name begins another (``"value" = "json"``,
+``"value.schemas.enable" = true``), as a TOML value can't have members.
 
 An environment variable overrides the file: ``MILLRACE_CAPTURE__TOPIC__PREFIX=shop``, with ``__``
-for each dot. Any string may hold ``${env:NAME}`` or ``${file:/path}``, so that secrets stay out of
-the file; no secret is echoed.
+for each dot. Any string may contain ``${env:NAME}`` or ``${file:/path}``, so that secrets stay out
+of the file. No message shows a secret.
 """
 
 import json
@@ -30,18 +30,18 @@ DEFAULT_PATH: Final = Path("millrace.toml")
 ENV_PREFIX: Final = "MILLRACE_"
 _REFERENCE: Final = re.compile(r"\$\{(\w+):([^}]+)\}")
 _SALT: Final = re.compile(r"(\.with\.salt\.).+", re.DOTALL)
-"""A key that holds a secret, as Debezium has it."""
+"""A key that contains a secret, in Debezium's form."""
 _REMEDY: Final = "write ${env:NAME} and set the variable, or write ${file:/path}"
 _VARIABLE: Final = (
     "set the variable (systemd's units and the cron jobs read /etc/millrace/environment), or"
     " write ${file:/path}"
 )
 _GATHERED: Final = {"column_rules", "snapshot_select_statements"}
-"""Fields that aren't keys themselves: their members are."""
+"""Fields that aren't keys themselves, but their members are."""
 
 
 def load(path: Path = DEFAULT_PATH) -> Settings:
-    """Read the file and the environment; raises ConfigError naming the key and the remedy."""
+    """Read the file and the environment. Raise ConfigError with the key and the remedy."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -95,13 +95,13 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
 
 
 def files_named(path: Path) -> list[Path]:
-    """The files whose content a configuration file takes, such as those of secrets."""
+    """Return the files that a configuration file includes, such as those of secrets."""
     text = path.read_text(encoding="utf-8")
     return [Path(name) for kind, name in _REFERENCE.findall(text) if kind == "file"]
 
 
 def _user() -> str:
-    """The name of who runs this, or the number of one that this machine has no name for."""
+    """Return the name of the process's user, or the number if this machine has no name for it."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -109,15 +109,15 @@ def _user() -> str:
 
 
 def _environment() -> dict[str, Any]:
-    """All sections that variables speak of; a whole section may be given as JSON."""
+    """Return all sections in variables. A whole section may be given as JSON."""
     sections: dict[str, Any] = {}
-    # Sorted: a section as a whole comes before its members.
+    # Sorted, so that a whole section comes before its members.
     for variable, text in sorted(os.environ.items()):
         if not variable.upper().startswith(ENV_PREFIX):
             continue
         section, *dotted = variable[len(ENV_PREFIX) :].lower().split("__")
         if section not in Settings.model_fields:
-            continue  # MILLRACE_JARS and the like are others' variables
+            continue  # MILLRACE_JARS, for example, isn't a setting
         if not dotted:
             sections[section] = _whole(variable, text)
         elif isinstance(members := sections.setdefault(section, {}), dict):
@@ -133,12 +133,12 @@ def _environment() -> dict[str, Any]:
 
 
 def _whole(variable: str, text: str) -> Any:
-    """A section as a whole, or the value of a key without a section."""
+    """Parse a whole section, or the value of a key without a section."""
     if not text.startswith("{"):
         return text
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:  # which has the text, and so maybe a secret
+    except json.JSONDecodeError as error:  # it has the text, and so maybe a secret
         raise ConfigError(
             f"not valid JSON: {error.msg}",
             where=f"{variable}, character {error.pos + 1}",
@@ -147,7 +147,7 @@ def _whole(variable: str, text: str) -> Any:
 
 
 def _flattened(sections: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Sections whose keys are dotted names, with secrets in the place of references."""
+    """Flatten sections into dotted names, and replace references by their secrets."""
     return {
         name: _flatten(value, f"[{name}] ", source)
         if isinstance(value, Mapping)
@@ -164,19 +164,19 @@ def _flatten(
         name = prefix + key
         if isinstance(value, Mapping) and value:
             flat.update(_flatten(value, where, source, f"{name}."))
-        else:  # also a name without members, so that whoever reads the section refuses it
+        else:  # also a name without members, which the section then refuses
             shown = _SALT.sub(r"\1…", where + name)
             flat[name] = _resolve(value, f"{shown} in {source}")
     return flat
 
 
 def _resolve(value: Any, where: str) -> Any:
-    """Put secrets in the place of references; raises ConfigError where one leads nowhere."""
+    """Replace references by their secrets. Raise ConfigError for a missing one."""
     if isinstance(value, str):
         return _REFERENCE.sub(partial(_dereference, where), value)
     if isinstance(value, list):
         return [_resolve(item, where) for item in value]
-    if isinstance(value, Mapping):  # of a list: its keys are as they are
+    if isinstance(value, Mapping):  # in a list, whose keys stay unchanged
         return {key: _resolve(item, where) for key, item in value.items()}
     return value
 

@@ -1,4 +1,4 @@
-"""All sections in one frozen model; what the sections don't say, the preset does."""
+"""All sections → one frozen model. The preset fills what the sections leave open."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -45,7 +45,7 @@ _CONNECTION_STRING: Final = re.compile(r"://|\bpassword\s*=")
 
 
 class ConnectPlugin(NamedTuple):
-    """A transform or a predicate: the class that Kafka Connect knows it by, its options as text."""
+    """A transform or a predicate: its class in Kafka Connect, and its options as text."""
 
     name: str
     type: str
@@ -55,7 +55,7 @@ class ConnectPlugin(NamedTuple):
 def in_order(section: Any) -> Any:
     """``{"order": "a,b", "a.type": …, "a.add.fields": …}`` → the plugins in their order.
 
-    Without ``order`` they come as they are written.
+    Without ``order`` they keep the order in which they are written.
     """
     if not isinstance(section, Mapping):
         return section
@@ -82,7 +82,7 @@ def _text(value: object) -> str:
 
 
 def switched(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections as given, with Debezium's defaults for what they leave open."""
+    """Return the given sections with Debezium's defaults for what they leave open."""
     result = dict(sections)
     for section, defaults in DEBEZIUM.items():
         given = result.get(section, {})
@@ -96,9 +96,9 @@ def switched(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LogSettings(Section):
-    """How the topics are made, and how long the log keeps everything.
+    """How topics are created, and how long the log keeps everything.
 
-    Copies that aren't said are as many as the cluster has brokers for, three at most.
+    By default topics have as many copies as the cluster has brokers, but at most three.
     """
 
     topic_partitions: int = Field(3, alias="topic.partitions", ge=1, le=1_000)
@@ -120,18 +120,18 @@ class LogSettings(Section):
 
 
 class HealthSettings(Section):
-    """Where the running daemon answers whether it is alive and captures; nowhere by default."""
+    """Where the daemon answers health probes; nowhere by default."""
 
     listen: Address | None = None
     ready_timeout_ms: int = Field(30_000, alias="ready.timeout.ms", ge=1)
 
 
 class Settings(Section):
-    """Everything that millrace.toml may say.
+    """All settings of millrace.toml.
 
-    ``source`` takes libpq's keywords, ``snapshot_source`` those that are others there, ``kafka``
+    ``source`` takes libpq's keywords, ``snapshot_source`` those that differ there, ``kafka``
     librdkafka's, ``spark`` Spark's configuration, ``format`` the converters' options (``value``,
-    ``value.schemas.enable``). With ``tls = "required"`` plain text leaves this machine nowhere.
+    ``value.schemas.enable``). With ``tls = "required"`` no plain text leaves this machine.
     """
 
     preset: Literal["millrace", "debezium"] = "millrace"
@@ -217,7 +217,7 @@ class Settings(Section):
 
     @property
     def exposures(self) -> list[Exposure]:
-        """Which settings let others on the network read along, or answer as the server."""
+        """Return the settings that let others on the network read or answer connections."""
         sources = {"[source]": self.source}
         if self.standby is not None:
             sources["[snapshot_source]"] = self.standby
@@ -225,7 +225,7 @@ class Settings(Section):
 
     @property
     def foreign_forms(self) -> list[str]:
-        """What gives events another form than merges read, by its name here."""
+        """Return the settings that give events another form than merges read, by name."""
         capture = self.capture
         own_values = ValueModes(placeholder=capture.unavailable_value_placeholder)
         differing = {
@@ -241,7 +241,7 @@ class Settings(Section):
         return [name for name, differs in differing.items() if differs]
 
     def require_lakehouse(self) -> LakehouseSettings:
-        """The section [lakehouse]; raises ConfigError where there is none."""
+        """Return the section [lakehouse]. Raise ConfigError without one."""
         if self.lakehouse is None:
             raise ConfigError(
                 "the configuration has no lakehouse",
@@ -251,7 +251,7 @@ class Settings(Section):
         return self.lakehouse
 
     def require_views(self, names: Collection[str] = ()) -> tuple[View, ...]:
-        """The views of these names, or all; raises ConfigError where there is none."""
+        """Return the views of these names, or all. Raise ConfigError without any."""
         if not self.views:
             raise ConfigError(
                 "the configuration has no view",
@@ -268,7 +268,7 @@ class Settings(Section):
         return tuple(view for view in self.views if not names or view.name in names)
 
     def require_search(self) -> SearchSettings:
-        """The section [search]; raises ConfigError where there is none."""
+        """Return the section [search]. Raise ConfigError without one."""
         if self.search is None:
             raise ConfigError(
                 "the configuration has no search server",
@@ -279,11 +279,11 @@ class Settings(Section):
 
     @property
     def captures_itself(self) -> bool:
-        """Whether the topics are Millrace's own, and not those of a real Debezium."""
+        """Whether the topics are Millrace's own, not a real Debezium's."""
         return self.lakehouse is None or self.lakehouse.topics_written_by == "millrace"
 
     def require_own_capture(self, command: str) -> None:
-        """Raise ConfigError for a command that captures, where a real Debezium does that."""
+        """Raise ConfigError for a command that captures, if a real Debezium does that."""
         if not self.captures_itself:
             raise ConfigError(
                 f"a real Debezium captures the source: `millrace {command}` could change its"
@@ -296,17 +296,17 @@ class Settings(Section):
 
     @property
     def standby(self) -> LibraryOptions | None:
-        """How to connect to where chunks are read, if that isn't [source] itself."""
+        """Return the connection to the standby from which chunks are read, if one is configured."""
         if not self.snapshot_source:
             return None
-        # [source] may look for the server that takes writes, which a standby isn't.
+        # [source] may select the server that takes writes, which a standby isn't.
         return {**self.source, "target_session_attrs": "any", **self.snapshot_source}
 
     @property
     def begins_at_standby(self) -> bool:
-        """Whether first snapshots are left to it: it can't import one, and reads while streaming.
+        """Whether first snapshots are read there, while streaming, as it can't import a snapshot.
 
-        Where nothing is streamed, or Debezium's order is wanted, they are read from [source].
+        They are read from [source] if nothing is streamed, or Debezium's order is required.
         """
         later = self.capture.snapshot_mode != "initial_only" and self.capture.lossless
         return later and self.standby is not None

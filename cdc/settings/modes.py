@@ -1,6 +1,6 @@
-"""What the settings ask of values, events and columns, as plain objects: pure, no pydantic.
+"""Settings of values, events and columns → plain objects, without pydantic.
 
-The codec and the envelope must not know where settings come from; cdc.settings makes these.
+The codec and the envelope don't depend on the origin of settings. cdc.settings makes these objects.
 """
 
 import re
@@ -12,7 +12,7 @@ PLACEHOLDER: Final = b"__debezium_unavailable_value"
 
 @dataclass(frozen=True, slots=True)
 class ValueModes:
-    """How values of some types are written; the defaults are ours, which lose nothing."""
+    """How values of some types are written. The defaults are ours, which lose nothing."""
 
     decimal: Literal["text", "precise", "double", "string"] = "text"
     time_precision: Literal[
@@ -34,11 +34,12 @@ class ValueModes:
 
 @dataclass(frozen=True, slots=True)
 class EventModes:
-    """Which events there are, and what goes with them; the defaults are ours.
+    """Which events exist, and their companions. The defaults are ours.
 
-    ``tombstones`` None: after a delete in a compacted topic only. ``skipped`` holds Debezium's
-    letters. ``unchanged`` says what an update has for a TOASTed value that PostgreSQL didn't send;
-    with ``reselect`` it is read again, for a compacted topic, and that counts only where it can't.
+    ``tombstones`` None: only after a delete in a compacted topic. ``skipped`` has Debezium's
+    letters. ``unchanged`` is an update's form of a TOASTed value that PostgreSQL didn't send. With
+    ``reselect``, a compacted topic's value is read again, and ``unchanged`` applies only if that
+    fails.
     """
 
     tombstones: bool | None = None
@@ -53,9 +54,9 @@ class EventModes:
 
 
 class Patterns:
-    """Regular expressions that are held against whole names in any case, as Debezium does.
+    """Regular expressions that match whole names in any case, as in Debezium.
 
-    A dot is any character: a name may have lines.
+    A dot matches any character: a name may have several lines.
     """
 
     __slots__ = ("_patterns",)
@@ -67,7 +68,7 @@ class Patterns:
         return bool(self._patterns)
 
     def first(self, *names: str) -> int | None:
-        """The index of the first pattern that one of the names matches."""
+        """Return the index of the first pattern that matches one of the names."""
         for index, pattern in enumerate(self._patterns):
             if any(pattern.fullmatch(name) for name in names):
                 return index
@@ -79,17 +80,17 @@ class Patterns:
 
 
 class KeyRule(NamedTuple):
-    """One table of ``message.key.columns``: which columns make its key."""
+    """One table of ``message.key.columns``: the columns of its key."""
 
     tables: Patterns
     columns: tuple[str, ...]
 
 
 class ColumnRule(NamedTuple):
-    """What is done to the texts of some columns; ``length`` is of the mask, or kept of the text.
+    """A mask of some columns' texts. ``length`` is the mask's, or the length kept of the text.
 
-    ``hash`` is Java's name of a digest (SHA-256); ``version`` 1 seeds it by Java's serialized
-    text, 2 by UTF-8, as Debezium's ``column.mask.hash`` and ``column.mask.hash.v2``.
+    ``hash`` is Java's name of a digest (SHA-256). ``version`` 1 seeds it with Java's serialized
+    text, 2 with UTF-8, as Debezium's ``column.mask.hash`` and ``column.mask.hash.v2``.
     """
 
     kind: Literal["truncate", "mask", "hash"]
@@ -102,7 +103,7 @@ class ColumnRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnModes:
-    """Which columns events have, what masks them, and what makes a key; empty: as they are."""
+    """Which columns events have, how they are masked, and which make a key. Empty: no change."""
 
     include: Patterns = Patterns(())  # noqa: RUF009 (immutable)
     exclude: Patterns = Patterns(())  # noqa: RUF009
@@ -117,10 +118,13 @@ class ColumnModes:
         return (not self.include or self.include.match(name)) and not self.exclude.match(name)
 
     def rule(self, table: str, column: str) -> ColumnRule | None:
-        """What masks a column: the first rule that names it, truncation before masks and hashes."""
+        """Return a column's mask: the first rule that names it.
+
+        Truncation precedes masks and hashes.
+        """
         name = f"{table}.{column}"
         return next((rule for rule in self.rules if rule.columns.match(name)), None)
 
     def key_columns(self, table: str) -> tuple[str, ...] | None:
-        """The columns that make a table's key instead of its primary key, None: that does."""
+        """Return the columns of a table's key that replace its primary key. None: nothing does."""
         return next((rule.columns for rule in self.keys if rule.tables.match(table)), None)

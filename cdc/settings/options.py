@@ -1,4 +1,4 @@
-"""Text options of a named thing (a converter, a transform) → values, each one known and valid."""
+"""Text options of a named thing (a converter, a transform) → values, each known and valid."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,9 +11,9 @@ T = TypeVar("T", bound=str)
 
 
 class Options:
-    """Options of one converter or transform; every getter names the option in its ConfigError.
+    """Options of one converter or transform. Every getter names the option in its ConfigError.
 
-    ``refuse_unread`` is called at the end: what nobody has asked for doesn't exist.
+    Call ``refuse_unread`` at the end: an option that no getter has read doesn't exist.
     """
 
     def __init__(self, where: str, given: Mapping[str, str]) -> None:
@@ -41,7 +41,7 @@ class Options:
         return value == "true" if value else default
 
     def choice(self, name: str, choices: Collection[T], default: T) -> T:
-        """Return one of the choices, whatever its case."""
+        """Return one of the choices, in any case."""
         value = self.text(name, default)
         for choice in choices:
             if choice.lower() == value.lower():
@@ -49,15 +49,15 @@ class Options:
         raise self.wrong(name, f"must be one of {', '.join(choices)}")
 
     def adjustment(self, name: str) -> Adjustment:
-        """Return how names are adjusted; none by default."""
+        """Return the adjustment of names; none by default."""
         return self.choice(name, ADJUSTMENTS, "none")
 
     def names(self, name: str) -> list[str]:
-        """Return what stands between the commas."""
+        """Return the items between the commas."""
         return [item.strip() for item in self.text(name).split(",") if item.strip()]
 
     def pattern(self, name: str, default: str = "") -> re.Pattern[str]:
-        """Return a regular expression; Java's ``(?<name>…)`` is Python's ``(?P<name>…)``."""
+        """Return a regular expression. Java's ``(?<name>…)`` becomes Python's ``(?P<name>…)``."""
         value = self.text(name, default) or self.required(name)
         try:
             return re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", value))
@@ -65,7 +65,7 @@ class Options:
             raise self.wrong(name, f"isn't a regular expression: {error}") from None
 
     def under(self, prefixes: Collection[str]) -> dict[str, str]:
-        """Return all that begin with one of the prefixes, by their full names."""
+        """Return all options that begin with one of the prefixes, by their full names."""
         options = {
             name: value
             for name, value in self._given.items()
@@ -76,7 +76,7 @@ class Options:
 
     @property
     def unread(self) -> set[str]:
-        """Name the options that nothing has read."""
+        """Return the names of the options that no getter has read."""
         return self._given.keys() - self._read
 
     def refuse_unread(self, read_elsewhere: Collection[str] = ()) -> None:
@@ -86,7 +86,7 @@ class Options:
             raise self.wrong(", ".join(unread), "is unknown")
 
     def wrong(self, name: str, why: str) -> ConfigError:
-        """Describe a wrong option, without its value, which may be a secret."""
+        """Return the error for a wrong option, without its value, which may be a secret."""
         return ConfigError(
             f"{name or 'this'} {why}",
             where=self._where,

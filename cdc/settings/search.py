@@ -1,4 +1,4 @@
-"""[search] → the server, how its indexes are named, and which joined documents there are."""
+"""[search] → the server, the names of its indexes, and the joined documents."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from cdc.settings.lakehouse import TableText, Unfit
 PROGRESS_INDEX: Final = "millrace-progress"
 DEAD_LETTER_INDEX: Final = "millrace-dead-letters"
 OWN_INDEXES: Final = frozenset({PROGRESS_INDEX, DEAD_LETTER_INDEX})
-"""Millrace's own indexes, behind ``index.prefix``."""
+"""Millrace's own indexes. Each has ``index.prefix`` before its name."""
 _FIELD: Final = re.compile(r"[^_.\s][^.]*")
 _INDEX: Final = r"^[a-z0-9][a-z0-9._-]*$"
 
@@ -46,17 +46,17 @@ Columns = Annotated[dict[str, str], Field(min_length=1)]
 
 
 class Through(Section):
-    """The table between two that are joined many to many; ``on``: its column = the outer one's."""
+    """The table between two that are joined many to many. ``on``: its column = the outer one's."""
 
     table: TableText
     on: Columns
 
 
 class JoinedRows(Section):
-    """Rows of a lakehouse table in a document, with what is embedded in each.
+    """Rows of a lakehouse table in a document, with the rows embedded in each.
 
-    Columns go by their names in the lakehouse. ``computed`` are fields by Spark SQL over the row's
-    columns and what is embedded in it, ``where`` is Spark SQL over its columns.
+    Columns have their names in the lakehouse. ``computed`` are fields in Spark SQL over the row's
+    columns and embedded rows. ``where`` is Spark SQL over its columns.
     """
 
     table: TableText
@@ -81,7 +81,7 @@ class JoinedRows(Section):
         return self
 
     def tables(self) -> Iterator[str]:
-        """All tables that are joined."""
+        """Yield all tables that are joined."""
         yield self.table
         for embedded in self.embed:
             if embedded.through is not None:
@@ -90,10 +90,10 @@ class JoinedRows(Section):
 
 
 class Embedded(JoinedRows):
-    """Rows that are embedded in an outer one as ``field``: one, or as ``many`` as there are.
+    """Rows that are embedded in an outer one as ``field``: one row, or all if ``many``.
 
-    ``on`` says which of the table's columns are which of the outer table's; of the table's that it
-    goes ``through``, where there is one.
+    ``on`` maps columns of the table to those of the outer table, or of the table ``through`` which
+    it joins.
     """
 
     field: FieldText
@@ -103,9 +103,9 @@ class Embedded(JoinedRows):
 
 
 class Indexed(Section):
-    """What of an index isn't derived from PostgreSQL's types, in the server's own words.
+    """The part of an index that isn't derived from PostgreSQL's types, in the server's own words.
 
-    ``mapping`` says how fields are searched, by their paths (``airline.name``), ``settings`` are
+    ``mapping`` defines how fields are searched, by their paths (``airline.name``). ``settings`` are
     the index's, such as analyzers and the number of shards.
     """
 
@@ -114,7 +114,10 @@ class Indexed(Section):
 
     @property
     def overrides(self) -> str:
-        """Mapping and settings as text, to compare with those of an existing index; empty: none."""
+        """Return mapping and settings as text, for a comparison with an existing index.
+
+        Empty: none.
+        """
         overrides = self.model_dump(include={"mapping", "settings"}, exclude_defaults=True)
         return json.dumps(overrides, sort_keys=True) if overrides else ""
 
@@ -126,10 +129,10 @@ class Document(JoinedRows, Indexed, OwnColumnDropSettings):
 
 
 class IndexOfTable(Indexed, OwnDropSettings):
-    """How the index of a captured table differs from what would be derived.
+    """How the index of a captured table differs from the derived one.
 
-    With a ``name`` it is ``<index.prefix><name>``. ``unfit`` says what becomes of a value that no
-    date or number can be, by column.
+    With a ``name`` it is ``<index.prefix><name>``. ``unfit`` decides, by column, about a value that
+    no date or number can be.
     """
 
     table: TableText
@@ -138,11 +141,11 @@ class IndexOfTable(Indexed, OwnDropSettings):
 
 
 class SearchSettings(DropSettings):
-    """The OpenSearch or Elasticsearch server, and how its indexes are named.
+    """The OpenSearch or Elasticsearch server, and the names of its indexes.
 
-    Each of the ``tables`` (default: every captured one) has an index of its own, of which
-    ``indexes`` may say more; ``documents`` are made of several. A column that is dropped has a new
-    index loaded without its field, by default.
+    Each of the ``tables`` (default: every captured one) has its own index, which ``indexes`` may
+    refine. ``documents`` are made of several tables. If a column is dropped, a new index without
+    its field is loaded, by default.
     """
 
     url: Annotated[str, AfterValidator(web_address)] = Field(pattern=r"^https?://", repr=False)
@@ -161,7 +164,7 @@ class SearchSettings(DropSettings):
     documents: tuple[Document, ...] = ()
 
     def index_of(self, table: str) -> IndexOfTable:
-        """What is said of a captured table's index."""
+        """Return the configuration of a captured table's index."""
         none = IndexOfTable(table=table)
         return next((index for index in self.indexes if index.table == table), none)
 

@@ -1,4 +1,4 @@
-"""[[views]] → which views there are, and the SQL text of each."""
+"""[[views]] → the views, and the SQL text of each."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 
 
 def history_name(view: str) -> str:
-    """The name of the Delta table of all versions of a view's rows."""
+    """Return the name of the Delta table with all versions of a view's rows."""
     return f"{view}_history"
 
 
@@ -30,8 +30,8 @@ def _view_name(text: str) -> str:
 class View(Section):
     """A SELECT in Spark SQL over derived tables and other views, kept in ``views/<name>``.
 
-    Its text is the ``query``, or in a ``file``. With a ``history`` there is a second table, of all
-    versions of its rows: ``views/<name>_history``.
+    Its text is in ``query`` or in a ``file``. With a ``history``, a second table has all versions
+    of its rows: ``views/<name>_history``.
     """
 
     name: Annotated[str, AfterValidator(_view_name)]
@@ -47,16 +47,16 @@ class View(Section):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of its Delta tables, in the folder of views."""
+        """Return the names of its Delta tables, in the folder of views."""
         return (self.name, history_name(self.name)) if self.history else (self.name,)
 
     @property
     def where(self) -> str:
-        """Where the user has written it, for messages."""
+        """Return its place in the configuration, for messages."""
         return f"[[views]] {self.name}"
 
     def sql(self) -> str:
-        """Its SELECT; raises ConfigError where its file can't be read, or has nothing in it."""
+        """Return its SELECT. Raise ConfigError if its file can't be read, or is empty."""
         if self.file is None:
             return self.query or ""
         remedy = "let the user of merges read it; a relative path begins in the current directory"

@@ -1,7 +1,7 @@
-"""Relation OIDs of a stream → what makes records of their rows, as long as nothing changes that.
+"""Relation OIDs of a stream → encoders of their rows, until something changes.
 
 PostgreSQL announces a relation before its first row, and again after an ALTER. The tables give its
-encoder once; new requests to read rows make all encoders stale.
+encoder once. New requests to read rows invalidate all encoders.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from cdc.wal.messages import Relation
 
 
 class Actions(NamedTuple):
-    """What the stream needs done on the servers before it goes on, each a function.
+    """Functions on the servers that the stream calls before it continues.
 
-    ``perform``: what a table that joins needs before its rows have an encoder. ``reread``: reads
-    rows again whose unchanged values are wanted. ``follow_order``: returns what an order, a logical
-    message of a transaction, brings into the log.
+    ``perform``: the preparations of a table that joins, before its rows have an encoder.
+    ``reread``: reads rows again whose unchanged values are wanted. ``follow_order``: returns the
+    log's records for an order, which is a transaction's logical message.
     """
 
     perform: Callable[[Effects], None]
@@ -33,7 +33,7 @@ class Actions(NamedTuple):
 
 
 class Encoders:
-    """The encoders of one stay on the stream; ``state_records`` are what the log gets by them."""
+    """The encoders of one stay on the stream. ``state_records`` are their records for the log."""
 
     def __init__(
         self, tables: Tables, signals: Signals | None, perform: Callable[[Effects], None]
@@ -50,7 +50,7 @@ class Encoders:
         self.state_records: list[Record] = []
 
     def announce(self, relation: Relation) -> None:
-        """Take in what a relation means from here on."""
+        """Record a relation's meaning from here on."""
         self._relations[relation.oid] = relation
         self._encoders.pop(relation.oid, None)
         self._active.pop(relation.oid, None)
@@ -58,7 +58,7 @@ class Encoders:
             self._signals.announce(relation)
 
     def relation(self, oid: int) -> Relation:
-        """What was announced last."""
+        """Return the last announcement."""
         relation = self._relations.get(oid)
         if relation is None:
             raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
@@ -66,13 +66,13 @@ class Encoders:
 
     @property
     def announced(self) -> list[int]:
-        """The OIDs of the relations that were announced."""
+        """Return the OIDs of the relations that were announced."""
         return [*self._relations]
 
     def are_stale(self) -> bool:
-        """Whether the requests to read tables have changed; then all encoders are forgotten.
+        """Whether the requests to read tables have changed. Then all encoders are discarded.
 
-        Unchanged values may be wanted now, or not any more, and changed keys noted differently.
+        Unchanged values may be wanted now, or no longer, and changed keys recorded differently.
         """
         if self._requested_changes == self._tables.states.requested_changes:
             return False
@@ -82,14 +82,14 @@ class Encoders:
         return True
 
     def leave(self) -> None:
-        """An encoder may have gone back to an earlier transaction."""
+        """Leave the transaction, as an encoder may have gone back to an earlier one."""
         self._entered = None
 
     def of(self, oid: int, transaction: Transaction | None, position: Position) -> Encoder | None:
-        """The table's encoder, ready for this transaction.
+        """Return the table's encoder, ready for this transaction.
 
-        None when the table isn't captured, is set aside, or its snapshot has the transaction: older
-        records behind newer ones would outlive them when the topic is compacted.
+        None if the table isn't captured, is set aside, or its snapshot has the transaction: older
+        records after newer ones would outlive them when the topic is compacted.
         """
         if transaction is not self._entered:
             self._entered = transaction
@@ -132,7 +132,7 @@ class Encoders:
             return None
 
     def set_aside(self, oid: int, error: MillraceError) -> None:
-        """Take no more changes of a relation; raises the error where that isn't to be.
+        """Skip further changes of a relation. Raise the error if it must not be set aside.
 
         ``error`` is one of ROW_ERRORS.
         """
@@ -143,7 +143,7 @@ class Encoders:
         self._active[oid] = None
 
     def is_heard(self, oid: int, position: Position) -> bool:
-        """Whether a relation is set aside, and has signals: those of a read may wait for them."""
+        """Whether a relation is set aside, and has signals that a read may wait for."""
         relation = self.relation(oid)
         states, name = self._tables.states, TableName(relation.namespace, relation.name)
         is_new = states.is_set_aside(name) and not states.has_read(relation, position)
@@ -157,7 +157,7 @@ class Encoders:
         return self._signals.watches(TableName(relation.namespace, relation.name))
 
     def compiled(self, oid: int, encoder: Encoder) -> fast.Table | None:
-        """The same for the compiled way, if it can have it."""
+        """Return the table for the compiled way, or None."""
         if self._signals is None or not self.is_watched(oid):
             return encoder.compiled()
         tracking = self._signals.key_tracking(self.relation(oid))

@@ -1,13 +1,13 @@
-"""Transactions that arrive while they run → at their commit what they'd have been as a whole.
+"""Transactions that arrive in progress → at their commit, the same as sent whole.
 
-PostgreSQL sends a large transaction in blocks, between those of others, from the moment on at which
-it is too large for logical_decoding_work_mem, so that it needn't keep it. Each one is kept here as
-plain messages: in memory up to a limit for all together, then on disk. At its commit it becomes
-Begin, messages and Commit, in the order of commits; so whoever reads these knows of no blocks, and
-counts the same messages as if it were sent whole. docs/decisions/0010-in-progress.md
+PostgreSQL sends a large transaction in blocks, between those of others, once it is too large for
+logical_decoding_work_mem, so that it needn't keep it. This module keeps each one as plain messages:
+in memory up to a common limit, then on disk. At its commit it becomes Begin, messages and Commit,
+in the order of commits. So its reader sees no blocks, and counts the same messages as if it were
+sent whole. docs/decisions/0010-in-progress.md
 
-The files have no names: the system takes them back when they are closed, or this process has died.
-So nothing that an earlier process left is ever read; the slot gives it all again.
+The files have no names: the system frees them when they are closed, or this process has died. So
+nothing is ever read that an earlier process left, and the slot sends it all again.
 https://www.postgresql.org/docs/current/protocol-logical-replication.html
 """
 
@@ -45,25 +45,25 @@ _FILES: Final = 65_536
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _FIRST_CHOICES: Final = ("TMPDIR", "TEMP", "TMP")
 Shortened = Callable[[bytes, int], bytes | None]
-"""A logical message's CopyData payload, and its bytes → what is kept of it; None: all."""
+"""A logical message's CopyData payload and its size → the part to keep. None: all of it."""
 
 
 def spill_directory(configured: Path | None) -> Path:
-    """Where the files go: what is configured or the environment says, else /var/tmp.
+    """Return the directory of the files: configured, from the environment, or /var/tmp.
 
-    /tmp may be memory, which is what they are to save.
+    /tmp may be memory, which the files must save.
     """
     named = next((value for name in _FIRST_CHOICES if (value := os.environ.get(name))), None)
     return configured or Path(named or "/var/tmp")  # noqa: S108 (its files have no names)
 
 
 def check_spill(directory: Path) -> None:
-    """Raise ConfigError where no file can be made, and let this process have many of them.
+    """Raise ConfigError if no file can be created. Allow this process many of them.
 
-    A disk that is full may be so no more when it is needed; then that is what is waited for.
+    A full disk may have room when it is needed; if it hasn't, the daemon waits for room.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # some systems say that there is no limit, and have one
+    with suppress(ValueError, OSError):  # some systems report no limit, and have one
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
     try:
         with tempfile.TemporaryFile(dir=directory):
@@ -79,7 +79,7 @@ def check_spill(directory: Path) -> None:
 
 
 class InProgress:
-    """The transactions of a stream that are open; ``memory_bytes`` is for all of them together."""
+    """The open transactions of a stream, which share ``memory_bytes``."""
 
     def __init__(self, directory: Path, memory_bytes: int) -> None:
         self._directory = directory
@@ -95,7 +95,7 @@ class InProgress:
         return self._current is not None
 
     def start(self, message: StreamStart, lsn: Lsn) -> None:
-        """Enter a block; ``lsn`` is where its first change stands in the WAL."""
+        """Enter a block. ``lsn`` is the place of its first change in the WAL."""
         open_transaction = self._transactions.get(message.xid)
         if self.is_inside or (open_transaction is None) != message.first_segment:
             raise CorruptMessageError("Stream Start out of order", where=f"LSN {lsn}")
@@ -112,10 +112,10 @@ class InProgress:
         frame: Callable[[bytes], object],
         shortened: Shortened | None = None,
     ) -> int:
-        """Keep messages up to the end of the block; ``frame`` takes the payloads of all others.
+        """Keep messages up to the end of the block. ``frame`` takes the payloads of all others.
 
-        Of logical messages what is left of them is kept. Returns where the first message stands of
-        which nothing was done.
+        Keeps the shortened form of logical messages. Returns the place of the first unprocessed
+        message.
         """
         while self.is_inside:
             start = self.take(data, start, end, shortened)
@@ -129,9 +129,9 @@ class InProgress:
     def take(
         self, data: bytearray, start: int, end: int, shortened: Shortened | None = None
     ) -> int:
-        """Keep the block's messages from ``start`` on; returns where the first other one stands.
+        """Keep the block's messages from ``start`` on. Return the place of the first other one.
 
-        Raises SpillError when they fit neither into memory nor onto the disk.
+        Raise SpillError if they fit neither into memory nor onto the disk.
         """
         assert self._current is not None, "outside of a block"  # noqa: S101
         before = self._current.kept.in_memory
@@ -154,7 +154,7 @@ class InProgress:
                 return
 
     def set_origin(self, frame: XLogData) -> None:
-        """Keep the Origin message, which has no xid, in a block, either."""
+        """Keep the Origin message, which has no xid, even in a block."""
         assert self._current is not None, "outside of a block"  # noqa: S101
         self._current.origin = copy_data(frame.start, frame.payload)
 
@@ -165,7 +165,7 @@ class InProgress:
         self._current = None
 
     def abort(self, message: StreamAbort) -> None:
-        """Forget a transaction that was rolled back, or one of its subtransactions."""
+        """Discard a transaction that was rolled back, or one of its subtransactions."""
         open_transaction = self._transactions.get(message.xid)
         if open_transaction is None:
             return  # nothing of it is kept
@@ -178,9 +178,9 @@ class InProgress:
         del self._transactions[message.xid]
 
     def commit(self, message: StreamCommit, lsn: Lsn) -> Iterator[bytes]:
-        """All of a transaction, as CopyData messages; pieces end anywhere. ``lsn``: Commit's.
+        """Yield all of a transaction, as CopyData messages cut anywhere. ``lsn``: Commit's.
 
-        Raises UnclearMessagesError, by the first piece, where it has to be read as a whole.
+        Raise UnclearMessagesError, at the first piece, if it must be read as a whole.
         """
         open_transaction = self._transactions.pop(message.xid, None)
         if open_transaction is None or self.is_inside:
@@ -189,7 +189,7 @@ class InProgress:
         return open_transaction.whole(message, lsn)
 
     def close(self) -> None:
-        """Give back files and memory: the slot has all of it."""
+        """Release files and memory, as the slot has all of it."""
         for transaction in self._transactions.values():
             transaction.kept.close()
         self._transactions.clear()
@@ -198,7 +198,7 @@ class InProgress:
 
 
 class Committed:
-    """A transaction that came in blocks: ``buffer[start:]`` is still to be translated."""
+    """A transaction that came in blocks. ``buffer[start:]`` isn't translated yet."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -206,7 +206,7 @@ class Committed:
         self.start = 0
 
     def fill(self) -> bool:
-        """Have a whole message in the buffer; returns whether there is one."""
+        """Load a whole message into the buffer. Return whether there is one."""
         while copy_data_end(self.buffer, self.start, len(self.buffer)) == self.start:
             piece = next(self._pieces, None)
             if piece is None:
@@ -228,12 +228,12 @@ class Spilled:
 
     @property
     def in_memory(self) -> int:
-        """How many of the bytes are in memory."""
+        """The number of bytes in memory."""
         return len(self._memory)
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The total number of bytes."""
         return self._on_disk + self.in_memory
 
     def append(self, piece: bytes) -> None:
@@ -241,7 +241,7 @@ class Spilled:
         self._memory += piece
 
     def to_disk(self) -> None:
-        """Move what is in memory to the file; raises SpillError where the disk doesn't take it."""
+        """Move the bytes in memory to the file. Raise SpillError if the disk refuses them."""
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
@@ -253,14 +253,14 @@ class Spilled:
             raise self._failed(error) from error
 
     def truncate(self, size: int) -> None:
-        """Forget what is behind the first ``size`` bytes."""
+        """Discard everything behind the first ``size`` bytes."""
         del self._memory[max(0, size - self._on_disk) :]
         if size < self._on_disk and self._file is not None:
             self._file.truncate(size)
             self._on_disk = size
 
     def read(self) -> Iterator[bytes]:
-        """All bytes, in pieces, once: what was read is given back. Raises SpillError."""
+        """Yield all bytes in pieces, once, and release what was read. Raises SpillError."""
         offset = 0
         while self._file is not None and offset < self._on_disk:
             try:
@@ -278,7 +278,7 @@ class Spilled:
         self.close()
 
     def close(self) -> None:
-        """Give back file and memory."""
+        """Release file and memory."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -296,16 +296,16 @@ class Spilled:
 
 
 class _OpenTransaction:
-    """An open transaction: its messages, and from where on they are a subtransaction's.
+    """An open transaction: its messages, and the offsets at which subtransactions begin.
 
-    Subtransactions nest, and a parent's xid is smaller than its children's. So a message of a
-    smaller xid says that those with greater ones have ended, inside of it: they can only be
-    rolled back together with it. ``_xids`` are those that haven't been seen to end, each with the
-    offset from which on everything is its own or its children's; both grow entry by entry. Xids
-    are counted from the transaction's own, since they begin anew after 2³².
+    Subtransactions nest, and a parent's xid is smaller than its children's. So a message with a
+    smaller xid shows that those with greater ones have ended inside it: they can only be rolled
+    back together with it. ``_xids`` are those without a known end, each with the offset from which
+    everything belongs to it or its children. Both lists grow together. Xids count from the
+    transaction's own, since they wrap around at 2³².
 
-    Logical messages don't say which subtransaction they are of. Those in front of a subtransaction
-    that is rolled back may be of it: then nobody can tell what was committed (``_is_unclear``).
+    Logical messages don't name their subtransaction. Those before a subtransaction that is rolled
+    back may belong to it. Then it is unknown what was committed (``_is_unclear``).
     """
 
     def __init__(self, xid: int, lsn: Lsn, directory: Path) -> None:
@@ -332,7 +332,7 @@ class _OpenTransaction:
         for offset, length in relations:
             message = messages[offset : offset + length]
             oid = _relation_oid(message)
-            # The server may repeat it after each rollback; the first one does for all.
+            # The server may repeat it after each rollback; the first one is enough.
             if oid not in self._relations or _payload(self._relations[oid][1]) != _payload(message):
                 self._relations[oid] = size + offset, message
         if messages:
@@ -340,7 +340,7 @@ class _OpenTransaction:
         return used
 
     def _enter(self, xid: int, offset: int, after_message: bool) -> None:
-        """Messages of a (sub)transaction begin at an offset."""
+        """Record that messages of a (sub)transaction begin at an offset."""
         xid = (xid - self._xid) % _XIDS
         number = bisect_left(self._xids, xid)
         if number < len(self._xids):
@@ -354,7 +354,7 @@ class _OpenTransaction:
         del self._xids[number:], self._offsets[number:], self._xids_after_message[number:]
 
     def abort(self, xid: int) -> None:
-        """Forget a subtransaction's messages, if there are any, and its children's."""
+        """Discard a subtransaction's messages, if any, and its children's."""
         xid = (xid - self._xid) % _XIDS
         number = bisect_left(self._xids, xid)
         if number == len(self._xids) or self._xids[number] != xid:
@@ -365,7 +365,7 @@ class _OpenTransaction:
         self._leave(number)
         self.kept.truncate(offset)
         self._last_xid = None
-        # The server sends a relation once per transaction, also if that savepoint is rolled back.
+        # The server sends a relation once per transaction, even if that savepoint is rolled back.
         for oid, (at, message) in self._relations.items():
             if at >= offset:
                 self._relations[oid] = self.kept.size, message

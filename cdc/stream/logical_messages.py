@@ -1,9 +1,9 @@
-"""Logical messages of the stream → events of those that somebody asked for.
+"""Logical messages of the stream → events of those that the settings ask for.
 
-Every role that may connect can write them (pg_logical_emit_message is for PUBLIC), with any prefix
-and content, and with up to 1 GB. So none of them may end the daemon, cost its memory, or count as
-ours by its prefix alone. What is left out counts in a transaction as if it had made an event, so
-that a position is the same whether or not a message was wanted.
+Every role that can connect can write them (pg_logical_emit_message is for PUBLIC), with any prefix
+and content, up to 1 GB. So none of them may end the daemon, use its memory, or count as ours by its
+prefix alone. A message that is left out still counts in its transaction, so positions don't depend
+on which messages are wanted.
 https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
 """
 
@@ -27,29 +27,29 @@ from cdc.wal.messages import LogicalMessage
 
 log = structlog.get_logger()
 OWN: Final = ORDERS | {SOURCE_HEARTBEAT, WATERMARK, DDL}
-"""The prefixes of our own messages, of which no event is made."""
+"""The prefixes of our own messages, which make no events."""
 LEFT_OUT: Final = "millrace.left-out"
-"""The prefix of what is left of a message that isn't wanted."""
+"""The prefix of the remainder of an unwanted message."""
 _SMALL_BYTES: Final = 200
-"""What is left of a message isn't smaller by much."""
+"""The remainder of a message of this size isn't much smaller."""
 _WARN_S: Final = 10.0
 
 
 class Refused(Protocol):
-    """What can't be written (cdc.dead_letters)."""
+    """A check of what can't be written (cdc.dead_letters)."""
 
     def bytes_max(self, topic: str) -> int:
-        """How many bytes a topic takes for certain; 0: nobody knows."""
+        """Return how many bytes a topic accepts for certain. 0: unknown."""
 
     def refused(self, records: Iterable[Record], position: Position) -> str | None:
-        """Why records can't be written; None: they can."""
+        """Return why records can't be written. None: they can."""
 
     def count_message(self, reason: str) -> None:
-        """Note that a message was left out."""
+        """Count a message that was left out."""
 
 
 class LogicalMessages:
-    """Makes events of the messages of one stay on the stream."""
+    """Converts the messages of one stay on the stream to events."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LogicalMessages:
     def records(
         self, message: LogicalMessage, latest: Transaction | None, lsn: Lsn, position: Position
     ) -> list[Record]:
-        """The records of a message's event; none where it isn't wanted, or can't be written."""
+        """Return the records of a message's event; none if it isn't wanted, or can't be written."""
         size = len(message.content)
         if message.prefix == LEFT_OUT or not self._takes(message.prefix, size, lsn):
             return []
@@ -89,9 +89,9 @@ class LogicalMessages:
         return [] if refused is not None else records
 
     def shortened(self, begun: bytes, size: int) -> bytes | None:
-        """What takes the place of a CopyData payload whose first bytes have come.
+        """Return the replacement of a CopyData payload whose first bytes have arrived.
 
-        None where it isn't a logical message, or is needed whole. ``size``: all of its bytes.
+        None: it isn't a logical message, or is needed whole. ``size`` is its total size.
         """
         head, message = begun[:XLOG_HEADER_BYTES], begun[XLOG_HEADER_BYTES:]
         in_block = self._in_progress.is_inside
@@ -105,9 +105,9 @@ class LogicalMessages:
         return head + without_content(message, left, in_block=in_block)
 
     def kept(self, payload: bytes, size: int) -> bytes | None:
-        """What is kept of a message in a block, until its transaction ends; None: all of it.
+        """Return the part of a message to keep in a block, until its transaction ends. None: all.
 
-        So what nobody asked for takes neither memory nor disk.
+        So unwanted messages take neither memory nor disk.
         """
         if size <= _SMALL_BYTES:
             return None
@@ -118,7 +118,7 @@ class LogicalMessages:
         return self.shortened(payload, size)
 
     def _takes(self, prefix: str, size: int, lsn: Lsn) -> bool:
-        """Whether a message of so many bytes is to become an event."""
+        """Whether a message of this size becomes an event."""
         if not self._events.wants(prefix):
             self._count("unwanted")
             return False

@@ -1,11 +1,12 @@
-"""Rows that lack unchanged (TOASTed) values → the same rows, with what the source has now.
+"""Rows that lack unchanged (TOASTed) values → the same rows, with the source's current values.
 
-An update doesn't carry a large value that it left unchanged, and a compacted topic forgets the
-record that had it. So such a row waits until its batch ends, is read again by its replica identity
+An update doesn't have a large value that it left unchanged, and compaction removes the record that
+had it. So such a row waits until its batch ends. Then it is read again by its replica identity,
 together with the others, and takes its place among the records: docs/decisions/0007.
 
-A row that isn't found has its delete following, a value that is newer than the event the change
-that made it: both are in the WAL behind the event that asks. What can't be read stays absent.
+If a row no longer exists, its delete follows. If a value is newer than the event, the change that
+made it follows: both are in the WAL after the event that asks. Values that can't be read stay
+absent.
 """
 
 import time
@@ -26,12 +27,15 @@ from cdc.wal.messages import Relation, Update
 _FIRST_ROWS: Final = 16
 _ROWS_MAX: Final = 500
 _BYTES: Final = 4 << 20
-"""So many rows are read at once as have about as many bytes, judged by the largest before."""
+"""Rows read at once have about this many bytes, judged by the largest ones before."""
 _GROWTH: Final = 4
 
 
 class _Waiting(NamedTuple):
-    """An update that lacks values of ``columns``; ``record_index`` is its own among the records."""
+    """An update that lacks values of ``columns``.
+
+    ``record_index`` is its place among the records.
+    """
 
     record_index: int
     encoder: Encoder
@@ -45,7 +49,7 @@ class _Waiting(NamedTuple):
 
 
 class Reselection:
-    """The rows of a batch that lack values, in their order; ``complete`` empties it."""
+    """The rows of a batch that lack values, in order. ``complete`` empties it."""
 
     def __init__(self, reread: Reread, *, one_by_one: bool = False) -> None:
         """``one_by_one``: no event may be made before the one in front of it."""
@@ -56,11 +60,11 @@ class Reselection:
         self._made: list[RecordOrBatch] = []
         self._translator: fast.Translator | None = None
         self._tables: WeakKeyDictionary[Encoder, fast.Table | None] = WeakKeyDictionary()
-        """The encoders' tables, as far as the extension takes their rows."""
+        """The encoders' tables, if the extension takes their rows."""
         self.failed_tables: set[TableName] = set()
-        """Tables of which rows couldn't be read."""
+        """Tables whose rows couldn't be read."""
         self.refused: dict[int, MillraceError] = {}
-        """Relations, by OID, of which a row has no record: why not."""
+        """Relations, by OID, with a row that has no record → the reason."""
 
     @property
     def is_waiting(self) -> bool:
@@ -82,7 +86,7 @@ class Reselection:
         position: Position,
         transaction: Transaction,
     ) -> bool:
-        """Keep an update that lacks values which are to be read; returns whether it does."""
+        """Keep an update that lacks values to be read. Return whether it does."""
         new = _completed(update)
         columns = tuple(
             index
@@ -100,7 +104,7 @@ class Reselection:
         return True
 
     def complete(self, records: list[RecordOrBatch]) -> tuple[int, int]:
-        """Put the waiting rows in among the records; returns the events and bytes that adds."""
+        """Insert the waiting rows among the records. Return the events and bytes added."""
         waiting, self._waiting = self._waiting, []
         made: list[RecordOrBatch] = []
         start = size = 0
@@ -127,7 +131,7 @@ class Reselection:
     def _read(
         self, waiting: Sequence[_Waiting]
     ) -> dict[tuple[Encoder, tuple[int, ...]], Mapping[IdentityKey, Row]]:
-        """One query per table, in each version of its schema, and set of columns."""
+        """Run one query per table, version of its schema, and set of columns."""
         groups: dict[tuple[Encoder, tuple[int, ...]], list[_Waiting]] = {}
         for row in waiting:
             groups.setdefault((row.encoder, row.columns), []).append(row)
@@ -154,7 +158,7 @@ class Reselection:
         return values_by_group
 
     def _encoded(self, row: _Waiting, values: Row | None) -> list[RecordOrBatch]:
-        """The waiting row's records, with what was read; by the extension, where it can."""
+        """Return the waiting row's records with the values read, by the extension if possible."""
         update = row.update
         got = {
             index: value
@@ -188,12 +192,12 @@ class Reselection:
         if encoder not in self._tables:
             table = self._tables[encoder] = encoder.compiled()
             if table is not None:
-                table.reselects = False  # what is absent by now stays so
+                table.reselects = False  # values that are still absent stay so
         return self._tables[encoder]
 
 
 def _completed(update: Update) -> Row:
-    """The new row, with what the old one tells."""
+    """Return the new row, completed from the old one."""
     if update.old is None or len(update.old) != len(update.new):
         return update.new
     return filled(update.new, update.old, old_is_key=update.old_is_key)
@@ -204,7 +208,7 @@ def _identity(relation: Relation) -> tuple[int, ...]:
 
 
 def _key(row: Row, relation: Relation) -> IdentityKey | None:
-    """The row's replica identity; None where it has none, or isn't of the relation."""
+    """Return the row's replica identity. None: it has none, or doesn't match the relation."""
     if len(row) != len(relation.columns):
         return None
     key = tuple(value for index in _identity(relation) if isinstance(value := row[index], bytes))

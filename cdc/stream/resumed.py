@@ -1,36 +1,37 @@
-"""A stream that begins again → whether it goes on with what the log has."""
+"""A stream that begins again → whether it continues the log."""
 
 from cdc.errors import GapError
 from cdc.records.position import Lsn, Position
 
 
 class Resumed:
-    """Holds what a stream sends once more against what the log says of it.
+    """Compares the repeated part of a stream with the log.
 
-    A server that was set back (a copy of its disk, a snapshot of its volume) may have written on
-    until its WAL is as long as before, on the same timeline: only what stands in it tells. The
-    slot says where the stream begins, so the last transaction that the log has is known to come
-    again or not to; and behind it none that has frames may come, up to where the log has
-    everything. Those without frames don't count: whether they are sent is up to the server.
+    A server that was set back (a copy of its disk, a snapshot of its volume) may have written until
+    its WAL is as long as before, on the same timeline. Only the contents show that. The slot has
+    the stream's begin, so it is known whether the log's last transaction comes again. After it, no
+    transaction with frames may come before the position up to which the log has everything.
+    Transactions without frames don't count, as the server may or may not send them.
     """
 
     def __init__(self, last: Lsn, position: Position, cut: Position, begin: Lsn) -> None:
-        """``last``: the commit that the log has last (0: not known); ``begin``: the slot's."""
+        """``last``: the log's last commit (0: unknown). ``begin``: the slot's."""
         self._last = last
         self._reached = position.commit_lsn
         self._is_awaited = last >= begin
-        # The log has a transaction in part: none of it was acknowledged, so it comes again.
+        # The log has a part of a transaction: none of it was acknowledged, so it comes again.
         self._is_rest_awaited = position > cut
         self.is_settled = last == 0
-        """Whether there is nothing left to look at: before, nothing may be acknowledged, since a
-        slot that was moved up to the log would hide the difference from the next start."""
+        """Whether the comparison is complete. Nothing may be acknowledged before, since a slot
+        moved up to the log would hide the difference from the next start.
+        """
 
     def begins(self, commit_lsn: Lsn) -> None:
-        """Take in a Begin; raises GapError where something should have come before."""
+        """Check a Begin. Raise GapError if an expected transaction is missing before it."""
         self._passes(commit_lsn)
 
     def ends(self, commit_lsn: Lsn, frames: int) -> None:
-        """Take in a Commit; raises GapError where the log has passed what it never had."""
+        """Check a Commit. Raise GapError if the log lacks it but is past it."""
         if frames and self._last < commit_lsn < self._reached:
             raise self._gap(commit_lsn)
         if commit_lsn == self._last:
@@ -40,7 +41,7 @@ class Resumed:
         self._settle(commit_lsn)
 
     def has_seen_all(self, wal_end: Lsn) -> None:
-        """Take in a keepalive: everything that committed before ``wal_end`` was seen."""
+        """Check a keepalive: the stream has sent every commit before ``wal_end``."""
         self._passes(wal_end)
         self._settle(wal_end)
 

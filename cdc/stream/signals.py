@@ -1,7 +1,7 @@
-"""Rows of the stream → whoever acts on them: the channel that controls a running capture.
+"""Rows of the stream → the component that acts on them: control of a running capture.
 
-The daemon must not import the snapshots package; what it needs of it is the protocol below. What is
-to be read is kept in the tables' state records (SnapshotRequest), so that a start goes on.
+The daemon must not import the snapshots package, so the protocol below has what it needs. The
+tables' state records keep the requested reads (SnapshotRequest), so that a start continues them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ from cdc.tables.tables import NO_EFFECTS, Effects
 from cdc.wal.messages import Relation
 
 WATERMARK: Final = "millrace.watermark"
-"""Prefix of the logical messages that tell where a chunk's rows belong in the stream."""
+"""Prefix of the logical messages that mark the place of a chunk's rows in the stream."""
 
 
 DDL: Final = "millrace.ddl"
-"""Prefix of the logical messages by which an event trigger of the user's tells of DDL."""
+"""Prefix of the logical messages with which a user's event trigger announces DDL."""
 
 
 class StreamedRow(NamedTuple):
-    """A row message that the log doesn't have yet; without old and new row: a TRUNCATE."""
+    """A row message that the log doesn't have yet. Without old and new row: a TRUNCATE."""
 
     relation: Relation
     old: Row | None
@@ -35,14 +35,14 @@ class StreamedRow(NamedTuple):
 
     @property
     def table(self) -> TableName:
-        """Whose row it is."""
+        """Return the row's table."""
         return TableName(self.relation.namespace, self.relation.name)
 
 
 class SignalOutput(NamedTuple):
-    """What the log gets for something in the stream: events at its position, and states.
+    """The log's records for an item of the stream: events at its position, and states.
 
-    ``effects`` are to be done before any of it is written.
+    ``effects`` must be done before any of it is written.
     """
 
     events: list[RecordOrBatch]
@@ -54,9 +54,9 @@ NOTHING: Final = SignalOutput([], [])
 
 
 class KeyTracking(NamedTuple):
-    """How a table's changed keys are noted: ``of`` gives the list for a transaction.
+    """How a table's changed keys are recorded. ``of`` returns the list for a transaction.
 
-    A key is the texts of the columns at ``identity``, joined by NUL; None: it may be any.
+    A key is the texts of the columns at ``identity``, joined by NUL. None: it may be any.
     """
 
     identity: tuple[int, ...]
@@ -64,30 +64,32 @@ class KeyTracking(NamedTuple):
 
 
 class Signals(Protocol):
-    """Reads signals as they pass by in the stream, and acts on them; one for a stay on it."""
+    """Reads signals in the stream, and acts on them. One instance per stay on the stream."""
 
     def watches(self, table: TableName) -> bool:
-        """Whether this table's rows are to be shown; may change with every row that is."""
+        """Whether this table's rows must be shown. May change with every row shown."""
 
     def key_tracking(self, relation: Relation) -> KeyTracking | None:
-        """How to note the changed keys of a table; None: its rows have to be shown."""
+        """Return how to record the changed keys of a table. None: its rows must be shown."""
 
     def announce(self, relation: Relation) -> None:
-        """Take notice of how a table's rows look from here on."""
+        """Record the form of a table's rows from here on."""
 
     def note_row(self, row: StreamedRow) -> SignalOutput:
-        """Take notice of a row; returns what the log gets together with its own records."""
+        """Process a row. Return the log's records that belong with it."""
 
     def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
-        """Take notice of a watermark; returns what belongs there."""
+        """Process a watermark. Return the records that belong there."""
 
     def note_ddl(self) -> None:
-        """Take notice that the stream has come to DDL."""
+        """Record that the stream has reached DDL."""
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
-        """Do what is due, without waiting; returns what the log gets. Called many times a second.
+        """Do what is due, without waiting, and return the log's records.
 
-        ``cursor`` is what the stream has reached. Raises what should end this stay on it.
+        Called many times a second.
+
+        ``cursor`` is the stream's position. Raises errors that must end this stay on it.
         """
 
     @property

@@ -1,8 +1,8 @@
-"""CopyData messages → records, in the order of the source: what the stream says, frame by frame.
+"""CopyData messages → records, in the order of the source, frame by frame.
 
-Common messages stay in the extension (cdc/compiled/fast.pyx). The rest, and every message that is
-wrong, it hands back, and ``frame`` takes it: frame → message → encoder. Both append to the same
-list and move the same cursor.
+Common messages stay in the extension (cdc/compiled/fast.pyx). It hands back the rest, and every
+invalid message, to ``frame``: frame → message → encoder. Both append to the same list and move the
+same cursor.
 """
 
 import time
@@ -35,14 +35,14 @@ from cdc.wal.messages import ABSENT
 
 
 class Limits(NamedTuple):
-    """How much is made at once: events, and bytes of their keys and values."""
+    """The limits of one call: events, and bytes of their keys and values."""
 
     records_max: int
     bytes_max: int
 
 
 class TranslatedBatch(NamedTuple):
-    """Records, how many of them are events, and the bytes of their keys and values."""
+    """Records, the number of events among them, and the bytes of their keys and values."""
 
     records: list[RecordOrBatch]
     events: int
@@ -57,7 +57,7 @@ class _FramePosition(NamedTuple):
 
 
 class Translation:
-    """One stay on the stream; ``records`` are the events that were made and not yet taken."""
+    """One stay on the stream. ``records`` are the events made and not taken yet."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class Translation:
         # The markers number a transaction's events as they are made.
         self._reselection = Reselection(actions.reread, one_by_one=self._markers is not None)
         self._being_read: set[TableName] = set()
-        """Tables of which a row waits whose values may be nowhere else in the log."""
+        """Tables with a waiting row whose values the log may not have elsewhere."""
         self._events = self._bytes = 0
         self.cursor = fast.Cursor(
             progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         )
-        # Markers count the events that the log has, too.
+        # Markers also count the events that the log has.
         tables_of = self._compiled if self._markers is None else None
         self._fast = fast.Translator(self.cursor, self.records, tables_of, self.frame)
         self._resumed = self._fast.resumed = resumed
@@ -106,7 +106,7 @@ class Translation:
             messages.Delete: self._delete,
             messages.Truncate: self._truncate,
             messages.LogicalMessage: self._logical_message,
-            messages.TypeMessage: lambda _message, _frame: None,  # what it names is in no record
+            messages.TypeMessage: lambda _message, _frame: None,  # no record has the type's name
             messages.Origin: self._origin,
             messages.StreamStart: self._stream_start,
             messages.StreamStop: self._stream_stop,
@@ -116,14 +116,14 @@ class Translation:
 
     @property
     def received(self) -> Lsn:
-        """Where the last message stands in the WAL."""
+        """The place of the last message in the WAL."""
         return max(self._received, Lsn(self._fast.received))
 
     def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
-        """Take in whole CopyData messages from ``start`` on; returns where those end.
+        """Process whole CopyData messages from ``start`` on. Return where they end.
 
-        It stops behind the message that reaches one of the limits, or at the end of a transaction
-        that came in blocks: that is translated first, by further calls, while ``is_behind``.
+        It stops after the message that reaches one of the limits, or at the end of a transaction
+        that came in blocks. Further calls translate that one first, while ``is_behind``.
         """
         self._events = self._bytes = 0
         if self._resumed is not None and self._resumed.is_settled:
@@ -142,12 +142,12 @@ class Translation:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the stream is known to go on with what the log has (Resumed)."""
+        """Whether the stream is known to continue the log (Resumed)."""
         return self._resumed is None or self._resumed.is_settled
 
     @property
     def is_behind(self) -> bool:
-        """Whether ``feed`` has more to translate, even if it is given nothing."""
+        """Whether ``feed`` has more to translate, even without new data."""
         return self._committed is not None
 
     def _translate(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
@@ -156,9 +156,9 @@ class Translation:
         return used
 
     def take(self) -> TranslatedBatch:
-        """What the last call of ``feed`` has made, new schema versions first.
+        """Return the output of the last call of ``feed``, new schema versions first.
 
-        What lacks unchanged values is completed here, by a query to the source.
+        Completes rows that lack unchanged values, with a query to the source.
         """
         if self._reselection.is_waiting:
             self._complete()
@@ -179,7 +179,7 @@ class Translation:
             self._set_aside(oid, error)
         for table in self._reselection.failed_tables & self._being_read:
             if self._tables.states.is_taken(table):
-                # No chunk may have brought what the event leaves out, nor will.
+                # No chunk may have brought the values that the event leaves out, and none will.
                 anew = self._tables.reads.read_anew(table, "changed rows lack values")
                 self._encoders.state_records.append(anew)
         self._reselection.refused.clear()
@@ -192,7 +192,7 @@ class Translation:
         self._fast.forget(oid)
 
     def frame(self, payload: bytes) -> bool:
-        """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
+        """Process one CopyData payload. Return whether ``take`` must be called before the next."""
         frame = parse(payload)
         if isinstance(frame, PrimaryKeepalive):
             if self._resumed is not None:
@@ -258,9 +258,9 @@ class Translation:
         self.cursor.commit(message.commit_lsn, message.end_lsn)
 
     def _next(self) -> _FramePosition | None:
-        """The next frame's position; None for one that the log has and nobody needs.
+        """Return the next frame's position. None: the log has it, and nothing needs it.
 
-        The markers of a transaction count all of its events, those that the log has, too.
+        A transaction's markers count all of its events, including those that the log has.
         """
         position = self.cursor.next()
         if position is None:
@@ -292,7 +292,7 @@ class Translation:
                     message.old, message.old_is_key, message.new, frame.start, at.position
                 )
                 if not records:
-                    return  # the log gets the row by whoever reads it, as it was before
+                    return  # the reader of the row writes it in its earlier form
                 self._write(records, new=at.is_new)
             self._show(message.relation_oid, at, message.old, message.new)
 
@@ -332,7 +332,7 @@ class Translation:
 
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
         if message.prefix == SOURCE_HEARTBEAT:
-            return  # not counted, so that nothing is told of its transaction either
+            return  # not counted, so its transaction makes no events either
         if message.prefix == WATERMARK:
             self._watermark(message)
             return
@@ -357,20 +357,20 @@ class Translation:
             self._write(made, new=at.is_new)
 
     def _watermark(self, message: messages.LogicalMessage) -> None:
-        """Not counted either: chunks are at the beginnings of their watermarks' transactions.
+        """Process a watermark. It isn't counted: chunks are at the begin of their transactions.
 
-        Whose it is its name tells, which nobody can guess.
+        Its name identifies its owner, and can't be guessed.
         """
         name = message.content.decode(errors="replace")
         transaction = self.cursor.transaction if message.transactional else None
         if transaction is not None and self._signals is not None:
             position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
-            # A keepalive may have ended right where this transaction's commit starts.
+            # A keepalive may have ended exactly where this transaction's commit starts.
             if position >= self.cursor.reached:
                 self._add_output(self._signals.note_watermark(name, position))
 
     def _show(self, oid: int, at: _FramePosition, old: Row | None, new: Row | None) -> None:
-        """Let signals, and those who act on them, see a row that the log doesn't have yet."""
+        """Show a row that the log doesn't have yet to signals, and to what acts on them."""
         transaction = self.cursor.transaction
         if self._signals is None or transaction is None or not at.is_new:
             return
@@ -388,7 +388,7 @@ class Translation:
             self._fast.forget(oid)
 
     def _compiled(self, oid: int, position: Position) -> Any:
-        """The table as the extension wants it; False: it is for ``frame``; None: unwanted."""
+        """Return the table for the extension. False: it is for ``frame``. None: unwanted."""
         encoder = self._encoder(oid, position)
         if encoder is None:
             return False if self._encoders.is_heard(oid, position) else None

@@ -1,1 +1,1 @@
-"""Source records → other source records: what Kafka Connect calls single message transforms."""
+"""Source records → other source records: the single message transforms of Kafka Connect."""

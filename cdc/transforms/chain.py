@@ -1,6 +1,6 @@
-"""Named transforms and predicates → the chain that every record goes through, in their order.
+"""Named transforms and predicates → the chain that every record goes through, in order.
 
-Each is named by Debezium's or Kafka Connect's class, and has its options. A transform may have a
+Each has the name of its class in Debezium or Kafka Connect, and its options. A transform may have a
 ``predicate`` (and ``negate``): a record for which it is false skips the transform.
 https://kafka.apache.org/documentation/#connect_transforms
 """
@@ -60,7 +60,7 @@ _PREDICATES: Final[Mapping[str, Callable[[Options], Predicate]]] = {
 
 
 class _ConditionalTransform(NamedTuple):
-    """One transform, and which records it is for."""
+    """One transform, and the records that it applies to."""
 
     transform: Transform
     predicate: Predicate | None
@@ -78,9 +78,9 @@ def chain(
     *,
     lossless: bool = True,
 ) -> Chain:
-    """Make the chain of transforms in this order; raises ConfigError for unknown names.
+    """Build the chain of transforms in this order. Raise ConfigError for unknown names.
 
-    ``lossless`` False takes Debezium's defaults where these lose something.
+    ``lossless`` False uses Debezium's defaults even if they lose information.
     """
     by_name = {plugin.name: _predicate(plugin) for plugin in predicates}
     steps = [_conditional(plugin, by_name, lossless) for plugin in transforms]
@@ -97,7 +97,7 @@ def chain(
 
 
 def routes_events(transforms: Iterable[ConnectPlugin]) -> bool:
-    """Whether what comes out are an outbox table's events, each of which counts by itself."""
+    """Whether the output is an outbox table's events, each of which counts separately."""
     return any(plugin.type == f"{_DEBEZIUM}.outbox.EventRouter" for plugin in transforms)
 
 

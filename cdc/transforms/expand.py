@@ -1,10 +1,10 @@
 """JSON text → a Connect value with a schema inferred from it, for the outbox's payload.
 
-Connect's arrays have one type of element. Where the elements differ, their types are merged: a
-missing member is null, an integer beside a fraction is a double, objects merge member by member.
-What can't be merged, or what a double would round, isn't expanded (NotExpandableError), and the
-caller keeps the text. Debezium merges less and stops at what it hasn't merged; ``lossless`` False
-keeps texts where it keeps them, rounds where it rounds, and goes on where it would stop.
+A Connect array has one type of element. If the elements differ, their types are merged: a missing
+member is null, an integer with a fraction is a double, objects merge member by member. A value that
+can't be merged, or that a double would round, isn't expanded (NotExpandableError), and the caller
+keeps the text. Debezium merges less, and stops at values that it hasn't merged. ``lossless`` False
+keeps texts and rounds where Debezium does, and continues where it would stop.
 """
 
 import json
@@ -19,9 +19,9 @@ from cdc.records.connect import Field, Schema, Type
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBERS: Final = (Type.INT32, Type.INT64, Type.DOUBLE)
-"""Each holds those before it; a double only where it rounds nothing."""
+"""Each can hold the ones before it. A double only if it rounds nothing."""
 _DEPTH_MAX: Final = 200
-"""Python's own recursion ends at 1,000 frames; Jackson's, which Debezium has, at this order."""
+"""Python's recursion ends at 1,000 frames, Jackson's, which Debezium uses, at a similar depth."""
 
 
 class NotExpandableError(ValueError):
@@ -30,7 +30,7 @@ class NotExpandableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """How to expand: what becomes of nulls and of empty arrays, which tell nothing of a type."""
+    """How to expand nulls and empty arrays, which have no type."""
 
     lossless: bool
     null_as_bytes: bool
@@ -38,7 +38,7 @@ class Expansion:
     field_name: Callable[[str], str] = str
 
     def expand(self, text: str, name: str) -> tuple[Any, Schema]:
-        """Return value and schema of a JSON object or array; raises NotExpandableError."""
+        """Return value and schema of a JSON object or array. Raise NotExpandableError."""
         if text[:1] not in {"{", "["}:
             raise NotExpandableError("neither an object nor an array")
         try:
@@ -59,7 +59,7 @@ class Expansion:
         return number
 
     def _schema(self, value: Any, name: str, depth: int) -> Schema | None:
-        """Infer a schema; None: nothing tells the type, and the member is left out."""
+        """Infer a schema. None: the type is unknown, and the member is left out."""
         if depth > _DEPTH_MAX:
             raise NotExpandableError("nested too deeply")
         if isinstance(value, dict):
@@ -76,7 +76,7 @@ class Expansion:
         if isinstance(value, str):
             return Type.STRING
         if isinstance(value, float) or value not in _INT64:
-            self._as_double(value)  # refuses what would be rounded
+            self._as_double(value)  # refuses values that would be rounded
             return Type.DOUBLE
         return Type.INT32 if value in _INT32 else Type.INT64
 
@@ -113,7 +113,7 @@ class Expansion:
     def _merged(self, left: Schema, right: Schema, values: Any) -> Schema:
         if left == right or right.type is Type.BYTES:
             return left
-        if left.type is Type.BYTES:  # nothing but nulls so far: JSON has no bytes
+        if left.type is Type.BYTES:  # only nulls so far, as JSON has no bytes
             return right
         if left.type in _NUMBERS and right.type in _NUMBERS:
             return Schema(max(left.type, right.type, key=_NUMBERS.index), optional=True)
@@ -128,7 +128,7 @@ class Expansion:
         raise NotExpandableError(f"{left.type.value} beside {right.type.value}")
 
     def _laid_out(self, value: Any, schema: Schema) -> Any:
-        """Lay a value out by the schema, which may have been merged from others."""
+        """Arrange a value by the schema, which may be merged from others."""
         if value is None:
             return None
         if schema.type is Type.DOUBLE:
@@ -160,5 +160,5 @@ def _no_json(constant: str) -> float:
 
 
 def _without_nulls(schemas: Iterable[Schema]) -> Iterable[Schema]:
-    """The schemas but for those of nulls."""
+    """Return the schemas without those of nulls."""
     return (schema for schema in schemas if schema.type is not Type.BYTES)

@@ -1,8 +1,8 @@
-"""Rows of an outbox table → the events in them: ``io.debezium.transforms.outbox.EventRouter``.
+"""Rows of an outbox table → their events: ``io.debezium.transforms.outbox.EventRouter``.
 
-An insert becomes a record of the topic that its ``aggregatetype`` names, with ``aggregateid`` as
-the key, ``id`` as a header and ``payload`` as the value. Deletes, tombstones and TRUNCATE are the
-table's housekeeping and go; an update isn't expected (``table.op.invalid.behavior``).
+An insert becomes a record of the topic in its ``aggregatetype``, with ``aggregateid`` as the key,
+``id`` as a header and ``payload`` as the value. Deletes, tombstones and TRUNCATE only clean up the
+table, and are dropped. An update isn't expected (``table.op.invalid.behavior``).
 https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html
 """
 
@@ -42,7 +42,7 @@ _TO_MS: Final[Mapping[str | None, int]] = {
 
 
 class _Additional(NamedTuple):
-    """A further column, where it goes, and under which name."""
+    """An additional column, its destination, and its name there."""
 
     column: str
     placement: str
@@ -50,12 +50,12 @@ class _Additional(NamedTuple):
 
 
 class EventRouter:
-    """Takes the event out of each row of an outbox table; records that aren't envelopes pass."""
+    """Extracts the event from each row of an outbox table. Records without an envelope pass."""
 
     def __init__(self, options: Options, *, lossless: bool) -> None:
         self._id = options.text("table.field.event.id", "id")
         self._key = options.text("table.field.event.key", "aggregateid")
-        options.text("table.field.event.type")  # Debezium takes it and makes nothing of it
+        options.text("table.field.event.type")  # Debezium accepts it and ignores it
         self._payload = options.text("table.field.event.payload", "payload")
         self._timestamp = options.text("table.field.event.timestamp")
         self._version = options.text("table.field.event.schema.version")
@@ -79,7 +79,7 @@ class EventRouter:
         )
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
-        """Route one record; None: it goes."""
+        """Route one record. None: it is dropped."""
         if record.value is None:
             return None
         if not is_envelope(record.value_schema):
@@ -135,7 +135,10 @@ class EventRouter:
         return self._wrapped(routed, row, row_schema) if self._wraps else routed
 
     def _topic(self, record: SourceRecord, row: Mapping[str, Any]) -> str | None:
-        """The topic by the row's type; None: it names none, and the record stays what it is."""
+        """Return the topic by the row's type.
+
+        None: the row has none, and the record stays unchanged.
+        """
         by = row.get(self._route_by)
         if by is None:
             log.warning(
@@ -163,13 +166,13 @@ class EventRouter:
             return payload, schema
         if len(self._expanded_schemas) >= _SCHEMAS_MAX:
             self._expanded_schemas.clear()
-        # One object for all payloads alike: what is made of a schema is made once per object.
+        # One object for all equal payloads, as results for a schema are cached per object.
         return value, self._expanded_schemas.setdefault(expanded, expanded)
 
     def _wrapped(
         self, routed: SourceRecord, row: Mapping[str, Any], row_schema: Schema
     ) -> SourceRecord:
-        """The payload as one member of a struct, with the additional columns beside it."""
+        """Wrap the payload as one member of a struct, together with the additional columns."""
         payload_schema = routed.value_schema or Schema(Type.STRING, optional=True)
         value = {"payload": routed.value}
         for column, placement, alias in self._placed(row_schema):
@@ -200,14 +203,14 @@ class EventRouter:
         ]
 
     def _timestamp_ms(self, row: Mapping[str, Any], row_schema: Schema) -> int | None:
-        """The time that the event has; None: that of its writing."""
+        """Return the event's time. None: the time of its writing."""
         value = row.get(self._timestamp) if self._timestamp else None
         if value is None:
             return None
         return int(value) // _TO_MS[_of(row_schema, self._timestamp).name]
 
     def _row_schema(self, envelope: Schema) -> Schema:
-        """The row's schema, once it is known to have the columns of an outbox."""
+        """Return the row's schema. Raise if it lacks the columns of an outbox."""
         row = envelope.of_field("after") or Schema(Type.STRUCT)
         needed = [self._id, self._payload, self._route_by]
         needed += [name for name in (self._timestamp, self._version) if name]
@@ -251,7 +254,7 @@ def _additional(options: Options) -> list[_Additional]:
 
 
 def _expansion(options: Options, lossless: bool) -> Expansion | None:
-    """How payloads are expanded, or None: they aren't. Lossless ones keep nulls by default."""
+    """Return how payloads are expanded, or None. By default, lossless ones keep nulls."""
     null = options.choice(
         "table.json.payload.null.behavior",
         ("ignore", "optional_bytes"),

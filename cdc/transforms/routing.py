@@ -13,7 +13,7 @@ from cdc.records.topics import schema_name
 from cdc.settings.options import Options
 
 Rename = Callable[[str], str | None]
-"""A name → the new name, or None where the expression doesn't match."""
+"""A name → the new name, or None if the expression doesn't match."""
 
 _TOKENS: Final = re.compile(r"\\(.)|\$\{([A-Za-z][A-Za-z0-9]*)\}|\$(\d+)|([^\\$]+)|(.)", re.DOTALL)
 
@@ -23,7 +23,7 @@ SOURCE = "__dbz__sourceIdentifier"
 
 
 def renaming(options: Options, pattern: re.Pattern[str], option: str, text: str) -> Rename:
-    """Make the function; ``option`` is the replacement's name, for messages."""
+    """Build the function. ``option`` is the replacement's name, for messages."""
     template = _template(options, pattern, option, text)
 
     def rename(name: str) -> str | None:
@@ -33,7 +33,7 @@ def renaming(options: Options, pattern: re.Pattern[str], option: str, text: str)
 
 
 def _template(options: Options, pattern: re.Pattern[str], option: str, text: str) -> str:
-    """Java's replacement, ``$1`` and ``${name}``, as Python has it."""
+    """Convert Java's replacement, ``$1`` and ``${name}``, to Python's."""
     template = ""
     for escaped, name, digits, literal, other in _TOKENS.findall(text):
         if escaped or literal:
@@ -53,7 +53,7 @@ def _template(options: Options, pattern: re.Pattern[str], option: str, text: str
 
 
 def _group(digits: str, groups: int) -> tuple[int, str]:
-    """As many digits as make a group that is there; the others are text."""
+    """Split off the digits that form an existing group. The others are text."""
     end = 1
     while end < len(digits) and int(digits[: end + 1]) <= groups:
         end += 1
@@ -61,7 +61,7 @@ def _group(digits: str, groups: int) -> tuple[int, str]:
 
 
 class RegexRouter:
-    """``org.apache.kafka.connect.transforms.RegexRouter``: the topic's name alone changes."""
+    """``org.apache.kafka.connect.transforms.RegexRouter``: changes only the topic's name."""
 
     def __init__(self, options: Options) -> None:
         self._rename = _renaming(options, "regex", "replacement")
@@ -75,7 +75,7 @@ class RegexRouter:
 class LogicalTopicRouter:
     """``ByLogicalTableRouter``, ``ToLogicalTopicRouter``: several tables share a topic.
 
-    The schemas take the topic's name, and the key a member that tells the tables apart.
+    The schemas take the topic's name. The key gets a member that distinguishes the tables.
     """
 
     def __init__(self, options: Options, key_field_default: str) -> None:

@@ -1,14 +1,14 @@
 """Envelopes → the rows in them: ``io.debezium.transforms.ExtractNewRecordState``.
 
-What becomes of a delete and of the tombstone behind it is the option
-``delete.tombstone.handling.mode``:
+The option ``delete.tombstone.handling.mode`` decides about a delete and the tombstone after it:
 
-- ``tombstone``, ``delete-to-tombstone``: the delete becomes a tombstone, the other one goes;
-- ``drop``: both go;
-- ``rewrite``: the row as it was, with ``__deleted``; the tombstone goes;
+- ``tombstone``, ``delete-to-tombstone``: the delete becomes a tombstone, and the second tombstone
+  is dropped.
+- ``drop``: both are dropped.
+- ``rewrite``: the old row, with ``__deleted``; the tombstone is dropped.
 - ``rewrite-with-tombstone``: the same, and the tombstone stays.
 
-A TRUNCATE has no row and goes, with a warning.
+A TRUNCATE has no row, and is dropped with a warning.
 https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
 """
 
@@ -39,7 +39,7 @@ class _Reference(NamedTuple):
 
     @classmethod
     def parse(cls, options: Options, option: str, prefix: str, text: str) -> Self:
-        """Read ``op``, ``source.ts_ms`` or ``source.ts_ms:other_name``."""
+        """Parse ``op``, ``source.ts_ms`` or ``source.ts_ms:other_name``."""
         path, *aliases = text.split(":")
         *parents, name = path.split(".")
         if len(aliases) > 1 or len(parents) > 1 or not name:
@@ -56,24 +56,24 @@ class _Reference(NamedTuple):
         return cls(parent, name, prefix + (aliases[0] if aliases else name))
 
     def resolve(self, envelope: Schema) -> tuple["_Reference", Schema] | None:
-        """Return the reference and its schema in this envelope; None: the envelope lacks it."""
+        """Return the reference and its schema in this envelope. None: the envelope lacks it."""
         block = envelope if self.parent is None else envelope.of_field(self.parent)
         schema = block.of_field(self.name) if block is not None else None
         if schema is not None:
             return self, replace(schema, optional=True, default=None)
-        schema = envelope.of_field(self.name)  # put there by another transform
+        schema = envelope.of_field(self.name)  # added by another transform
         if schema is None:
             return None
         return self._replace(parent=None), replace(schema, optional=True, default=None)
 
     def value(self, envelope: Mapping[str, Any]) -> Any:
-        """Return the value; None too where the whole block is missing."""
+        """Return the value. None also if the whole block is missing."""
         block = envelope if self.parent is None else envelope.get(self.parent)
         return None if block is None else block.get(self.name)
 
 
 class _UnwrapPlan(NamedTuple):
-    """What one envelope schema comes to."""
+    """The result of one envelope schema."""
 
     row: Schema
     fields: list[_Reference]
@@ -82,7 +82,7 @@ class _UnwrapPlan(NamedTuple):
 
 
 class _UnwrappedDelete(NamedTuple):
-    """A delete that was unwrapped last, and the headers that it got."""
+    """The last unwrapped delete, and its headers."""
 
     topic: str
     key: Any
@@ -90,7 +90,7 @@ class _UnwrappedDelete(NamedTuple):
 
 
 class Unwrap:
-    """Takes the row out of each envelope; other records pass."""
+    """Extracts the row from each envelope. Other records pass."""
 
     def __init__(self, options: Options, *, lossless: bool) -> None:
         self._mode = options.choice("delete.tombstone.handling.mode", _MODES, "tombstone")
@@ -108,7 +108,7 @@ class Unwrap:
         self._reduced_schemas = PerSchema(self._reduced_schema)
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
-        """Unwrap one record; None: it goes."""
+        """Unwrap one record. None: it is dropped."""
         if record.value is None:
             return self._tombstone(record)
         if not is_envelope(record.value_schema):
@@ -143,7 +143,7 @@ class Unwrap:
         return record._replace(headers=(*record.headers, *self._of_delete(record), *added))
 
     def _of_delete(self, tombstone: SourceRecord) -> tuple[Header, ...]:
-        """Debezium adds the headers of a delete to its tombstone, too: they share one list."""
+        """Return a delete's headers for its tombstone: in Debezium both share one list."""
         last, self._last_delete = self._last_delete, None
         if self._lossless or last is None:
             return ()
@@ -159,7 +159,7 @@ class Unwrap:
         *,
         deleted: bool,
     ) -> SourceRecord:
-        """The row, with what ``add.fields`` names and ``__deleted`` behind its own columns."""
+        """Return the row, followed by the members of ``add.fields`` and ``__deleted``."""
         value = dict(row)
         if self._rewrites:
             if self._defaults:
@@ -178,7 +178,7 @@ class Unwrap:
         return record._replace(topic=topic) if topic.strip() else record
 
     def _dropped(self, record: SourceRecord) -> SourceRecord:
-        """Leave out the columns that the header of ``drop.fields.header.name`` lists."""
+        """Drop the columns in the header that ``drop.fields.header.name`` names."""
         if not self._drop_header:
             return record
         listed = next(
@@ -220,7 +220,7 @@ class Unwrap:
 
 
 def _refuse_same_names(flat: Schema, envelope: Schema) -> None:
-    """What is added would otherwise take a column's place."""
+    """Refuse an added member that would replace a column."""
     names = [field.name for field in flat.fields]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:

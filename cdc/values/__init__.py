@@ -1,16 +1,15 @@
-"""A column's text from PostgreSQL → its value in an event, per type: one table for every path.
+"""A column's text from PostgreSQL → its value in an event, by type: one table for every path.
 
-Stream and snapshot share it. Each type has one codec, which says for the usual texts how the
-extension may write them, too: held equal by tests/properties. The texts are those of the pinned
-session (TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601,
-extra_float_digits=1, bytea_output=hex, lc_monetary=C, client_encoding=UTF8). With the default modes
-nothing is lost: what JSON can't carry as a number (NaN, numeric) is text, and every type without a
-line of its own is PostgreSQL's own text. With ``lossless=False`` it is what Debezium writes.
+Stream and snapshot share it. Each type has one codec. It also says how the extension may write the
+usual texts, and tests/properties compares both. The texts are those of the pinned session
+(TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601, extra_float_digits=1, bytea_output=hex,
+lc_monetary=C, client_encoding=UTF8). The default modes lose nothing: values that JSON can't carry
+as a number (NaN, numeric) are text, and every type without a line of its own is PostgreSQL's text.
+``lossless=False`` writes Debezium's values.
 
-types.py is the table; scalars, decimals, times, structures and lists hold the codecs that it
-names, built of blocks; placeholders has what takes the place of a missing value.
-docs/reference/types.md is the same for people.
-https://www.postgresql.org/docs/current/datatype.html
+types.py has the table. scalars, decimals, times, structures and lists have its codecs, built of
+blocks. placeholders has the replacements of missing values. docs/reference/types.md describes it
+for people. https://www.postgresql.org/docs/current/datatype.html
 """
 
 from cdc.values.blocks import MALFORMED, Codec, Decode, ValueKind

@@ -1,4 +1,4 @@
-"""What codecs are built of: a text → a Connect value, with its schema."""
+"""The parts of codecs: a text → a Connect value, with its schema."""
 
 import math
 from binascii import b2a_base64
@@ -14,11 +14,11 @@ from cdc.settings.modes import ValueModes
 Decode = Callable[[bytes], Any]
 
 MALFORMED: Final = (ValueError, LookupError)
-"""What a codec's functions raise for a text that isn't of the type."""
+"""Errors of a codec's functions for a text that isn't of the type."""
 
 
 class UnconvertibleError(ValueError):
-    """A value that the chosen mode has no form for, such as NaN as a Decimal."""
+    """A value without a form in the chosen mode, such as NaN as a Decimal."""
 
 
 class ValueKind(IntEnum):
@@ -72,20 +72,20 @@ class ValueKind(IntEnum):
 
     @property
     def of_array(self) -> "ValueKind":
-        """The kind of an array whose elements are of this one."""
+        """Return the kind of an array whose elements are of this kind."""
         return ValueKind.__members__.get(f"{self.name}_ARRAY", ValueKind.OTHER)
 
     @property
     def of_element(self) -> "ValueKind":
-        """The kind of an array's elements, or of the value itself."""
+        """Return the kind of an array's elements, or of the value itself."""
         return ValueKind[self.name.removesuffix("_ARRAY")]
 
 
 class Codec(NamedTuple):
-    """What a type's text means, as a Connect value.
+    """The meaning of a type's text, as a Connect value.
 
-    ``schema`` says neither whether the column is optional nor its default. ``digits`` belongs to
-    the kinds TIMESTAMPTZ and DECIMAL, and to arrays of them.
+    ``schema`` doesn't include the column's optionality or default. ``digits`` belongs to the kinds
+    TIMESTAMPTZ and DECIMAL, and to arrays of them.
     """
 
     decode: Decode
@@ -102,43 +102,43 @@ BYTES: Final = Schema(Type.BYTES)
 
 
 def named(type_: Type, name: str) -> Schema:
-    """A schema of one of Debezium's own types, all of which have version 1."""
+    """Return a schema of one of Debezium's own types, all of which have version 1."""
     return Schema(type_, name=name, version=1)
 
 
 def text(value: bytes) -> str:
-    """PostgreSQL's text itself."""
+    """Return PostgreSQL's text itself."""
     return value.decode()
 
 
 def base64(value: bytes) -> str:
-    """Base64 in one line."""
+    """Return Base64 in one line."""
     return b2a_base64(value, newline=False).decode()
 
 
 def always(codec: Codec) -> Builder:
-    """A type that is the same in every mode."""
+    """Return the builder of a type that is the same in every mode."""
     return lambda _column, _modes: codec
 
 
 def lossy(native: Codec, debezium: Codec) -> Builder:
-    """A type that has another form where Debezium's loses something."""
+    """Return the builder of a type that has another form if Debezium's loses information."""
     return lambda _column, modes: native if modes.lossless else debezium
 
 
 def java_double(value: float) -> str:
-    """Java's Double.toString: a point always, an exponent from 10^7 on and below 10^-3."""
+    """Return Java's Double.toString: always a point, an exponent from 10^7 on and below 10^-3."""
     if not math.isfinite(value):
         return float_word(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    if len(digits) == 1:  # Java writes two at least, those nearest to the number
+    if len(digits) == 1:  # Java writes at least two, those nearest to the number
         sign, digits, exponent = Decimal(f"{value:.1e}").as_tuple()
     first, *rest = map(str, digits)
     return f"{'-' * sign}{first}.{''.join(rest)}E{int(exponent) + len(rest)}"
 
 
 def float_word(value: float) -> str:
-    """NaN and infinity in the words that PostgreSQL and Java use."""
+    """Return NaN or infinity in the words of PostgreSQL and Java."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

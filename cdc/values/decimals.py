@@ -19,9 +19,9 @@ _NUMERIC = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity")
 _MONEY = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?")
 _SPECIAL = {b"NaN": "NAN", b"Infinity": "POSITIVE_INFINITY", b"-Infinity": "NEGATIVE_INFINITY"}
 _INT_DIGITS_MAX = 4_000
-"""Python's int() refuses longer texts than 4,300 digits: its time grows with their square."""
+"""Python's int() refuses texts longer than 4,300 digits, as its time grows with their square."""
 _DIGITS_MAX = 150_000
-"""PostgreSQL's own limit is 131,072 before the point and 16,383 behind it."""
+"""PostgreSQL's own limit is 131,072 before the point and 16,383 after it."""
 _MONEY_SCALE: Final = 2
 
 VARIABLE_SCALE: Final = Schema(
@@ -34,7 +34,7 @@ VARIABLE_SCALE: Final = Schema(
 
 
 def of_numeric(column: Column, modes: ValueModes) -> Codec:
-    """A numeric: its text, a Decimal, or a double."""
+    """Return the codec of a numeric: its text, a Decimal, or a double."""
     match modes.decimal:
         case "string" if not modes.lossless:
             return _string(column, modes)
@@ -47,7 +47,7 @@ def of_numeric(column: Column, modes: ValueModes) -> Codec:
 
 
 def of_money(_column: Column, modes: ValueModes) -> Codec:
-    """An amount of money without its currency sign, two digits behind the point (lc_monetary=C)."""
+    """Return the codec of money, without its currency sign, with two decimals (lc_monetary=C)."""
     match modes.decimal:
         case "text" | "string":
             return Codec(_money, STRING)
@@ -60,7 +60,7 @@ def of_money(_column: Column, modes: ValueModes) -> Codec:
 
 
 def decimal_schema(scale: int, precision: int | None = None) -> Schema:
-    """Connect's Decimal; Debezium adds the precision."""
+    """Return Connect's Decimal. Debezium adds the precision."""
     parameters = {"scale": str(scale)}
     if precision is not None:
         parameters["connect.decimal.precision"] = str(precision)
@@ -69,7 +69,7 @@ def decimal_schema(scale: int, precision: int | None = None) -> Schema:
 
 
 def to_unscaled(number: str, scale: int) -> bytes:
-    """A number's digits, without the point, as Java's BigInteger has them: big-endian."""
+    """Return a number's digits, without the point, as Java's BigInteger: big-endian."""
     whole, _, fraction = number.partition(".")
     if scale < 0:
         if fraction or whole.lstrip("-")[scale:].strip("0"):
@@ -81,7 +81,7 @@ def to_unscaled(number: str, scale: int) -> bytes:
 
 
 def declared_scale(column: Column, modes: ValueModes) -> tuple[int, int] | None:
-    """(precision, scale) as the schema says it: Debezium takes a negative scale for a large one."""
+    """Return (precision, scale) of the schema. Debezium takes a negative scale for a large one."""
     declared = column.precision_scale
     if declared is None or modes.lossless:
         return declared
@@ -89,7 +89,7 @@ def declared_scale(column: Column, modes: ValueModes) -> tuple[int, int] | None:
 
 
 def with_scale(number: str, scale: int) -> str:
-    """The number with zeros behind its point up to the scale."""
+    """Return the number with zeros after its point up to the scale."""
     missing = scale - len(number.partition(".")[2])
     if missing <= 0:
         return number
@@ -153,7 +153,7 @@ def _variable_scale(number: str) -> dict[str, Any]:
 
 
 def _money(value: bytes) -> str:
-    """``-$1,234.50`` as ``-1234.50``."""
+    """Return ``-$1,234.50`` as ``-1234.50``."""
     number = value.replace(b"$", b"", 1).replace(b",", b"")
     if _MONEY.fullmatch(number) is None:
         raise ValueError("not an amount of money")
@@ -161,7 +161,7 @@ def _money(value: bytes) -> str:
 
 
 def _integer(digits: str) -> int:
-    """Long ones in halves, so that the time grows with the multiplication's only."""
+    """Convert long ones in halves, so that the time grows only with the multiplication's."""
     if len(digits) <= _INT_DIGITS_MAX:
         return int(digits)
     if len(digits) > _DIGITS_MAX:

@@ -1,4 +1,4 @@
-"""Arrays: PostgreSQL's text of one → lists of what the element's codec makes of each element."""
+"""PostgreSQL's text of an array → a list of its elements, each through the element's codec."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _BARE = {delimiter: re.compile(rb'[^{}"\\' + delimiter + rb"]++") for delimiter 
 _UNESCAPED = {
     delimiter: re.compile(rb'"([^"\\]*+)"|(%b)' % bare.pattern) for delimiter, bare in _BARE.items()
 }
-"""An element that is written as it is, in quotes or bare."""
+"""An element that is written unescaped, in quotes or bare."""
 _LIST = {
     delimiter: re.compile(rb"\{(?:%b)(?:%b(?:%b))*+\}" % (item.pattern, delimiter, item.pattern))
     for delimiter, item in _UNESCAPED.items()
@@ -37,11 +37,11 @@ _LIST = {
 _WITHOUT_NULL: Final = frozenset({
     "enum", "isbn", "tsvector", "vector", "halfvec", "sparsevec",
 })  # fmt: skip
-"""Elements whose schema isn't optional there, as of all that it has no type for."""
+"""Types of elements with a schema that isn't optional, as in all types that Debezium lacks."""
 
 
 def elements(value: bytes, element: Callable[[bytes], Any], delimiter: bytes = b",") -> list[Any]:
-    """The array's elements, each through ``element``; NULL is None; nested as the array is.
+    """Return the array's elements, each through ``element``. NULL is None. Keeps the nesting.
 
     ``delimiter`` is pg_type.typdelim of the element type: a semicolon for box, else a comma.
     """
@@ -66,7 +66,7 @@ def _nested(value: bytes, element: Callable[[bytes], Any], delimiter: bytes) -> 
 def _list(
     value: bytes, start: int, element: Callable[[bytes], Any], delimiter: bytes, dimension: int
 ) -> tuple[list[Any], int]:
-    """The list that starts there, and where it ends."""
+    """Return the list that starts there, and its end."""
     if value[start : start + 1] != b"{" or dimension > DIMENSIONS_MAX:
         raise ValueError("not an array, or one of too many dimensions")
     items: list[Any] = []
@@ -97,7 +97,7 @@ def _item(
 
 
 def of_array(column: Column, element: Codec) -> Codec:
-    """An array of any dimensions, with nothing lost."""
+    """Return the codec of an array of any dimensions, which loses nothing."""
     delimiter = _delimiter(column)
     kind = element.kind.of_array if delimiter == b"," else ValueKind.OTHER
     decode = partial(_array, element.decode, delimiter)
@@ -107,10 +107,10 @@ def of_array(column: Column, element: Codec) -> Codec:
 def of_debezium_array(
     column: Column, element: Codec, modes: ValueModes, *, has_type: bool
 ) -> Codec:
-    """An array as Debezium has it; ``has_type``: it has one for the element.
+    """Return the codec of Debezium's arrays. ``has_type``: it has a type for the element.
 
-    ``keeps_null``: elsewhere a NULL in it makes the whole array null. Arrays of bits have the
-    schema of bits by mistake, and so are always null.
+    Without ``keeps_null``, a NULL in it makes the whole array null. Debezium mistakenly gives
+    arrays of bits the schema of bits, so they are always null.
     """
     if has_type and column.type == "bit":
         return Codec(_nothing, of_bits(column, modes).schema)
@@ -148,7 +148,7 @@ def _nothing(value: bytes) -> None:
 
 
 def or_null(codec: Codec) -> Codec:
-    """The codec with null for what its mode has no form for."""
+    """Return the codec with null for values without a form in its mode."""
 
     def attempted(value: bytes) -> Any:
         try:

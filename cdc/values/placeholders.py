@@ -1,7 +1,7 @@
-"""A column and its codec → what stands in an event for a value that isn't there.
+"""A column and its codec → the replacements of a missing value in an event.
 
-The placeholder of an unchanged TOASTed value, the zero of a NOT NULL column, a column's DEFAULT:
-each is None where there is none.
+The placeholder of an unchanged TOASTed value, the zero of a NOT NULL column, a column's DEFAULT.
+Each is None if it doesn't exist.
 """
 
 import hashlib
@@ -67,13 +67,13 @@ _OF_FUNCTION: Final[dict[str, str]] = {
     "timestamptz": "1970-01-01 00:00:00+00",
     "interval": "PT0S",
 }
-"""Types whose DEFAULT Debezium reads, and what it takes for the result of a function."""
+"""Types whose DEFAULT Debezium reads, and its value for the result of a function."""
 
 
 def placeholder(column: Column, codec: Codec, modes: ValueModes) -> Any:
-    """Stands for a TOASTed value that an update left unchanged: unavailable.value.placeholder.
+    """Return the placeholder of an unchanged TOASTed value: unavailable.value.placeholder.
 
-    Where the type has no room for it, Debezium has null.
+    If the type has no form for it, Debezium has null.
     """
     schema, value = codec.schema, modes.placeholder
     if schema.type is Type.ARRAY and schema.items is not None:
@@ -104,7 +104,7 @@ def _array_placeholder(column: Column, items: Schema, modes: ValueModes) -> list
 
 
 def zero(column: Column, codec: Codec, modes: ValueModes) -> Any:
-    """What Debezium puts into a NOT NULL column without a value, if it has no DEFAULT."""
+    """Return Debezium's value of a NOT NULL column without a value and without DEFAULT."""
     schema = codec.schema
     if column.type == "hstore" and modes.hstore == "json" and not column.array:
         return "{}"
@@ -116,10 +116,10 @@ def zero(column: Column, codec: Codec, modes: ValueModes) -> Any:
 
 
 def default(column: Column, codec: Codec, modes: ValueModes) -> Any:
-    """The value of a DEFAULT that is a constant.
+    """Return the value of a DEFAULT that is a constant.
 
-    Debezium, and so ``lossless=False``, knows those of some types only, and has something like a
-    zero for functions: 1970-01-01 for now().
+    Debezium, and so ``lossless=False``, supports only some types, and has a kind of zero for
+    functions: 1970-01-01 for now().
     """
     if column.default is None or (not modes.lossless and (column.array or column.domain)):
         return None
@@ -134,7 +134,7 @@ def default(column: Column, codec: Codec, modes: ValueModes) -> Any:
 
 
 def _literal(expression: str) -> str | None:
-    """The text of a constant, as pg_get_expr() writes it; None for anything else."""
+    """Return the text of a constant, as pg_get_expr() writes it. None: it is something else."""
     if expression in _BOOLS:
         return _BOOLS[expression]
     if _NUMBER.fullmatch(expression):
@@ -159,7 +159,7 @@ def _in_debezium(column: Column) -> str | None:
 
 
 def _numeric_text(column: Column, modes: ValueModes, number: str) -> str | None:
-    """The number with as many digits behind the point as declared; None if it has more."""
+    """Return the number with the declared number of decimals. None: it has more."""
     if column.type == "money":
         return with_scale(number, 2)
     declared = declared_scale(column, modes)

@@ -1,4 +1,4 @@
-"""Codecs of booleans, integers, floats, bytes, bit strings and what is text to an event."""
+"""Codecs of booleans, integers, floats, bytes, bit strings, and types that are text in events."""
 
 import math
 import re
@@ -32,19 +32,19 @@ BITS_MAX: Final = 2_147_483_647
 
 
 def named_text(name: str) -> Codec:
-    """Text that Debezium gives a name: uuid, json, xml and the like."""
+    """Return the codec of text that has a name in Debezium: uuid, json and xml, for example."""
     return Codec(text, named(Type.STRING, f"io.debezium.data.{name}"), ValueKind.TEXT)
 
 
 def of_enum(column: Column, _modes: ValueModes) -> Codec:
-    """A label, with all labels that there were when the schema was read."""
+    """Return the codec of a label, with all labels at the time of the schema."""
     allowed = {"allowed": ",".join(column.labels)}
     schema = Schema(Type.STRING, name="io.debezium.data.Enum", version=1, parameters=allowed)
     return Codec(text, schema, ValueKind.TEXT)
 
 
 def integer(type_: Type) -> Codec:
-    """An integer of one of Connect's sizes; it is PostgreSQL that keeps to the size."""
+    """Return the codec of an integer of one of Connect's sizes. PostgreSQL checks the size."""
     return Codec(_integer, Schema(type_), ValueKind.INTEGER)
 
 
@@ -55,7 +55,7 @@ def _integer(value: bytes) -> int:
 
 
 def to_float(value: bytes) -> float:
-    """A float's text as a number."""
+    """Return a float's text as a number."""
     if value.translate(None, _FLOAT_BYTES):
         return _FLOAT_WORDS[value]
     number = float(value)
@@ -65,10 +65,10 @@ def to_float(value: bytes) -> float:
 
 
 def to_java_float(value: bytes) -> float:
-    """As ``to_float`` with the digits of Java's Float.toString, which writes two at least.
+    """Convert like ``to_float`` with the digits of Java's Float.toString, at least two.
 
-    Where PostgreSQL finds that one digit tells a float4 from its neighbours (1e-45), Java takes the
-    two digits nearest to it (1.4E-45): another double.
+    If one digit distinguishes a float4 from its neighbours (1e-45), PostgreSQL writes one. Java
+    takes the nearest two digits (1.4E-45), which are another double.
     """
     number = to_float(value)
     if not _ONE_DIGIT(value):
@@ -77,14 +77,14 @@ def to_java_float(value: bytes) -> float:
 
 
 def of_bytea(_column: Column, modes: ValueModes) -> Codec:
-    """Bytes, by binary.handling.mode."""
+    """Return the codec of bytes, by binary.handling.mode."""
     return of_bytes(to_bytes, modes, ValueKind.BYTEA)
 
 
 def of_bytes(
     inner: Callable[[bytes], bytes], modes: ValueModes, kind: ValueKind = ValueKind.OTHER
 ) -> Codec:
-    """Bytes that ``inner`` finds in the text, by binary.handling.mode."""
+    """Return the codec of bytes that ``inner`` finds in the text, by binary.handling.mode."""
     match modes.binary:
         case "bytes":
             return Codec(inner, BYTES, kind)
@@ -105,7 +105,7 @@ def to_bytes(value: bytes) -> bytes:
 
 
 def of_unknown(inner: Callable[[bytes], bytes]) -> Callable[[Column, ValueModes], Codec | None]:
-    """A type that Debezium leaves out, or writes as the bytes of its text."""
+    """Return the builder of a type that Debezium omits, or writes as the bytes of its text."""
 
     def build(_column: Column, modes: ValueModes) -> Codec | None:
         if not modes.include_unknown:
@@ -116,9 +116,9 @@ def of_unknown(inner: Callable[[bytes], bytes]) -> Callable[[Column, ValueModes]
 
 
 def of_bits(column: Column, modes: ValueModes) -> Codec:
-    """The bits as text, else as Debezium has them: little-endian bytes without their length.
+    """Return the codec of bits: text, or Debezium's little-endian bytes without their length.
 
-    ``bit`` and ``varbit(1)`` are booleans there.
+    Debezium's ``bit`` and ``varbit(1)`` are booleans.
     """
     if modes.lossless:
         return Codec(_bits_text, STRING)
@@ -147,10 +147,10 @@ def _little_endian(value: bytes) -> bytes:
 
 
 TEXT: Final = Codec(text, STRING, ValueKind.TEXT)
-"""Text that is only text."""
+"""Plain text."""
 BOOL: Final = Codec(_BOOLS.__getitem__, Schema(Type.BOOLEAN), ValueKind.BOOL)
 FLOAT8: Final = Codec(to_float, Schema(Type.DOUBLE), ValueKind.FLOAT)
-"""A double; NaN and infinity are words in JSON."""
+"""A double. NaN and infinity are words in JSON."""
 FLOAT4: Final = Codec(to_float, Schema(Type.FLOAT), ValueKind.FLOAT)
 """A float: the double of PostgreSQL's shortest digits."""
 JAVA_FLOAT4: Final = FLOAT4._replace(decode=to_java_float)

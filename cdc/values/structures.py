@@ -1,7 +1,7 @@
 """Codecs of types with parts: hstore, point, PostGIS's geometries, pgvector's vectors.
 
-Natively they are PostgreSQL's text, as every type is that JSON has nothing of its own for; hstore
-has an option of Debezium's, the others are what ``lossless`` decides.
+Natively they are PostgreSQL's text, like every type without a JSON form. hstore has an option of
+Debezium's; ``lossless`` decides about the others.
 """
 
 import json
@@ -54,7 +54,7 @@ _JSON: Final = named(Type.STRING, "io.debezium.data.Json")
 
 
 def of_hstore(_column: Column, modes: ValueModes) -> Codec:
-    """PostgreSQL's text, a JSON object in a string, or a map."""
+    """Return the codec of hstore: PostgreSQL's text, a JSON object in a string, or a map."""
     match modes.hstore:
         case "text":
             return TEXT
@@ -65,7 +65,7 @@ def of_hstore(_column: Column, modes: ValueModes) -> Codec:
 
 
 def compact_json(value: Any) -> str:
-    """JSON as it stands inside a string."""
+    """Return JSON for use inside a string."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -86,7 +86,7 @@ def _pairs(value: bytes) -> dict[str, str | None]:
 
 
 def point(x: float, y: float) -> dict[str, Any]:
-    """A point as Debezium has it: its parts, and the same as well-known binary."""
+    """Return Debezium's point: its parts, and the same as well-known binary."""
     return {"x": x, "y": y, "wkb": _WKB_POINT.pack(1, 1, x, y), "srid": None}
 
 
@@ -98,7 +98,7 @@ def _point(value: bytes) -> dict[str, Any]:
 
 
 def _geometry(value: bytes) -> dict[str, Any]:
-    """PostGIS's extended well-known binary in hex, which says its SRID itself."""
+    """Parse PostGIS's extended well-known binary in hex, which includes its SRID."""
     ewkb = unhexlify(value)
     if len(ewkb) < 9:
         raise ValueError("not a geometry")
@@ -133,7 +133,7 @@ def _of_vector(name: str, type_: Type, number: Callable[[bytes], float]) -> Buil
 
 
 def _sparse_vector(value: bytes) -> dict[str, Any]:
-    """``{1:1.5,3:2}/5``: indices from 1, and how many dimensions there are."""
+    """Parse ``{1:1.5,3:2}/5``: indices from 1, and the number of dimensions."""
     items, slash, dimensions = value.partition(b"/")
     if not slash or items[:1] != b"{" or items[-1:] != b"}":
         raise ValueError("not a sparse vector")
@@ -145,7 +145,7 @@ def _sparse_vector(value: bytes) -> dict[str, Any]:
 
 
 def java_numbers(value: bytes) -> bytes:
-    """A geometric type's text with its numbers as Java writes doubles: ``(1.0,1.0E10)``."""
+    """Return a geometric type's text with numbers as Java's doubles: ``(1.0,1.0E10)``."""
     return _NUMBER.sub(lambda match: java_double(to_float(match[0])).encode(), value)
 
 

@@ -1,11 +1,10 @@
 """Codecs of dates, times, timestamps and intervals, by time.precision and interval.handling.mode.
 
 Expects the pinned session: TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601. The calendar is the
-proleptic Gregorian one, as PostgreSQL's; ``BC`` years count as 1 BC = 0, 2 BC = -1 (ISO 8601).
-Texts of the usual shape are checked by the standard library's C code, the rest (BC, years past
-9999) by the patterns below. Where Debezium's numbers overflow, ``lossless`` has the exact one,
-larger than 64 bits hold.
-https://www.postgresql.org/docs/current/datatype-datetime.html
+proleptic Gregorian one, as in PostgreSQL; ``BC`` years count as 1 BC = 0, 2 BC = -1 (ISO 8601). The
+standard library's C code checks texts of the usual shape, and the patterns below check the rest
+(BC, years past 9999). Where Debezium's numbers overflow, ``lossless`` has the exact number, which
+exceeds 64 bits. https://www.postgresql.org/docs/current/datatype-datetime.html
 """
 
 import re
@@ -28,7 +27,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def _ends(positive: Any, negative: Any) -> Mapping[bytes, Any]:
-    """The values of the texts infinity and -infinity."""
+    """Return the values of the texts infinity and -infinity."""
     return {b"infinity": positive, b"-infinity": negative}
 
 
@@ -40,7 +39,7 @@ _TIMESTAMPS: Final = _ends(9_223_372_036_825_200_000, -9_223_372_036_832_400_000
 """Debezium's numbers, the same in milliseconds and microseconds."""
 _DEBEZIUM_DAYS: Final = _ends(-2_147_472_692, -2_147_472_691)
 _DEBEZIUM_ISO_DATES: Final = _ends("-5877611-06-21Z", "-5877611-06-22Z")
-"""What its stream has for them; its snapshot has four other values."""
+"""The values in Debezium's stream. Its snapshot has four other values."""
 _DEBEZIUM_ISO_TIMESTAMPS: Final = _ends("+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z")
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -81,7 +80,7 @@ def _or_infinity(infinity: Mapping[bytes, Any], decode: Decode) -> Decode:
 
 
 def of_date(_column: Column, modes: ValueModes) -> Codec:
-    """Days since 1970-01-01, or ISO 8601 with a Z."""
+    """Return the codec of days since 1970-01-01, or of ISO 8601 with a Z."""
     if modes.time_precision == "isostring":
         infinity = _WORDS if modes.lossless else _DEBEZIUM_ISO_DATES
         return Codec(_or_infinity(infinity, _iso_date), _debezium(Type.STRING, "IsoDate"))
@@ -92,7 +91,7 @@ def of_date(_column: Column, modes: ValueModes) -> Codec:
 
 
 def of_time(column: Column, modes: ValueModes) -> Codec:
-    """Time since midnight in ms, µs or ns, or ISO 8601 with a Z; up to 24:00:00."""
+    """Return the codec of time since midnight, up to 24:00:00: ms, µs, ns, or ISO 8601 with Z."""
     us = _time_us
     if column.array and not modes.lossless:
         us = _time_us_of_ms  # Debezium reads arrays through java.sql.Time
@@ -113,16 +112,16 @@ def of_time(column: Column, modes: ValueModes) -> Codec:
 
 
 def of_timetz(column: Column, modes: ValueModes) -> Codec:
-    """ISO 8601 with its own offset, else in UTC."""
+    """Return the codec of ISO 8601 with its own offset, or in UTC."""
     schema = _debezium(Type.STRING, "ZonedTime")
     if modes.lossless:
         return Codec(_zoned_time, schema)
-    unit = 1_000_000 if column.array else 1  # java.sql.Time again, which says only seconds
+    unit = 1_000_000 if column.array else 1  # java.sql.Time again, which has only seconds
     return Codec(lambda value: _iso_time(_time_in_utc(value)[1] // unit * unit), schema)
 
 
 def of_timestamp(column: Column, modes: ValueModes) -> Codec:
-    """Time since 1970-01-01 in ms, µs or ns, or ISO 8601 with a Z."""
+    """Return the codec of time since 1970-01-01 in ms, µs or ns, or ISO 8601 with a Z."""
     lossless = modes.lossless
     decode: Decode
     match modes.time_precision:
@@ -144,14 +143,14 @@ def of_timestamp(column: Column, modes: ValueModes) -> Codec:
 
 
 def of_timestamptz(column: Column, _modes: ValueModes) -> Codec:
-    """ISO 8601 in UTC, infinity as it is, in every mode."""
+    """Return the codec of ISO 8601 in UTC, with infinity unchanged, in every mode."""
     digits = column.time_precision
     decode = _or_infinity(_WORDS, partial(_zoned_timestamp, digits))
     return Codec(decode, _debezium(Type.STRING, "ZonedTimestamp"), ValueKind.TIMESTAMPTZ, digits)
 
 
 def of_interval(_column: Column, modes: ValueModes) -> Codec:
-    """PostgreSQL's ISO 8601 text, Debezium's, or µs with average months."""
+    """Return the codec of PostgreSQL's ISO 8601 text, Debezium's, or µs with average months."""
     if modes.interval == "numeric":
         decode: Decode = _exact_us if modes.lossless else _us_of_doubles
         return Codec(_or_infinity(_INT64, decode), _debezium(Type.INT64, "MicroDuration"))
@@ -167,7 +166,7 @@ def _matched(form: re.Pattern[bytes], value: bytes) -> re.Match[bytes]:
 
 
 def _year(match: re.Match[bytes]) -> int:
-    """The astronomical year."""
+    """Return the astronomical year."""
     year = int(match["year"])
     if year == 0:
         raise ValueError("there is no year 0")
@@ -175,22 +174,22 @@ def _year(match: re.Match[bytes]) -> int:
 
 
 def _day(match: re.Match[bytes]) -> int:
-    """Days since 1970-01-01, for any year."""
+    """Return the days since 1970-01-01, for any year."""
     cycle, year = divmod(_year(match), 400)
     in_cycle_5 = date(2_000 + year, int(match["month"]), int(match["day"])).toordinal()
     return in_cycle_5 + (cycle - 5) * _DAYS_OF_CYCLE - _EPOCH_DAY
 
 
 def _iso_day(match: re.Match[bytes]) -> str:
-    """ISO 8601: ``2024-02-29``, ``-0043-03-15``, ``+10000-01-01``."""
-    _day(match)  # refuses what is no day
+    """Return ISO 8601: ``2024-02-29``, ``-0043-03-15``, ``+10000-01-01``."""
+    _day(match)  # raises for an invalid day
     year = _year(match)
     sign = "-" if year < 0 else "+" if year > 9_999 else ""
     return f"{sign}{abs(year):04}-{match['month'].decode()}-{match['day'].decode()}"
 
 
 def _us_of_day(match: re.Match[bytes]) -> int:
-    """µs since midnight, up to 24:00:00."""
+    """Return µs since midnight, up to 24:00:00."""
     hour, minute, second = map(int, match["clock"].split(b":"))
     microsecond = int((match["fraction"] or b"").ljust(6, b"0"))
     us = (hour * 3_600 + minute * 60 + second) * 1_000_000 + microsecond
@@ -210,7 +209,7 @@ def _iso_date(value: bytes) -> str:
 
 
 def _timestamp_us(value: bytes) -> int:
-    """PostgreSQL's range ends 30 years after that of 64 bits: those few give a larger number."""
+    """Return µs. PostgreSQL's range ends 30 years after that of 64 bits, so a few are larger."""
     if value.translate(_DIGITS_TO_ZERO) in _TIMESTAMP_SHAPES:
         since = datetime.fromisoformat(value.decode()) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
@@ -237,14 +236,14 @@ def _timestamp_ns_or_null(value: bytes) -> int | None:
 
 
 def _overflowing_us(value: bytes) -> int:
-    """As Java's: the seconds saturate at 64 bits, then what is left overflows."""
+    """Overflow as in Java: the seconds saturate at 64 bits, then the rest overflows."""
     seconds, fraction = divmod(_timestamp_us(value), 1_000_000)
     wrapped = min(max(seconds * 1_000_000, _INT64_MIN), _INT64_MAX) + fraction
     return wrapped if wrapped <= _INT64_MAX else wrapped - 2**64
 
 
 def _whole_ms(us: int) -> int:
-    """Milliseconds of a value declared with at most 3 digits."""
+    """Return milliseconds of a value declared with at most 3 digits."""
     ms, rest = divmod(us, 1_000)
     if rest:
         raise ValueError("more fractional digits than declared")
@@ -252,7 +251,7 @@ def _whole_ms(us: int) -> int:
 
 
 def _zoned_timestamp(digits: int, value: bytes) -> str:
-    """ISO 8601 in UTC with the declared number of fractional digits, as Debezium writes it."""
+    """Return ISO 8601 in UTC with the declared number of fractional digits, as in Debezium."""
     if value[-3:] == b"+00" and value[:-3].translate(_DIGITS_TO_ZERO) in _TIMESTAMP_SHAPES:
         text = value[:-3].decode()
         datetime.fromisoformat(text)
@@ -261,12 +260,12 @@ def _zoned_timestamp(digits: int, value: bytes) -> str:
 
 
 def _iso_timestamp(value: bytes) -> str:
-    """A timestamp without time zone as if it were UTC, with as many digits as there are."""
+    """Return a timestamp without time zone as if it were UTC, with all of its digits."""
     return _iso(_matched(_TIMESTAMP, value), 0)
 
 
 def _iso(match: re.Match[bytes], digits: int) -> str:
-    _us_of_day(match)  # refuses what is no time of day
+    _us_of_day(match)  # raises for an invalid time of day
     fraction = (match["fraction"] or b"").decode()
     return f"{_iso_day(match)}T{_padded(match['clock'].decode(), fraction, digits)}Z"
 
@@ -284,14 +283,14 @@ def _time_us_of_ms(value: bytes) -> int:
 
 
 def _iso_time(us: int) -> str:
-    """µs since midnight → ISO 8601 with as many fractional digits as there are."""
+    """Convert µs since midnight to ISO 8601 with the necessary fractional digits."""
     seconds, fraction = divmod(us, 1_000_000)
     clock = f"{seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return (f"{clock}.{fraction:06}".rstrip("0") if fraction else clock) + "Z"
 
 
 def _zoned_time(value: bytes) -> str:
-    """ISO 8601 time of day with its own offset: ``13:14:15.5+02:00``, ``Z`` for UTC."""
+    """Return ISO 8601 time of day with its own offset: ``13:14:15.5+02:00``, ``Z`` for UTC."""
     match, _ = _time_in_utc(value)
     offset = match["offset"].decode()
     clock = value[: match.start("offset")].decode()
@@ -301,7 +300,7 @@ def _zoned_time(value: bytes) -> str:
 
 
 def _time_in_utc(value: bytes) -> tuple[re.Match[bytes], int]:
-    """A time of day with an offset, and µs since midnight in UTC; 24:00:00 is the next midnight."""
+    """Return a time of day with an offset, and µs since midnight in UTC. 24:00:00 is 0:00."""
     match = _matched(_TIMETZ, value)
     offset = match["offset"]
     hours, minutes, seconds, *_ = *map(int, offset[1:].split(b":")), 0, 0
@@ -313,7 +312,7 @@ def _time_in_utc(value: bytes) -> tuple[re.Match[bytes], int]:
 
 
 def _units(value: bytes) -> tuple[list[int], str]:
-    """Years, months, days, hours and minutes; and the seconds as text."""
+    """Return years, months, days, hours and minutes, and the seconds as text."""
     match = _matched(_INTERVAL, value)
     return [int(match[group] or 0) for group in range(1, 6)], (match[6] or b"0").decode()
 
@@ -337,7 +336,7 @@ def _exact_us(value: bytes) -> int:
 
 
 def _us_of_doubles(value: bytes) -> int:
-    """As Debezium: in doubles, and where 64 bits end the last number that they hold."""
+    """Convert as Debezium: in doubles, limited to the range of 64 bits."""
     (years, months, days, hours, minutes), seconds = _units(value)
     all_days = (years * 12 + months) * _DAYS_PER_MONTH + days
     all_seconds = (((all_days * 24 + hours) * 60) + minutes) * 60 + float(seconds)

@@ -1,4 +1,4 @@
-"""The table: a type's name in pg_type → its codec, in every mode; and a column's, by that."""
+"""The table: a type's name in pg_type → its codec, in every mode; a column → its codec."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +14,7 @@ from cdc.values.lists import of_array, of_debezium_array, or_null
 NATIVE: Final = ValueModes()
 _unknown: Final = scalars.of_unknown(bytes)
 _OF_TABLE: Final = frozenset("ber")
-"""pg_type.typtype of those below: base types, enums and ranges."""
+"""pg_type.typtype of the types below: base types, enums and ranges."""
 _GEOMETRIC: Final = frozenset({"line", "lseg", "box", "path", "polygon", "circle"})
 _TEXTS: Final = (
     "text", "varchar", "bpchar", "char", "name", "citext", "isbn",
@@ -25,7 +25,7 @@ _TEXTS: Final = (
 _ARRAYS_LEFT_OUT: Final = frozenset(
     {"money", "name", "interval", "varbit", "xml", "point", "refcursor"}
 )
-"""Elements whose arrays Debezium leaves out, whatever include.unknown.datatypes says."""
+"""Elements whose arrays Debezium leaves out, whatever include.unknown.datatypes is."""
 
 
 _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
@@ -69,13 +69,13 @@ _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
 
 
 def is_listed(column: Column) -> bool:
-    """Whether a column's type has a codec of its own: others come as PostgreSQL prints them."""
+    """Whether a column's type has its own codec. Others are PostgreSQL's text."""
     return column.typtype in _OF_TABLE and column.type in _TYPES
 
 
 def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
-    """The codec of a column, or None where an event has no field for it."""
-    # A composite may have any name; and in an array Debezium doesn't look behind a domain's.
+    """Return the codec of a column. None: events have no field for it."""
+    # A composite may have any name. In an array Debezium doesn't resolve a domain.
     own_name = column.typtype in _OF_TABLE and (modes.lossless or not column.domain_elements)
     build = _TYPES.get(column.type) if own_name else None
     element = (build or _unknown)(column, modes)
@@ -92,7 +92,7 @@ def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
 
 
 def malformed(column: Column, table: TableName, error: Exception | None = None) -> BrokenRowError:
-    """The error for a text that isn't of its column's type; it never shows the text."""
+    """Return the error for a text that isn't of its column's type. It never shows the text."""
     if isinstance(error, UnconvertibleError):
         return BrokenRowError(
             f"a value of column {column.name}, a {column.declared}, can't be written: {error}",

@@ -1,9 +1,9 @@
-"""One pgoutput message's bytes → a typed message, or CorruptMessageError: nothing else, ever.
+"""One pgoutput message's bytes → a typed message, or CorruptMessageError, and no other error.
 
-The first byte chooses a decode function from a table; each has the wire layout in its docstring
+The first byte selects a decode function from a table. Each has the wire layout in its docstring
 (https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html). A length that
-points past the end needs no check of its own: whatever is read next then fails, and so does the
-final comparison with the message's size.
+points past the end needs no check of its own: the next read then fails, and so does the final
+comparison with the message's size.
 """
 
 import struct
@@ -25,7 +25,7 @@ _OLD: Final = ord("O")
 _I64_MAX: Final = (1 << 63) - 1
 _XID_BYTES: Final = 4
 _PREFIX_AT: Final = 10
-"""Behind a logical message's kind, flags and LSN."""
+"""After a logical message's kind, flags and LSN."""
 _LENGTH_BYTES: Final = 4
 _TWO_PHASE: Final = dict.fromkeys(
     (b"b", b"P", b"K", b"r", b"p"),
@@ -41,7 +41,7 @@ _i64 = struct.Struct(">q").unpack_from
 
 
 def decode(payload: bytes) -> Message:
-    """Decode one message, which has no xid of its own: as outside of Stream Start and Stop."""
+    """Decode one message without its own xid, as outside Stream Start and Stop."""
     read = _DECODERS.get(payload[0]) if payload else None
     if read is None:
         raise corrupt(_TWO_PHASE.get(payload[:1], "unknown message"), payload, 0)
@@ -57,9 +57,9 @@ def decode(payload: bytes) -> Message:
 
 
 class MessageReader:
-    """One message and an offset in it; each read moves the offset on.
+    """One message and an offset in it. Each read advances the offset.
 
-    All integers are big-endian and unsigned unless named otherwise. A read behind the end raises
+    All integers are big-endian, and unsigned unless stated otherwise. A read past the end raises
     struct.error or IndexError, or leaves the offset there.
     """
 
@@ -71,11 +71,11 @@ class MessageReader:
 
     @property
     def remaining(self) -> int:
-        """How many bytes follow."""
+        """The number of bytes left."""
         return len(self._data) - self.offset
 
     def corrupt(self, what: str) -> CorruptMessageError:
-        """An error that names the message and the offset."""
+        """Return an error with the message and the offset."""
         return corrupt(what, self._data, self.offset)
 
     def byte(self) -> int:
@@ -84,7 +84,7 @@ class MessageReader:
         return self._data[self.offset - 1]
 
     def flags(self, most: int, what: str) -> int:
-        """Int8 of which only some bits have a meaning: up to ``most`` they are all right."""
+        """Int8 of which only some bits have a meaning: all of them up to ``most``."""
         flags = self.byte()
         if flags > most:
             raise self.corrupt(f"unknown {what}")
@@ -101,7 +101,7 @@ class MessageReader:
         return int(_u32(self._data, self.offset - 4)[0])
 
     def i32(self) -> int:
-        """Int32 with a sign: a type modifier, where -1 is none."""
+        """Int32 with a sign: a type modifier; -1: none."""
         self.offset += 4
         return int(_i32(self._data, self.offset - 4)[0])
 
@@ -111,7 +111,7 @@ class MessageReader:
         return Lsn(_u64(self._data, self.offset - 8)[0])
 
     def timestamp_us(self) -> int:
-        """Int64 of µs since 2000, as µs since 1970, UTC: as PostgreSQL's, within 64 bits."""
+        """Int64 of µs since 2000, as µs since 1970, UTC, within 64 bits as in PostgreSQL."""
         self.offset += 8
         value = int(_i64(self._data, self.offset - 8)[0]) + POSTGRES_EPOCH_US
         if value > _I64_MAX:
@@ -119,7 +119,7 @@ class MessageReader:
         return value
 
     def text(self) -> str:
-        """Text up to a zero byte; of names in a SQL_ASCII database not all need be UTF-8."""
+        """Text up to a zero byte. Names in a SQL_ASCII database may not be UTF-8."""
         end = self._data.find(b"\0", self.offset)
         if end < 0:
             raise self.corrupt("text without an end")
@@ -135,7 +135,7 @@ class MessageReader:
     def row(self) -> Row:
         """Int16 columns, then per column 'n' | 'u' | 't' Int32 length, text.
 
-        The columns are cut out without a call for each of them.
+        Cuts out the columns without a call for each of them.
         """
         data, values = self._data, list[Value]()
         append, count = values.append, self.u16()
@@ -245,9 +245,9 @@ def _logical_message(reader: MessageReader) -> Message:
 
 
 def logical_message_prefix(begun: bytes, *, in_block: bool) -> tuple[str, bool]:
-    """The prefix of a logical message whose end needn't be there, and whether it is all of it.
+    """Return the prefix of a logical message that may be incomplete, and whether it is whole.
 
-    ``in_block``: it is of a transaction that is sent before it has ended, and has its xid.
+    ``in_block``: its transaction is sent before it ends, so the message has its xid.
     """
     begin = _PREFIX_AT + (_XID_BYTES if in_block else 0)
     prefix, end, _ = begun[begin:].partition(b"\0")
@@ -255,7 +255,7 @@ def logical_message_prefix(begun: bytes, *, in_block: bool) -> tuple[str, bool]:
 
 
 def without_content(begun: bytes, prefix: str, *, in_block: bool) -> bytes:
-    """The same logical message, but with this prefix, and without content."""
+    """Return the same logical message with this prefix, and without content."""
     begin = _PREFIX_AT + (_XID_BYTES if in_block else 0)
     return begun[:begin] + prefix.encode() + b"\0" + bytes(_LENGTH_BYTES)
 

@@ -15,7 +15,7 @@ _XLOG_DATA = struct.Struct(">QQq")
 _KEEPALIVE = struct.Struct(">QqB")
 _STATUS = struct.Struct(">cQQQqB")
 XLOG_HEADER_BYTES = 1 + _XLOG_DATA.size
-"""Of a payload with WAL data, before the message."""
+"""Header of a payload with WAL data, before the message."""
 _COPY_DATA = ord("d")
 _LENGTH = struct.Struct(">I").unpack_from
 COPY_DATA_BYTES = 5
@@ -23,14 +23,14 @@ COPY_DATA_BYTES = 5
 
 
 class XLogData(NamedTuple):
-    """One pgoutput message and where it stands in the WAL."""
+    """One pgoutput message and its place in the WAL."""
 
     start: Lsn
     payload: bytes
 
 
 class PrimaryKeepalive(NamedTuple):
-    """The server's sign of life, and how far it is."""
+    """The server's keepalive, with its position."""
 
     wal_end: Lsn
     reply_requested: bool
@@ -40,7 +40,7 @@ Frame = XLogData | PrimaryKeepalive
 
 
 def copy_data_end(data: bytearray, start: int, end: int) -> int:
-    """Where the CopyData message at ``start`` ends; ``start`` unless all of one is there."""
+    """Return where the CopyData message at ``start`` ends, or ``start`` if it is incomplete."""
     if end - start < COPY_DATA_BYTES or data[start] != _COPY_DATA:
         return start
     length: int = _LENGTH(data, start + 1)[0]
@@ -48,12 +48,12 @@ def copy_data_end(data: bytearray, start: int, end: int) -> int:
 
 
 def copy_data(lsn: Lsn, message: bytes) -> bytes:
-    """A CopyData message with a pgoutput message that stands at ``lsn`` in the WAL."""
+    """Return a CopyData message with a pgoutput message at ``lsn`` in the WAL."""
     return _copy_data(b"w" + _XLOG_DATA.pack(lsn, lsn, 0) + message)
 
 
 def keepalive(wal_end: Lsn) -> bytes:
-    """A CopyData message that says how far the stream is, and asks for no reply."""
+    """Return a CopyData message with the stream's position, which requests no reply."""
     return _copy_data(b"k" + _KEEPALIVE.pack(wal_end, 0, 0))
 
 
@@ -62,10 +62,10 @@ def _copy_data(payload: bytes) -> bytes:
 
 
 def parse(data: bytes | memoryview) -> Frame:
-    """Read one CopyData payload; raises CorruptMessageError for anything else.
+    """Parse one CopyData payload. Raise CorruptMessageError for anything else.
 
-    XLogData: 'w', Int64 start LSN, Int64 end LSN, Int64 time (µs since 2000), message.
-    Primary keepalive: 'k', Int64 end LSN, Int64 time, Byte1 reply requested (0 or 1).
+    XLogData: 'w', Int64 start LSN, Int64 end LSN, Int64 time (µs since 2000), message. Primary
+    keepalive: 'k', Int64 end LSN, Int64 time, Byte1 reply requested (0 or 1).
     """
     raw = data if isinstance(data, bytes) else bytes(data)
     kind = raw[:1]
@@ -87,7 +87,7 @@ def parse(data: bytes | memoryview) -> Frame:
 def standby_status_update(
     flushed: Lsn, received: Lsn, now_us: int, *, reply_requested: bool = False
 ) -> bytes:
-    """Tell the server what may be forgotten; ``now_us`` is µs since 1970, UTC.
+    """Return the update that tells what the server can discard. ``now_us`` is µs since 1970, UTC.
 
     'r', Int64 written (what we received), Int64 flushed, Int64 applied (both: durable in the log),
     Int64 time (µs since 2000), Byte1 reply requested.
@@ -98,6 +98,6 @@ def standby_status_update(
 
 
 def corrupt(what: str, data: bytes, offset: int) -> CorruptMessageError:
-    """The error for bytes that aren't what the protocol says; it never shows the bytes."""
+    """Return the error for bytes that violate the protocol. It never shows the bytes."""
     kind = repr(chr(data[0])) if data else "empty"
     return CorruptMessageError(what, where=f"{kind} message of {len(data)} bytes, byte {offset}")

@@ -1,9 +1,8 @@
 """pgoutput's messages, protocol 1 to 4 → typed values, named as PostgreSQL names them.
 
-One class per message that a slot without two_phase sends, whether streaming is on or off; those of
-transactions in progress are without their xids (``plain_messages`` in
-cdc/compiled/transactions.pxi). Times are µs since 1970, UTC.
-https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+One class per message of a slot without two_phase, with streaming on or off. Those of transactions
+in progress lack their xids (``plain_messages`` in cdc/compiled/transactions.pxi). Times are µs
+since 1970, UTC. https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
 from enum import Enum
@@ -14,7 +13,7 @@ from cdc.records.position import Origin as Origin  # noqa: PLC0414 (it is a mess
 
 
 class Absent(Enum):
-    """The type of ABSENT; an enum, so that type checkers know that there is just one."""
+    """The type of ABSENT. An enum, so that type checkers know its only value."""
 
     ABSENT = "ABSENT"
 
@@ -34,7 +33,7 @@ ReplicaIdentity = Literal["d", "n", "f", "i"]
 
 
 class Begin(NamedTuple):
-    """Start of a transaction; ``final_lsn`` is where its commit record starts."""
+    """Start of a transaction. ``final_lsn`` is where its commit record starts."""
 
     final_lsn: Lsn
     commit_ts_us: int
@@ -42,7 +41,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """End of a transaction; ``end_lsn`` is what may be acknowledged."""
+    """End of a transaction. ``end_lsn`` may be acknowledged."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -50,7 +49,7 @@ class Commit(NamedTuple):
 
 
 class RelationColumn(NamedTuple):
-    """A column of a relation; ``key``: part of the replica identity."""
+    """A column of a relation. ``key``: part of the replica identity."""
 
     key: bool
     name: str
@@ -59,7 +58,7 @@ class RelationColumn(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """What a relation id means from here on."""
+    """The meaning of a relation id from here on."""
 
     oid: int
     namespace: str
@@ -84,9 +83,9 @@ class Insert(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A changed row; ``old`` only if a column of the replica identity changed, or it is FULL.
+    """A changed row. ``old`` only if a column of the replica identity changed, or it is FULL.
 
-    With ``old_is_key`` the old row has values for the identity's columns only, the others are None.
+    With ``old_is_key`` only the identity's columns of the old row have values; the others are None.
     """
 
     relation_oid: int
@@ -112,7 +111,7 @@ class Truncate(NamedTuple):
 
 
 class LogicalMessage(NamedTuple):
-    """What pg_logical_emit_message() wrote."""
+    """A message of pg_logical_emit_message()."""
 
     transactional: bool
     lsn: Lsn

@@ -1,1 +1,1 @@
-"""Typed changes, the newest of each key, versions: pure, from one DataFrame to another."""
+"""Typed changes, the newest of each key, versions: pure functions between DataFrames."""

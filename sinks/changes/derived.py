@@ -1,4 +1,4 @@
-"""[lakehouse] and the log's tables → the derived tables: which there are, of what, and where."""
+"""[lakehouse] and the log's tables → the derived tables, with their sources and paths."""
 
 import hashlib
 import json
@@ -39,10 +39,10 @@ _OWN: Final[dict[TableKind, tuple[str, ...]]] = {
 
 
 def table_path(lakehouse: str, table: TableName) -> str:
-    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as =XX.
+    """Return ``<lakehouse>/<schema>/<table>``, with =XX for all but letters, digits and ``.-_``.
 
-    So is what a file system, or Millrace itself, means something else by. Not as %XX, which other
-    readers of Delta tables take for an address's.
+    Names with a special meaning for a file system, or for Millrace, are escaped, too. Other readers
+    of Delta tables would decode %XX as in a URL.
     """
     folders = (
         f"={ord(name[0]):02X}{name[1:]}"
@@ -54,12 +54,12 @@ def table_path(lakehouse: str, table: TableName) -> str:
 
 
 def runs_path(lakehouse: str) -> str:
-    """The folder of the plans."""
+    """Return the folder of the plans."""
     return f"{lakehouse.rstrip('/')}/_millrace/runs"
 
 
 def local_path(location: str) -> Path | None:
-    """The path of a location on this machine's own file system, else None."""
+    """Return the path of a location on this machine's own file system, else None."""
     url = urlsplit(location)
     if url.scheme == "file":
         return Path(url.path)
@@ -70,10 +70,9 @@ def local_path(location: str) -> Path | None:
 class Derived:
     """A derived table: its name, the captured table that it is made of, and its path.
 
-    ``options`` are the user's, with the lakehouse's where they say nothing. ``salt`` is hashed with
-    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one. ``removal`` is
-    a digest of the options by which columns go with their values, once the source has dropped them;
-    empty: they stay.
+    ``options`` are the user's, completed by the lakehouse's. ``salt`` is added to the input of a
+    hash mask. ``catalog`` is its name in Spark's catalog, if it has one. ``removal`` is a digest of
+    the options by which columns are removed once the source has dropped them. Empty: they stay.
     """
 
     name: str
@@ -90,24 +89,24 @@ class Derived:
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """Names that its columns can't have, since it has columns of its own by them."""
+        """Names that its columns can't have, as its own columns have them."""
         return _OWN[self.kind]
 
     @property
     def for_readers(self) -> bool:
-        """Whether it uses only what all readers in docs/reference/lakehouse.md know."""
+        """Whether it uses only features that all readers in docs/reference/lakehouse.md support."""
         return self.options.compatibility == "readers"
 
     @property
     def keeps_records(self) -> bool:
-        """Whether an archive has the records as they were: it hides nothing that they tell."""
+        """Whether an archive keeps complete records, as it hides none of their columns."""
         return not (self.options.include or self.options.exclude or self.options.mask)
 
 
 def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dict[str, Derived]:
-    """Every derived table by its name.
+    """Return every derived table by its name.
 
-    Raises ConfigError where two have one name, or one is of a table that isn't captured.
+    Raise ConfigError if two have one name, or one is of a table that isn't captured.
     """
     captured = sorted(set(captured))
     usual = (
@@ -134,7 +133,7 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
 
 
 def derived_view(lakehouse: LakehouseSettings, name: str) -> Derived:
-    """The Delta table of a view, ``views.<name>``: one that is of no captured table."""
+    """Return the Delta table of a view, ``views.<name>``, which has no captured table."""
     table = TableName(VIEWS, name)
     given = {"compatibility": lakehouse.compatibility, "incompatible": lakehouse.incompatible}
     return Derived(
@@ -157,11 +156,10 @@ def without_unfit(
     keyless: Collection[str],
     begun: Collection[str],
 ) -> tuple[dict[str, Derived], list[str]]:
-    """The tables without those that can't be made and that no option names.
+    """Return the tables without those that can't be made and that no option names.
 
-    A history follows rows by their keys, and so do marks of deletes: of sources that are
-    ``keyless`` there are no marks, and no history, unless it was ``begun``. Also the names of those
-    that were left out.
+    A history follows rows by their keys, and so do marks of deletes. So ``keyless`` sources have no
+    marks, and no history unless it was ``begun``. Also returns the names left out.
     """
     configured = {table.derived_name for table in lakehouse.tables}
     usual = {
@@ -177,7 +175,7 @@ def without_unfit(
 
 
 def require_keyless_kind(derived: Derived) -> None:
-    """Raise ConfigError where a table without a key is one whose rows are followed by it."""
+    """Raise ConfigError if a table without a key needs one to follow its rows."""
     if derived.kind == "history" or derived.marks_deletes:
         raise ConfigError(
             f"{derived.source} has no key, so its rows can't be followed",
@@ -187,7 +185,7 @@ def require_keyless_kind(derived: Derived) -> None:
 
 
 def _require_different(tables: Iterable[Derived]) -> None:
-    """Refuse tables with one path, or that would have one name in the catalog."""
+    """Refuse tables with the same path, or the same name in the catalog."""
     by_path: dict[str, str] = {}
     by_catalog_name: dict[str, str] = {}
     for table in tables:
@@ -213,7 +211,7 @@ def _require_different(tables: Iterable[Derived]) -> None:
 
 
 def _catalog_name(schema: str | None, table: TableName) -> str | None:
-    """The table in a schema of the catalog; characters that names can't have there are ``_``."""
+    """Return the table in a schema of the catalog. ``_`` replaces invalid characters."""
     return None if schema is None else f"{schema}.{sql_name(table.name)}"
 
 

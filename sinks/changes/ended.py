@@ -1,8 +1,9 @@
-"""Ends of rows → which rows are over: those up to a position, all of them or those within bounds.
+"""Ends of rows → the ended rows: those up to a position, all of them or those within bounds.
 
-Bounds are those of partitions, and compare as PostgreSQL does: the values of a range's columns in
-their order. They are values of the record's key, read as those are, and a derived table has all
-columns of its key. What it has otherwise than in their order can't be told, and raises SinkError.
+Bounds belong to partitions, and compare as in PostgreSQL: the values of a range's columns in order.
+They are values of the record's key, read in the same way, and a derived table has all columns of
+its key. If the table's values have another order, the comparison is impossible, and raises
+SinkError.
 """
 
 import json
@@ -26,16 +27,16 @@ from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import from_text, holds, spark_type
 
 _ORDERED: Final = ("smallint", "int", "bigint", "decimal", "date", "timestamp")
-"""Types whose values are in PostgreSQL's order; text is so only in some collations."""
+"""Types whose values are in PostgreSQL's order. Text is so only in some collations."""
 _PARSED: Final = "millrace_parsed"
 ColumnOf = Callable[[str], SparkColumn]
 """A column of a change, or of a stored row, by its name."""
 
 
 class Older(NamedTuple):
-    """The stored rows that go if no change speaks of them: by an end of rows, or in a rebuild.
+    """The stored rows to remove if no change has them, after an end of rows or in a rebuild.
 
-    Both are functions of a stored row: whether it goes (null: it doesn't), and the position of the
+    Both are functions of a stored row: whether to remove it (null: no), and the position of the
     delete.
     """
 
@@ -44,19 +45,19 @@ class Older(NamedTuple):
 
 
 class BoundColumn(NamedTuple):
-    """A column that bounds speak of: the derived one, and the source's of the bounds' version."""
+    """A column of bounds: the derived one, and the source's of the bounds' version."""
 
     field: DerivedField
     column: Column
 
     def literal(self, value: JsonValue) -> SparkColumn:
-        """A bound's value as the derived table has such."""
+        """Convert a bound's value to the derived table's type."""
         text = value if isinstance(value, str) else json.dumps(value)
         return from_text(self.column, F.lit(text), self.field.type)
 
 
 def older(ends: Sequence[RowsEnd], shape: TableShape) -> Older | None:
-    """The rows that are over by any of the ends; each goes at the first one that it comes to."""
+    """Return the rows that any of the ends removes, each by the first end that applies."""
     if not ends:
         return None
     for end in ends:
@@ -69,41 +70,41 @@ def older(ends: Sequence[RowsEnd], shape: TableShape) -> Older | None:
 
 
 def first_end(ends: Sequence[RowsEnd], shape: TableShape, row: ColumnOf) -> SparkColumn:
-    """The first end by which a row is over: a struct of position and ts_us; null: it stands."""
+    """Return the first end that removes a row: a struct of position and ts_us. Null: none does."""
     in_order = sorted(ends, key=lambda end: end.position)
     return F.coalesce(*(F.when(_is_over(end, shape, row), as_struct(end)) for end in in_order))
 
 
 def as_struct(end: RowsEnd) -> SparkColumn:
-    """Where an end is, and when."""
+    """Return an end's position and time."""
     return F.struct(
         F.lit(str(end.position)).alias("position"), F.lit(end.ts_us).cast("bigint").alias("ts_us")
     )
 
 
 def is_within(end: RowsEnd, shape: TableShape, row: ColumnOf) -> SparkColumn:
-    """Whether the end speaks of rows with such a key; null: it doesn't."""
+    """Whether the end applies to rows with such a key. Null: it doesn't."""
     within = (_is_in(bound, bound_columns(bound, end, shape), row) for bound in end.bounds)
     return reduce(and_, within, F.lit(True))
 
 
 def without_ended(changes: DataFrame, shape: TableShape, ends: Sequence[RowsEnd]) -> DataFrame:
-    """Parsed changes but for those of rows that are over."""
+    """Return parsed changes without those of ended rows."""
     rows = older(ends, shape)
     if rows is None:
         return changes
-    # Below an observation Spark pushes no filter, which would parse each record once more.
+    # Spark pushes no filter below an observation. Otherwise it would parse each record twice.
     parsed = changes.observe(_PARSED, F.count("*").alias("rows"))
     return parsed.where(~F.coalesce(rows.goes(changed), F.lit(False)))
 
 
 def changed(name: str) -> SparkColumn:
-    """A column of a change."""
+    """Return a column of a change."""
     return F.col(quoted(name))
 
 
 def bound_columns(bound: Bound, end: RowsEnd, shape: TableShape) -> list[BoundColumn]:
-    """The columns that a bound speaks of; raises SinkError where their values don't tell."""
+    """Return the columns of a bound. Raise SinkError if their values aren't comparable."""
     return [_column(name, bound, end, shape) for name in bound.columns]
 
 
@@ -135,7 +136,7 @@ def _is_over(end: RowsEnd, shape: TableShape, row: ColumnOf) -> SparkColumn:
 
 
 def _is_in(bound: Bound, columns: Sequence[BoundColumn], row: ColumnOf) -> SparkColumn:
-    """Whether a row is within one bound; compared as files' statistics can tell."""
+    """Whether a row is within one bound. Uses comparisons that files' statistics support."""
     values = [row(column.field.name) for column in columns]
     if bound.values is not None:
         (value,), (column,) = values, columns
@@ -148,7 +149,7 @@ def _reaches(
     values: Sequence[SparkColumn], edges: Sequence[RangeEdge], columns: Sequence[BoundColumn]
 ) -> SparkColumn:
     """Whether a row is at a range's edge, or above: by the first column that differs from it."""
-    rest: SparkColumn | None = None  # the columns behind are equal
+    rest: SparkColumn | None = None  # all columns after this one are equal
     for value, edge, column in reversed([*zip(values, edges, columns, strict=True)]):
         if edge.kind != "value":
             rest = F.lit(edge.kind == "min")
@@ -160,7 +161,7 @@ def _reaches(
 
 
 def _any(conditions: Iterable[SparkColumn]) -> SparkColumn:
-    """Whether any of the conditions holds; as a tree that isn't deep, however many there are."""
+    """Whether any of the conditions holds, as a shallow tree for any number of them."""
     level = list(conditions)
     while len(level) > 1:
         level = [reduce(or_, level[start : start + 2]) for start in range(0, len(level), 2)]

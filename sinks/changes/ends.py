@@ -1,4 +1,4 @@
-"""A record that ends rows at once → what a plan has of it: up to where, when, and which rows."""
+"""A record that ends rows at once → the plan's entry: up to which position, when, which rows."""
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -9,11 +9,11 @@ from cdc.records.position import Position
 
 
 class RowsEnd(BaseModel):
-    """Where rows end that are as old as ``position``: all of them, or those within all ``bounds``.
+    """An end of rows as old as ``position``: all of them, or those within all ``bounds``.
 
-    All end by a TRUNCATE, and before a whole new snapshot; those within bounds with a partition
-    that was dropped. Newer rows stay, wherever they are in the log. ``ts_us`` is when it was (µs
-    since 1970). Bounds name columns as the table's ``schema_version`` does.
+    All rows end with a TRUNCATE, and before a whole new snapshot. Those within bounds end with a
+    dropped partition. Newer rows stay, wherever they are in the log. ``ts_us`` is the time (µs
+    since 1970). Bounds use the column names of the table's ``schema_version``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -27,9 +27,9 @@ class RowsEnd(BaseModel):
     def of_record(
         cls, position: str, ts_us: int, ended: str | None, schema_version: int
     ) -> "RowsEnd":
-        """The end that a record at a position tells; ``ended`` is JSON, and None of a TRUNCATE.
+        """Return the end in a record at a position. ``ended`` is JSON; None: a TRUNCATE.
 
-        Raises LogFormatError where that can't be read.
+        Raise LogFormatError if it can't be read.
         """
         if ended is None:
             return cls(position=Position.parse(position), ts_us=ts_us)

@@ -1,4 +1,4 @@
-"""Columns of a derived table that are Millrace's own, and what an operation is called."""
+"""The names of Millrace's own columns in a derived table, and of operations."""
 
 import re
 from typing import Final
@@ -10,25 +10,25 @@ FILLED: Final = "_millrace_filled"
 COUNT: Final = "_millrace_count"
 ROW: Final = "_millrace_row"
 LOST: Final = "_millrace_lost"
-"""Why a change lacks values that its record should have; there where records had claims."""
+"""Why a change lacks values that its record should have. Present if records had claims."""
 TIME: Final = "_millrace_time"
-"""When a change was committed; a snapshot's row: when it was read."""
+"""When a change was committed. For a snapshot's row: when it was read."""
 CREATED: Final = "_millrace_created"
-"""Whether a change has made the row; where a history asks for it."""
+"""Whether a change has created the row. Present if a history asks for it."""
 SNAPSHOT: Final = "_millrace_snapshot"
-"""Whether it is a row as a snapshot has read it (op r), and no change."""
+"""Whether it is a row that a snapshot has read (op r), not a change."""
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
 DELETED: Final = "_millrace_deleted"
-"""Whether a row is gone from the source; where deletes are marked."""
+"""Whether a row is gone from the source. Present if deletes are marked."""
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 IS_CURRENT: Final = "is_current"
 END: Final = "_millrace_end"
-"""The position at which another version, or nothing, came after this one; null: it is current.
+"""The position at which the next version, or a delete, follows. Null: it is current.
 
-In an archive: of a gap, up to where events may be missing.
+In an archive: a gap's end, up to which events may be missing.
 """
 VERSION: Final = "_millrace_schema_version"
 RECORD_PARTITION: Final = "_millrace_partition"
@@ -38,24 +38,24 @@ RAW_VALUE: Final = "_millrace_value"
 OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED, SNAPSHOT)
 """Names that no column of the source can have in a derived table."""
 COLUMN_ID: Final = "millrace column "
-"""Opens the comment that identifies a derived table's column, whatever its name."""
+"""Beginning of the comment that identifies a derived table's column, whatever its name."""
 
 NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
-"""Characters that a column's name can have by Delta's column mapping only."""
+"""Characters that a column's name can have only with Delta's column mapping."""
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def sql_name(name: str) -> str:
-    """A table's name as SQL has it without quotes: other characters are ``_``."""
+    """Return a table's name in SQL without quotes: ``_`` replaces other characters."""
     return _OTHER.sub("_", name).lower()
 
 
 def quoted(name: str) -> str:
-    """A column's name as part of an SQL expression."""
+    """Return a column's name as a part of an SQL expression."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
 
 def quoted_path(name: str) -> str:
-    """A table's name in Spark's catalog, below its schemas, as SQL wants it."""
+    """Return a table's qualified name in Spark's catalog, in SQL."""
     return ".".join(map(quoted, name.split(".")))

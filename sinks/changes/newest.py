@@ -1,16 +1,14 @@
-"""Changes of a table → the newest state of each key, column by column where a value is absent.
+"""Changes of a table → the newest state of each key, column by column if a value is absent.
 
-One shuffle by key, whichever way: a change that has all its values is the newest state by itself,
-so where most are such, ``contenders`` leaves little to put together. The newest change wins by
-position (a key -0 that becomes 0 is a delete and then an upsert of what Spark takes for one key, at
-one position); a column that it lacks is taken from the newest change that has it, and stays in
-``_millrace_absent`` if none of the batch has. A filled value (docs/decisions/0007) counts only
-where the batch has no exact one; it stays in ``_millrace_filled``, since a target that holds the
-row knows the exact one.
+In any case it takes one shuffle by key. A change that has all its values is the newest state alone,
+so if most are, ``contenders`` leaves little to combine. The newest change wins by position. (A key
+-0 that becomes 0 is a delete and an upsert at one position, with one key for Spark.) A column that
+it lacks comes from the newest change that has it, and stays in ``_millrace_absent`` if none of the
+batch does. A filled value (docs/decisions/0007) counts only if the batch has no exact one. It stays
+in ``_millrace_filled``, since a target that has the row knows the exact value.
 
-What a merge needs several times (``Newest``) is read from the log once. The executors keep it, in
-memory or on their disks. When an executor ends, what it kept is gone, and a job that needs it
-fails.
+Data that a merge needs several times (``Newest``) is read from the log once. The executors keep it,
+in memory or on their disks. When an executor ends, its data is lost, and a job that needs it fails.
 """
 
 import math
@@ -37,9 +35,9 @@ _NEWEST = "_millrace_newest"
 _FILLED = "_millrace_newest_filled"
 _DELETED_AT = "_millrace_deleted_at"
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
-"""Types whose least and greatest values Delta's statistics tell, and Python holds all of."""
+"""Types whose range is in Delta's statistics, and whose values Python can represent."""
 _UNASKED_MAX: Final = 16
-"""To ask which of so few columns are lacking takes longer than it saves."""
+"""A query for the lacking ones of so few columns takes longer than it saves."""
 _KEYS_MAX: Final = 10_000
 _RANGES_MAX: Final = 100
 
@@ -51,22 +49,22 @@ Within = Callable[[ColumnOf], SparkColumn]
 class Newest(NamedTuple):
     """The newest state of each key: those that are ``whole``, and those combined from several.
 
-    ``oldest`` is the least of their positions (text; None: there is nothing).
+    ``oldest`` is the least of their positions (text; None: there are none).
     """
 
     whole: DataFrame
     patched: DataFrame | None
     oldest: str | None
     within: Within | None
-    """A condition that holds for all keys; None: there are none, or they have no known range."""
+    """A condition that holds for all keys. None: there are no keys, or no known range."""
 
     def all(self) -> DataFrame:
-        """All of them."""
+        """Return all of them."""
         return self.whole if self.patched is None else self.whole.unionByName(self.patched)
 
 
 def by_key(shape: TableShape) -> WindowSpec:
-    """A window over the rows of one key."""
+    """Return a window over the rows of one key."""
     return Window.partitionBy(*map(quoted, shape.keys))
 
 
@@ -78,12 +76,12 @@ def within(
     *,
     keyed: bool,
 ) -> DataFrame:
-    """The raw records that this run has to apply.
+    """Return the raw records that this run must apply.
 
-    Those up to the cut, newer than the cut that the table had reached (``after``) and newer than
-    the table's last TRUNCATE (``truncated``) if the batch has one. Where rows have keys, those of
-    chunks may stand at that very cut, and what is applied twice changes nothing. Records without a
-    position stay, for parse to refuse.
+    These are up to the cut, newer than the table's previous cut (``after``), and newer than its
+    last TRUNCATE (``truncated``) if the batch has one. If rows have keys, those of chunks may be at
+    exactly that cut, and a second application changes nothing. Records without a position stay, so
+    that parse refuses them.
     """
     position = F.col("position")
     applicable = position <= str(cut)
@@ -95,15 +93,15 @@ def within(
 
 
 def is_patchy(changes: DataFrame) -> SparkColumn:
-    """Whether a parsed change lacks values of its own: they are left out, filled, or lost."""
+    """Whether a parsed change lacks its own values: they are left out, filled, or lost."""
     lacks = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
     return lacks | F.col(LOST).isNotNull() if LOST in changes.columns else lacks
 
 
 def contenders(changes: DataFrame, shape: TableShape) -> DataFrame:
-    """Of each key the newest of its parsed changes; all of them where that one isn't whole.
+    """Return the newest parsed change of each key, or all of them if it isn't whole.
 
-    Adds ``_millrace_patchy``: whether ``latest`` has to make one of those.
+    Adds ``_millrace_patchy``: whether ``latest`` must combine them.
     """
     newest_first = (
         by_key(shape)
@@ -121,9 +119,9 @@ def contenders(changes: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def lacking(changes: DataFrame, shape: TableShape) -> list[str]:
-    """The columns that any of the parsed changes lacks a value of its own for.
+    """Return the columns that any of the parsed changes lacks a value for.
 
-    Of a table that has few such columns at all, those, unasked.
+    If the table has only few such columns, return those without a query.
     """
     patchy = shape.patchy
     if len(patchy) <= _UNASKED_MAX:
@@ -134,10 +132,10 @@ def lacking(changes: DataFrame, shape: TableShape) -> list[str]:
 
 
 def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None = None) -> DataFrame:
-    """One row per key of parsed changes, in the same columns.
+    """Return one row per key of parsed changes, in the same columns.
 
-    A value from before a delete doesn't count: what comes after one is another row. ``patchy`` are
-    the columns that changes may lack values for, where that is known: each costs two aggregates.
+    A value from before a delete doesn't count, as a later row is another one. ``patchy`` are the
+    columns that changes may lack values for, if known: each costs two aggregates.
     """
     keys = shape.keys
     patchy = shape.patchy if patchy is None else patchy
@@ -162,7 +160,7 @@ def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None =
             (filled, F.col(f"{_FILLED}_{i}")),
         ):
             values[name] = F.when(gone.isNull() | (newest["position"] >= gone), newest)
-    # What was large enough to be left out is no null: that one is of before the column was there.
+    # A value large enough to be left out isn't null. Null means that the column didn't exist.
     for name in patchy:
         stale = exact[name]["value"].isNull() & (filled[name]["position"] > exact[name]["position"])
         exact[name] = F.when(~F.coalesce(stale, F.lit(False)), exact[name])
@@ -178,7 +176,7 @@ def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None =
     unknown = gone.isNotNull() & (F.size(absent) > 0)
     position = F.col(POSITION)
     if LOST in changes.columns:
-        # What is newer and whole replaces it; compaction may have taken it for that reason.
+        # A newer whole change replaces it, and may be the reason why compaction removed it.
         newest_lost = F.col(LOST)
         matters = (newest_lost[POSITION] == position) | (F.size(winner[ABSENT]) > 0)
         counts = (
@@ -195,7 +193,7 @@ def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None =
 
 
 def lost(absent: SparkColumn) -> SparkColumn:
-    """The message for a new row with columns whose values the log never had under its key."""
+    """Return the message for a new row whose key the log has no values for in some columns."""
     return F.concat(
         F.lit("a row's key has changed, and the log has no value for its unchanged columns "),
         F.concat_ws(", ", absent),
@@ -212,25 +210,25 @@ def _newest_lost() -> SparkColumn:
 
 
 def _newest_exact(name: str) -> SparkColumn:
-    """The newest value that a change brought."""
+    """Return the newest value that a change had."""
     brought = ~F.array_contains(ABSENT, name) & ~F.array_contains(FILLED, name)
     return _newest(name, (F.col(OP) != DELETE) & brought)
 
 
 def _newest_filled(name: str) -> SparkColumn:
-    """The newest value that was read for a change that didn't bring it."""
+    """Return the newest value that was read for a change that lacked it."""
     return _newest(name, F.array_contains(FILLED, name))
 
 
 def _newest(name: str, counts: SparkColumn) -> SparkColumn:
-    """The value of the newest change that counts; in a struct, which tells a null from none."""
+    """Return the value of the newest change that counts, in a struct, so null differs from none."""
     position = F.when(counts, F.col(POSITION))
     value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
     return F.max_by(value, position)
 
 
 def _without(names: SparkColumn, values: dict[str, SparkColumn]) -> SparkColumn:
-    """Those of the names that have no value."""
+    """Return the names that have no value."""
     none = F.array().cast("array<string>")
     if not values:
         return none
@@ -245,7 +243,7 @@ def _without(names: SparkColumn, values: dict[str, SparkColumn]) -> SparkColumn:
 def newest_of_changes(
     changes: DataFrame, shape: TableShape, *, ranges: bool = False
 ) -> Iterator[Newest]:
-    """Read parsed changes and keep the newest of each key; ``ranges``: the keys' ranges, too."""
+    """Read parsed changes and keep the newest of each key. ``ranges`` adds the keys' ranges."""
     rows = contenders(changes, shape).localCheckpoint(eager=False)
     try:
         with newest_of_contenders(rows, shape, ranges=ranges) as newest:
@@ -258,7 +256,7 @@ def newest_of_changes(
 def newest_of_contenders(
     rows: DataFrame, shape: TableShape, *, ranges: bool = False
 ) -> Iterator[Newest]:
-    """The newest of each key among ``contenders`` that the caller keeps."""
+    """Return the newest of each key among ``contenders`` that the caller keeps."""
     lead = _lead(shape) if ranges else None
     facts = rows.agg(
         F.count("*").alias("rows"),
@@ -285,7 +283,7 @@ def newest_of_contenders(
 
 
 def _within(rows: DataFrame, facts: Row, shape: TableShape) -> Within | None:
-    """Ranges that hold the first column of all keys: many of them where the keys are few."""
+    """Return ranges of the first column of all keys: many of them if the keys are few."""
     key = shape.keys[0]
     if not facts["rows"]:
         return None
@@ -303,7 +301,7 @@ def _within(rows: DataFrame, facts: Row, shape: TableShape) -> Within | None:
 
 
 def _lead(shape: TableShape) -> SparkColumn | None:
-    """The key's first column, if statistics of files tell its range."""
+    """Return the key's first column, if files' statistics have its range."""
     name = shape.keys[0]
     kind = next(field.type for field in shape.fields if field.name == name)
     return F.col(quoted(name)) if kind.startswith(_ORDERED) else None

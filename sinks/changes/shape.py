@@ -1,10 +1,10 @@
 """A table's schema versions and the user's column options → the columns of a derived table.
 
-A column is the same one across versions where PostgreSQL's number of it is the same (of the same
-table), else where its name is. So a rename renames the derived column, and a column that was
-dropped and made again is another one. Its type grows with the source's where Delta can widen it. A
-column of the key whose type becomes one that doesn't hold its values is another one, too: it tells
-other rows apart, so the table begins a new generation (sinks/changes/generations.py).
+Columns of two versions are the same if PostgreSQL's number is (of the same table), otherwise if the
+name is. So a rename renames the derived column, and a column that was dropped and created again is
+another one. Its type grows with the source's if Delta can widen it. A key's column whose new type
+can't hold its values is also another one. It identifies other rows, so the table begins a new
+generation (sinks/changes/generations.py).
 """
 
 import re
@@ -22,16 +22,16 @@ from sinks.changes.names import NOT_IN_PARQUET
 from sinks.changes.types import can_be_absent, holds, spark_type, widens
 
 _SUFFIX: Final = re.compile(r"__v?\d+$")
-"""What a name has behind it where another column had it first, or had another type."""
+"""Suffix of a name that another column, or one of another type, had first."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedField:
     """A column of a derived table.
 
-    ``id`` stays what it is whatever the column is called. ``column`` is the newest version's, and
-    ``sources`` has the column that each schema version calls it by, if it has it. ``type`` is in
-    Spark's words. The table has a folder for each value of one that ``partitions`` it.
+    ``id`` stays the same if the column is renamed. ``column`` is the newest version's. ``sources``
+    has the column of each schema version that has it. ``type`` is in Spark's words. If the column
+    ``partitions`` the table, each value has a folder.
     """
 
     id: str
@@ -49,9 +49,9 @@ class DerivedField:
 class TableShape:
     """The columns of a derived table, as the newest version has them, and all versions.
 
-    ``dropped`` has the ids of those that it isn't to have any more: the source has surely dropped
-    them, or the options leave them out. ``gone`` has names that only columns had which the newest
-    version lacks, dropped or not.
+    ``dropped`` has the ids of columns to remove: the source has certainly dropped them, or the
+    options exclude them. ``gone`` has names that only columns had which the newest version lacks,
+    dropped or not.
     """
 
     table: TableName
@@ -73,7 +73,7 @@ class TableShape:
         return [field.name for field in sorted(keyed, key=lambda field: field.column.key or 0)]
 
     def still(self, names: Iterable[str]) -> list[str]:
-        """Some columns that the user has named, without those that are gone."""
+        """Return those of the columns that the user has named which still exist."""
         there = {name.lower() for name in self.names}
         gone = {name.lower() for name in self.gone}
 
@@ -84,9 +84,9 @@ class TableShape:
 
     @property
     def patchy(self) -> list[str]:
-        """The names of the columns that an update may have no value for.
+        """Return the names of the columns that an update may have no value for.
 
-        None is of the key, whatever it was before: every record under that key has it.
+        None of them is in the key, whatever it was before: every record with that key has it.
         """
         return [
             field.name
@@ -99,7 +99,7 @@ class TableShape:
 def plain_shape(
     versions: Sequence[TableSchema], reserved: Collection[str], unfit_is_null: Collection[str] = ()
 ) -> TableShape:
-    """All columns as the newest version has them."""
+    """Return all columns as the newest version has them."""
     newest = versions[-1]
     unfit: dict[str, Unfit] = dict.fromkeys(unfit_is_null, "null")
     options = DerivedTable.model_construct(source=str(newest.name), unfit=unfit)
@@ -107,9 +107,9 @@ def plain_shape(
 
 
 def keeps_names(versions: Sequence[TableSchema], reached: int, reserved: Collection[str]) -> bool:
-    """Whether what was made up to a schema version has the newest one's columns by their names.
+    """Whether data up to a schema version has the newest one's columns under the same names.
 
-    Not where one was renamed, or a new one has the name of an older one that was dropped.
+    It doesn't if one was renamed, or a new one has the name of a dropped one.
     """
     used = {
         column.name
@@ -141,11 +141,11 @@ def derive_shape(
     salt: str = "",
     by_key: bool = True,
 ) -> TableShape:
-    """The derived columns of a table that was begun with version ``first``.
+    """Return the derived columns of a table that began with version ``first``.
 
-    ``reserved`` are names that its columns can't have; ``salt`` is hashed with what a mask hashes.
-    Raises SinkError where a type has become one that doesn't fit, or an option names no column, or
-    hides the key of rows that are identified ``by_key``.
+    ``reserved`` are names that its columns can't have. ``salt`` is added to the input of a hash
+    mask. Raise SinkError if a type has changed to one that doesn't fit, if an option names no
+    column, or if it hides the key of rows that are identified ``by_key``.
     """
     newest = versions[-1]
     replaced = (*options.mask.items(), *options.unfit.items())
@@ -182,10 +182,10 @@ def derive_shape(
 
 @dataclass(slots=True)
 class ColumnLine:
-    """One column through the versions; ``sources`` has it by the number of each that has it.
+    """One column across versions. ``sources`` has it by the number of each version that has it.
 
-    It ``is_ended`` where the version behind these surely lacks it. Where columns go by their names,
-    it may have been renamed.
+    It ``is_ended`` if the next version certainly lacks it. If columns are matched by name, it may
+    have been renamed.
     """
 
     id: str
@@ -194,12 +194,12 @@ class ColumnLine:
 
     @property
     def last(self) -> Column:
-        """The column in the last version that has it."""
+        """Return the column in the last version that has it."""
         return self.sources[max(self.sources)]
 
 
 def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
-    """All columns that the versions have, in the order in which they came."""
+    """Return all columns of the versions, in the order of their appearance."""
     lines: list[ColumnLine] = []
     before: TableSchema | None = None
     for version in versions:
@@ -224,10 +224,10 @@ def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
 
 
 def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) -> frozenset[str]:
-    """``TableShape.dropped``; one whose type has changed may have had an id of its own since.
+    """Return ``TableShape.dropped``. A column of a changed type may have had its own id since.
 
-    What may only have been renamed stays: nothing else has a history's older values. So does what
-    was a history's key: rows of before are told apart by it.
+    A column that may only have been renamed stays: only it has a history's older values. So does a
+    history's former key, which identifies earlier rows.
     """
     return frozenset(
         f"{version}:{column.name}"
@@ -241,7 +241,7 @@ def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) ->
 def _gone(
     lines: Iterable[ColumnLine], newest: TableSchema, options: DerivedTable
 ) -> frozenset[str]:
-    """``TableShape.gone``: the names as the derived table would have them."""
+    """Return ``TableShape.gone``: the names as the derived table would have them."""
     ended = (line for line in lines if newest.version not in line.sources)
     had = {column.name for line in ended for column in line.sources.values()}
     there = {column.name for column in newest.event_columns}
@@ -250,7 +250,7 @@ def _gone(
 
 
 def _is_other_key(before: Column, column: Column) -> bool:
-    """Whether a column of the key can't be the one that it was: values of before don't fit."""
+    """Whether a column of the key must be another one, as earlier values don't fit."""
     if before.key is None or column.key is None:
         return False
     was, kind = spark_type(before), spark_type(column)
@@ -258,19 +258,19 @@ def _is_other_key(before: Column, column: Column) -> bool:
 
 
 def _are_numbered(older: TableSchema, newer: TableSchema) -> bool:
-    """Whether PostgreSQL's numbers tell which of their columns are the same."""
+    """Whether PostgreSQL's numbers identify the columns of both versions."""
     columns = (*older.columns, *newer.columns)
     same = older.oid == newer.oid != 0 and _epoch(older) == _epoch(newer)
     return same and all(column.number is not None for column in columns)
 
 
 def _epoch(version: TableSchema) -> int:
-    """The version's epoch: another one may be another cluster, which has other OIDs."""
+    """Return the version's epoch. Another epoch may be another cluster, with other OIDs."""
     return Position.parse(version.since).epoch
 
 
 def typed(line: ColumnLine, newest: TableSchema, first: int, options: DerivedTable) -> DerivedField:
-    """The field with the type that its versions since ``first`` have made of it."""
+    """Return the field with the type that results from its versions since ``first``."""
     column = line.sources[newest.version]
     chosen_type = options.types.get(column.name)
     mask = options.mask.get(column.name)
@@ -308,7 +308,7 @@ def _chosen(column: Column, chosen_type: str, newest: TableSchema) -> str:
 def _changed(
     field: DerivedField, kind: str, number: int, newest: TableSchema, options: DerivedTable
 ) -> DerivedField:
-    """The field once the source's type has become one that this one doesn't hold as it is."""
+    """Return the field after the source's type has become one that this one can't hold."""
     if widens(field.type, kind):
         return replace(field, type=kind)
     if options.incompatible == "cast":
@@ -322,7 +322,7 @@ def _changed(
             field, id=f"{number}:{sources[number].name}", name=name, type=kind, sources=sources
         )
     anew = "rebuild the table: `millrace rebuild lakehouse` with its name"
-    if options.kind != "current":  # which has older values, too
+    if options.kind != "current":  # its older rows have values, too
         anew = f'set types = {{ {field.column.name} = "string" }} there, and {anew}'
     raise SinkError(
         f"column {field.column.name} has type {field.type} here, but {field.column.declared} in"
@@ -342,11 +342,11 @@ def _is_kept(column: Column, options: DerivedTable) -> bool:
 def _called(
     fields: list[DerivedField], options: DerivedTable, reserved: Collection[str]
 ) -> tuple[DerivedField, ...]:
-    """The fields under names that differ whatever the case, since Spark's do.
+    """Return the fields with names that differ in any case, as Spark's must.
 
-    A name that differs from an earlier one by case only, or is one of ours, gets ``__2`` appended
-    (``__3`` and so on if that is taken as well). For other readers, characters that need Delta's
-    column mapping are ``_``.
+    A name that differs from an earlier one only by case, or is one of ours, gets ``__2`` appended
+    (``__3`` and so on if that is taken). For other readers, ``_`` replaces characters that need
+    Delta's column mapping.
     """
     wanted = [_named(options, field.column.name, field.name) for field in fields]
     own = {name.lower() for name in reserved}
@@ -363,6 +363,6 @@ def _called(
 
 
 def _named(options: DerivedTable, column: str, usual: str | None = None) -> str:
-    """What the options call a column, unless the name is taken."""
+    """Return the options' name of a column, unless the name is taken."""
     name = options.rename.get(column, usual or column)
     return NOT_IN_PARQUET.sub("_", name) if options.compatibility == "readers" else name

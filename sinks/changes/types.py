@@ -29,7 +29,7 @@ from sinks.spark.errors import REFUSED
 from sinks.spark.jvm import timestamp_of
 
 _INTEGERS: Final = {"smallint": 5, "int": 10, "bigint": 20}
-"""Decimal digits that Delta asks for; of a bigint one more than it has."""
+"""Decimal digits that Delta requires. For a bigint, one more than it has."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _DAYS: Final = (-719_162, 2_932_896)
@@ -37,9 +37,9 @@ _MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _FOLDER_BYTES_MAX: Final = 255
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 _MAPPED_NAME_BYTES: Final = len("col-6f1cf55c-2d67-4a7c-9f5c-0f3d8a1d2b3c=")
-"""The name that Delta may have for a column in the place of its own."""
+"""A name of the form that Delta may give a column instead of its own."""
 _ESCAPED_IN_FOLDERS: Final = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
-"""What Spark writes as %XX."""
+"""Characters that Spark writes as %XX."""
 FIXED_SIZE: Final = frozenset({
     "bool", "char", "cid", "date", "enum", "float4", "float8", "int2", "int4", "int8", "interval",
     "macaddr", "macaddr8", "money", "name", "oid", "pg_lsn", "point", "time", "timestamp",
@@ -72,19 +72,19 @@ _IN_JSON: Final = {
 
 
 class _Digits(NamedTuple):
-    """How many digits a decimal has, and how many of them stand behind the point."""
+    """The digits of a decimal, and those after its point."""
 
     precision: int
     scale: int
 
 
 def holds(kind: str, other: str) -> bool:
-    """Whether every value of the ``other`` type is one of ``kind`` as well."""
+    """Whether every value of the ``other`` type is also one of ``kind``."""
     return kind == other or widens(other, kind)
 
 
 def widens(kind: str, to: str) -> bool:
-    """Whether Delta makes a column of ``kind`` one of the type ``to``, its files as they are."""
+    """Whether Delta can change a column of ``kind`` to the type ``to`` without rewriting files."""
     if kind in _INTEGERS:
         return _integer_widens(kind, to)
     if (decimal := _decimal_of(kind)) is not None:
@@ -111,20 +111,20 @@ def _decimal_of(kind: str) -> _Digits | None:
 
 
 def spark_type(column: Column) -> str:
-    """The column's type, in Spark's words."""
+    """Return the column's type, in Spark's words."""
     element = _element_type(column)
     return f"array<{element}>" if column.array else element
 
 
 def json_type(column: Column, kind: str) -> str:
-    """The type to read the column's values as from JSON, where they become values of ``kind``."""
+    """Return the type with which to read values of ``kind`` from JSON."""
     if column.array:
         return "array<string>"
     return _IN_JSON.get(column.type, "string") if kind == spark_type(column) else "string"
 
 
 def is_as_in_json(column: Column, kind: str) -> bool:
-    """Whether a value that was read as the column's ``json_type`` is one of ``kind`` as it is."""
+    """Whether a value read as the column's ``json_type`` is one of ``kind`` without conversion."""
     is_read = json_type(column, kind) == kind == spark_type(column)
     return is_read and column.type not in _CONVERT
 
@@ -137,9 +137,9 @@ def from_text(
     read: bool = False,
     unfit_is_null: bool = False,
 ) -> SparkColumn:
-    """A record's value as one of ``kind``; one that doesn't fit raises in Spark, or is null.
+    """Convert a record's value to ``kind``. One that doesn't fit raises in Spark, or is null.
 
-    ``value`` is text, or of the column's ``json_type`` where it was ``read`` as such.
+    ``value`` is text, or of the column's ``json_type`` if it was ``read`` as such.
     """
     element = kind.removeprefix("array<").removesuffix(">")
     if not column.array:
@@ -155,10 +155,9 @@ def from_text(
 def partition_value(
     column: Column, value: SparkColumn, kind: str, *, unfit_is_null: bool
 ) -> SparkColumn:
-    """A value by which the table is partitioned, and so has a folder of its own.
+    """Return a value that partitions the table, and so has its own folder.
 
-    Delta reads some texts back as null, and a name of more than 255 bytes is none that file systems
-    take.
+    Delta reads some texts back as null, and file systems refuse a name of more than 255 bytes.
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
     """
     if kind != "string":
@@ -185,12 +184,12 @@ def can_be_absent(column: Column) -> bool:
 
 
 def refuse(condition: SparkColumn, message: SparkColumn, kind: str) -> SparkColumn:
-    """Null of the type ``kind``, or the end of the job with a message where the condition holds."""
+    """Return null of the type ``kind``, or end the job with a message if the condition holds."""
     return F.when(condition, F.raise_error(F.concat(F.lit(REFUSED), message)).cast(kind))
 
 
 def refused(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
-    """Null of the type ``kind``, or the end of the job for a value that can't be one of it."""
+    """Return null of the type ``kind``, or end the job for a value that doesn't fit."""
     message = F.concat(
         F.lit(f"column {column.name} ({column.declared}) can't hold "),
         F.substring(value.cast("string"), 1, 80),
@@ -200,7 +199,7 @@ def refused(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
 
 
 def fraction_fits(text: SparkColumn, kind: str) -> SparkColumn:
-    """Whether a decimal needs no rounding: Spark's cast would round without a word."""
+    """Whether a decimal needs no rounding, as Spark's cast rounds silently."""
     scale = int(kind.rpartition(",")[2].removesuffix(")"))
     return F.length(F.regexp_extract(text, r"\.(\d*?)0*$", 1)) <= scale
 
@@ -241,7 +240,7 @@ def _date(_column: Column, text: SparkColumn) -> SparkColumn:
 
 
 def _timestamp(column: Column, text: SparkColumn) -> SparkColumn:
-    """Debezium's Timestamp (ms) up to three fractional digits, else MicroTimestamp."""
+    """Read Debezium's Timestamp (ms) up to three fractional digits, else MicroTimestamp."""
     number = text.try_cast("bigint")
     if column.time_precision <= 3:
         low, high = _MICROS
@@ -256,7 +255,7 @@ def _timestamptz(_column: Column, text: SparkColumn) -> SparkColumn:
 
 
 def _time(column: Column, text: SparkColumn) -> SparkColumn:
-    """Debezium's Time (ms) up to three fractional digits, else MicroTime."""
+    """Read Debezium's Time (ms) up to three fractional digits, else MicroTime."""
     number = text.try_cast("bigint")
     return number * 1000 if column.time_precision <= 3 else number
 

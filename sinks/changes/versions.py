@@ -1,9 +1,9 @@
-"""Changes of a table and the versions of its rows that stand → versions that end, and new ones.
+"""Changes of a table and its current versions of rows → versions that end, and new ones.
 
-A version is a row's state from one commit to the next that changed it. Of the states that a row
-had within one transaction, which no other transaction sees, only the last one is a version. A row
-that is read again, or written as it was, has no new version. Columns that a change lacks are those
-of the version before, as in sinks/changes/newest.py: an exact value counts over a filled one.
+A version is a row's state from one commit to the next that changes it. If a transaction gives a row
+several states, which no other transaction sees, only the last one is a version. A row that is read
+again, or written unchanged, has no new version. Columns that a change lacks come from the version
+before, as in sinks/changes/newest.py: an exact value takes precedence over a filled one.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 
 _STANDS: Final = "stands"
-"""The operation of a version that the table has; sorts behind delete, and before upsert."""
+"""The operation of a current version. Sorts after delete, and before upsert."""
 _LIFE: Final = "_millrace_life"
 _COMMIT: Final = "_millrace_commit"
 _LAST: Final = "_millrace_last"
@@ -48,7 +48,7 @@ _BEGINS_SNAPSHOT: Final = "_millrace_begins_snapshot"
 _IS_WITHIN: Final = "_millrace_is_within"
 _IS_NEW: Final = "_millrace_is_new"
 _COMMIT_CHARS: Final = 25
-"""Of a position: epoch and commit LSN."""
+"""The part of a position with epoch and commit LSN."""
 
 
 def versions(
@@ -59,11 +59,11 @@ def versions(
     *,
     behind_gap: bool = False,
 ) -> DataFrame:
-    """The versions that the changes begin and end, with the columns that a history has.
+    """Return the versions that the changes begin and end, with the columns of a history.
 
-    ``standing`` are the table's current versions of the changed keys. Where one ends it is there
-    with its end; where it stands on, only if there are ``ends``, at each of which rows ended,
-    or if it is ``behind_gap``: then nothing is known of what came between the two.
+    ``standing`` are the table's current versions of the changed keys. Those that end are returned
+    with their end. Those that continue are returned only if there are ``ends``, at each of which
+    rows ended, or ``behind_gap``: then it is unknown what happened between the two.
     """
     keeps = behind_gap or bool(ends)
     rows = changes if standing is None else changes.unionByName(_as_changes(standing, shape))
@@ -91,7 +91,7 @@ def _as_changes(standing: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _with_ends(rows: DataFrame, shape: TableShape, ends: Sequence[RowsEnd]) -> DataFrame:
-    """With a delete of every key at each position where rows ended, its own among them.
+    """Add a delete of every key at each position where rows ended, its own included.
 
     The start of a whole new snapshot doesn't end a row that the snapshot has.
     """
@@ -135,7 +135,7 @@ def _with_ends(rows: DataFrame, shape: TableShape, ends: Sequence[RowsEnd]) -> D
 
 
 def _begins_snapshot(end: RowsEnd) -> bool:
-    """Whether it is no frame of a transaction: the daemon has put it before a snapshot's rows."""
+    """Whether it isn't a frame of a transaction: the daemon writes it before a snapshot's rows."""
     position = end.position
     return not end.bounds and (position.commit_lsn == 0 or position.index == INDEX_MAX)
 
@@ -145,7 +145,7 @@ def _null(kind: str) -> SparkColumn:
 
 
 def _newer(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """Without changes that the version that stands has already."""
+    """Drop changes that the current version already has."""
     stands = F.max(F.when(F.col(OP) == _STANDS, F.col(POSITION))).over(by_key(shape))
     rows = rows.withColumn("_millrace_stands", stands)
     newer = F.col("_millrace_stands").isNull() | (F.col(POSITION) > F.col("_millrace_stands"))
@@ -153,13 +153,13 @@ def _newer(rows: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _filled_in(rows: DataFrame, shape: TableShape, *, behind_gap: bool) -> DataFrame:
-    """Every change with all of its values; raises inside Spark where the log never had one.
+    """Return every change with all of its values. Raise in Spark if the log never had one.
 
-    But not of a state that another one has followed: before a table's first snapshot there are
-    such, and the history of a row begins where all of it is known.
+    A state that another one follows is an exception: such states precede a table's first snapshot,
+    and the history of a row begins where all of it is known.
     """
     lives = F.sum(F.when(F.col(OP) == DELETE, 1).otherwise(0)).over(_ordered(shape))
-    if behind_gap:  # the version that stands doesn't tell what a later change has left as it was
+    if behind_gap:  # the current version doesn't show values that a later change left
         lives += F.when(F.col(OP) == _STANDS, 0).otherwise(1)
     rows = rows.withColumn(_LIFE, lives)
     life = Window.partitionBy(*map(quoted, shape.keys), _LIFE).orderBy(POSITION, OP)
@@ -193,7 +193,7 @@ def _filled_in(rows: DataFrame, shape: TableShape, *, behind_gap: bool) -> DataF
 
 
 def _last_value(name: str, life: WindowSpec) -> SparkColumn:
-    """The newest exact value that a row has had in this life, else the newest filled one."""
+    """Return the row's newest exact value in this life, else the newest filled one."""
     value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
     here = F.col(OP) != DELETE
     filled = F.array_contains(FILLED, name)
@@ -205,7 +205,7 @@ def _last_value(name: str, life: WindowSpec) -> SparkColumn:
 
 
 def _last_of_commit(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """The state after each transaction that has touched the row."""
+    """Return the state after each transaction that has changed the row."""
     commit = F.substring(POSITION, 1, _COMMIT_CHARS)
     last = Window.partitionBy(*map(quoted, shape.keys), _COMMIT).orderBy(
         F.desc(POSITION), F.desc(OP)
@@ -219,7 +219,7 @@ def _last_of_commit(rows: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _changed(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """Without states that are as the one before was."""
+    """Drop states that equal the one before."""
     before = _ordered(shape)
     values = [name for name in shape.names if name not in shape.keys]
     state = F.struct(OP, *map(quoted, values))
@@ -234,7 +234,7 @@ def _changed(rows: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _with_validity(rows: DataFrame, shape: TableShape, *, all_standing: bool) -> DataFrame:
-    """With the end of each version; without deletes, which only end one."""
+    """Add the end of each version, and drop deletes, which only end one."""
     after = _ordered(shape)
     is_news = (F.col(OP) != _STANDS) | F.col(END).isNotNull() | F.lit(all_standing)
     return (
@@ -261,7 +261,7 @@ def _ordered(shape: TableShape) -> WindowSpec:
 
 
 def whole(changes: DataFrame) -> DataFrame:
-    """Changes none of which lacks a value that its record should have; else the job ends."""
+    """Return the changes. End the job if one lacks a value that its record should have."""
     if LOST not in changes.columns:
         return changes
     refused = refuse(F.col(LOST).isNotNull(), F.col(LOST), "string")

@@ -1,7 +1,7 @@
-"""A table's plan, over a topic that a real Debezium wrote → its changes, in the forms of targets.
+"""A table's plan, over a topic of a real Debezium → its changes, in the forms of targets.
 
-The records' schemas are read again by the table's plan, whether the plan was made just now or by a
-run that was killed: both read the same records the same way.
+The table's plan determines the records' schemas, whether this run or an interrupted one made the
+plan. So both read the same records in the same way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,24 +45,24 @@ class DebeziumChanges:
         self._topic = _layout(table, source, discover(self._raw) if groups is None else groups)
 
     def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
-        """The changes as they come, without those that a TRUNCATE undoes."""
+        """Return the changes in their order, without those that a TRUNCATE undoes."""
         del snapshot
         changes, truncated = parse(self._raw, self._topic, shape), self._table.truncated
         return changes if truncated is None else changes.where(F.col(POSITION) > str(truncated))
 
     def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
-        """The newest state of each key."""
+        """Return the newest state of each key."""
         return newest_of_changes(self.parsed(shape), shape, ranges=ranges)
 
     @contextmanager
     def contenders(self, shape: TableShape) -> Iterator[DataFrame]:
-        """What that is made of, for a target that reads them once."""
+        """Yield the input of that, for a target that reads it once."""
         yield contenders(self.parsed(shape), shape)
 
     def older(self, shape: TableShape) -> Older | None:
-        """The stored rows that go if no change speaks of them."""
+        """Return the stored rows to remove if no change has them."""
         if self._table.rebuilds:
-            # No offset is behind those of all partitions: a row that goes keeps its own.
+            # No offset is after those of all partitions, so a removed row keeps its own.
             return Older(lambda _: F.lit(True), lambda row: row(POSITION))
         return older(self._table.ends, shape)
 
@@ -72,28 +72,28 @@ class DebeziumChanges:
         return False
 
     def timed(self, shape: TableShape, stored: DataFrame | None) -> DataFrame:
-        """The changes with the times of their commits, without those that were written again."""
+        """Return the changes with their commit times, without repeated ones."""
         changes = parse(self._raw, self._topic, shape, timed=True)
-        if self._table.ends:  # behind a TRUNCATE that is repeated, rows are, too
+        if self._table.ends:  # rows are repeated after a repeated TRUNCATE, too
             return changes
         return without_repeated_changes(changes, shape, stored)
 
     def behind_gap(self, shape: TableShape) -> DataFrame | None:
-        """None: gaps aren't marked (``can_mark_gaps``)."""
+        """Return None: gaps aren't marked (``can_mark_gaps``)."""
         del shape
         return None
 
     def events(self, shape: TableShape, *, records: bool) -> DataFrame:
-        """Every event, once: no earlier plan had this plan's offsets."""
+        """Return every event, once: no earlier plan had this plan's offsets."""
         return parse_events(self._raw, self._topic, shape, records=records)
 
     def images(self, shape: TableShape) -> DataFrame:
-        """Not called: a table without a key is refused (sinks/debezium/inspection.py)."""
+        """Never called, as a table without a key is refused (sinks/debezium/inspection.py)."""
         raise AssertionError(f"a table without a key has a plan: {self._table.source}, {shape}")
 
 
 def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]) -> TopicLayout:
-    """The table as the plan has it, and how to read its records."""
+    """Return the table as the plan has it, and how to read its records."""
     planned = topic_of(table).schemas[-1]
     topic = describe(planned.name, groups, source, before=planned)
     if topic is None or topic.schema.columns != planned.columns:
@@ -109,17 +109,17 @@ def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup
 _LAST: Final = "_millrace_last"
 _LSN_CHARS: Final = 16
 _NO_LSN: Final = "0" * _LSN_CHARS
-"""A tombstone's."""
+"""The LSN of a tombstone."""
 
 
 def without_repeated_changes(
     changes: DataFrame, shape: TableShape, history: DataFrame | None
 ) -> DataFrame:
-    """Parsed changes (timed) but for repeated ones, of which the ``history`` may have the first.
+    """Drop repeated changes from parsed ones (timed). The ``history`` may have the first of them.
 
-    It has the states of a row, and not every event: so all events of a row go up to the one that
-    the history has last. A merge that ends before that one makes versions of repeated events; the
-    next one sets the rows right.
+    The history has a row's states, not every event. So all events of a row are dropped up to the
+    last one in the history. A merge that ends before that one makes versions of repeated events,
+    and the next merge corrects the rows.
     """
     once = _unlike_before(changes, shape)
     if history is not None:
@@ -132,14 +132,14 @@ def without_repeated_changes(
 
 
 def _unlike_before(changes: DataFrame, shape: TableShape) -> DataFrame:
-    """Without deletes of what is gone: a tombstone must not outlive the delete that it follows."""
+    """Drop deletes of deleted rows: a tombstone must not outlive the delete before it."""
     before = F.lag(OP).over(by_key(shape).orderBy(POSITION))
     again = F.coalesce((F.col(OP) == DELETE) & (before == DELETE), F.lit(False))
     return changes.withColumn(_LAST, again).where(~F.col(_LAST)).drop(_LAST)
 
 
 def _behind_history(changes: DataFrame, shape: TableShape, history: DataFrame) -> DataFrame:
-    """The changes that come after the one of their row that the history has last."""
+    """Return the changes after the row's last one in the history."""
     first = changes.agg(F.min(F.unix_micros(TIME))).first()
     assert first is not None  # noqa: S101 (an aggregate returns a row)
     since = F.timestamp_micros(F.lit(first[0]).cast("bigint"))

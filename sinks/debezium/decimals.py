@@ -1,7 +1,7 @@
 """A Decimal's bytes (two's complement, big-endian, unscaled) → a Spark decimal, or exact text.
 
-Only functions that Spark compiles, but for numbers beyond 38 digits. ``conv`` knows 64 bits: one of
-them holds 18 digits, and two halves make 38 in decimal arithmetic. Longer numbers (a ``numeric``
+Uses only functions that Spark compiles, except for numbers beyond 38 digits. ``conv`` has 64 bits:
+one holds 18 digits, and two halves make 38 in decimal arithmetic. Longer numbers (a ``numeric``
 without a precision, as text) are built of limbs of nine digits, 28 bits at a time.
 """
 
@@ -12,10 +12,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 BYTES_MAX: Final = 1_024
-"""Longer numbers (some 2,460 digits) aren't decoded: the time grows with their cube."""
+"""Longer numbers (some 2,460 digits) aren't decoded, as the time grows with their cube."""
 _DIGITS_64_BITS: Final = 18
 _NEGATIVE: Final = "8"
-"""A number whose first hexadecimal digit is this or greater is below zero."""
+"""A number is negative if its first hexadecimal digit is this or greater."""
 _LIMB: Final = 1_000_000_000
 _LIMB_DIGITS: Final = 9
 _STEP_DIGITS: Final = 7
@@ -23,7 +23,7 @@ _STEP: Final = 1 << 4 * _STEP_DIGITS
 
 
 def to_decimal(value: SparkColumn, precision: int, scale: int) -> SparkColumn:
-    """Bytes → decimal(precision, scale); null where it has no room for them."""
+    """Bytes → decimal(precision, scale). Null if they don't fit."""
     kind = f"decimal({precision},{scale})"
     if precision > _DIGITS_64_BITS or scale > _DIGITS_64_BITS:
         digits = bound(F.hex(value), lambda digits: _of_128_bits(digits).cast("string"))
@@ -37,7 +37,7 @@ def to_decimal(value: SparkColumn, precision: int, scale: int) -> SparkColumn:
 
 
 def to_text(value: SparkColumn, scale: SparkColumn) -> SparkColumn:
-    """Bytes and scale → the number as PostgreSQL writes it; null beyond ``BYTES_MAX``."""
+    """Bytes and scale → the number as PostgreSQL writes it. Null beyond ``BYTES_MAX``."""
     unscaled = bound(
         F.hex(value),
         lambda digits: F.coalesce(
@@ -51,12 +51,12 @@ def to_text(value: SparkColumn, scale: SparkColumn) -> SparkColumn:
 
 
 def bound(value: SparkColumn, use: Callable[[SparkColumn], SparkColumn]) -> SparkColumn:
-    """An expression that uses a value several times, so that Spark computes the value once."""
+    """Return an expression that uses a value several times, and computes it once in Spark."""
     return F.get(F.transform(F.array(value), use), F.lit(0))
 
 
 def _pointed(unscaled: SparkColumn, scale: SparkColumn) -> SparkColumn:
-    """Digits with a point in them."""
+    """Insert the point into digits."""
     sign = F.when(unscaled.startswith("-"), F.lit("-")).otherwise(F.lit(""))
     digits = F.ltrim(unscaled, F.lit("-"))
     wide = F.lpad(digits, F.greatest(F.length(digits), scale + 1), F.lit("0"))
@@ -81,9 +81,9 @@ def _of_64_bits(hexadecimal: SparkColumn) -> SparkColumn:
 
 
 def _of_128_bits(hexadecimal: SparkColumn) -> SparkColumn:
-    """Up to 32 hexadecimal digits → decimal(38,0); null where there are more, or 39 decimal ones.
+    """Up to 32 hexadecimal digits → decimal(38,0). Null for more, or for 39 decimal ones.
 
-    A number below zero is minus that of its inverted bits, less one: both halves have one sign.
+    A negative number is minus its inverted bits, less one, so both halves have one sign.
     """
 
     def magnitude(digits: SparkColumn) -> SparkColumn:
@@ -94,13 +94,13 @@ def _of_128_bits(hexadecimal: SparkColumn) -> SparkColumn:
 
     digits = F.lpad(_magnitude(hexadecimal), 32, F.lit("0"))
     positive = F.when(F.length(hexadecimal) <= 32, bound(digits, magnitude))
-    # Not -positive: Spark's own minus keeps 34 digits.
+    # Not -positive, as Spark's own minus keeps only 34 digits.
     negative = F.try_subtract(F.lit(-1).cast("decimal(1,0)"), positive)
     return F.when(_is_below_zero(hexadecimal), negative).otherwise(positive)
 
 
 def _magnitude(hexadecimal: SparkColumn) -> SparkColumn:
-    """The bits, inverted if the number is below zero."""
+    """Return the bits, inverted if the number is negative."""
     inverted = F.translate(hexadecimal, "0123456789ABCDEF", "FEDCBA9876543210")
     return F.when(_is_below_zero(hexadecimal), inverted).otherwise(hexadecimal)
 
@@ -133,7 +133,7 @@ def _long(hexadecimal: SparkColumn) -> SparkColumn:
 
 
 def _times_and(limbs: SparkColumn, factor: int, added: SparkColumn) -> SparkColumn:
-    """Limbs (the lowest first) times a factor, plus a number."""
+    """Multiply limbs (the lowest first) by a factor, and add a number."""
     start = F.struct(added.alias("carry"), F.array().cast("array<bigint>").alias("done"))
 
     def step(state: SparkColumn, limb: SparkColumn) -> SparkColumn:

@@ -1,7 +1,7 @@
 """A member of a record, JSON's text or Avro's typed value → texts, bytes, elements, JSON.
 
 Everything else is the same for both. In JSON a member is text (of a number, of a list), and bytes
-are base64. In Avro a member has its type, and a struct's members go by their index.
+are base64. In Avro a member has its type, and a struct's members are found by index.
 """
 
 import hashlib
@@ -24,72 +24,72 @@ _INTEGERS = frozenset({Type.INT32, Type.INT64})
 
 
 class ValueDecoder:
-    """How values are taken out of a record of JSON: members are texts out of ``from_json``.
+    """Extracts values from a JSON record, whose members are texts from ``from_json``.
 
-    ``decimal_numbers``: Decimals are JSON's numbers, and not their bytes.
+    ``decimal_numbers``: Decimals are JSON's numbers, not their bytes.
     """
 
     def __init__(self, *, decimal_numbers: bool = False) -> None:
         self._decimal_numbers = decimal_numbers
 
     def text(self, value: SparkColumn) -> SparkColumn:
-        """A text, or a number's text."""
+        """Return a text, or a number's text."""
         return value
 
     def binary(self, value: SparkColumn) -> SparkColumn:
-        """Bytes, which are base64."""
+        """Return bytes, which are base64."""
         return F.try_to_binary(value, F.lit("base64"))
 
     def elements(self, value: SparkColumn) -> SparkColumn:
-        """A list's elements, each to be taken out by the same decoder."""
+        """Return a list's elements, for the same decoder."""
         return F.from_json(value, "array<string>")
 
     def is_decimal(self, schema: Schema) -> bool:  # noqa: ARG002 (Avro's)
-        """Whether a Decimal comes as a number: records don't show the ``decimal.format``."""
+        """Whether a Decimal is a number, as records don't show the ``decimal.format``."""
         return self._decimal_numbers
 
     def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002 (Avro's)
-        """A number that brings its scale along: a struct of ``scale`` and ``value`` (bytes)."""
+        """Return a number with its scale: a struct of ``scale`` and ``value`` (bytes)."""
         return bound(
             F.from_json(value, "scale int, value string"),
             lambda number: F.struct(number["scale"], self.binary(number["value"]).alias("value")),
         )
 
     def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:  # noqa: ARG002 (Avro's)
-        """Whether a value is one of some texts, bytes, lists or maps; by its text, unparsed."""
+        """Whether a value is one of some texts, bytes, lists or maps, by its unparsed text."""
         return value.isin(*(form if isinstance(form, str) else _compact(form) for form in forms))
 
     def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002 (Avro's)
-        """JSON of a struct, a map or a list."""
+        """Return JSON of a struct, a map or a list."""
         return value
 
 
 class AvroDecoder(ValueDecoder):
-    """The same of Avro: members as Spark's Avro decoder has them."""
+    """The same for Avro: members as Spark's Avro decoder returns them."""
 
     def text(self, value: SparkColumn) -> SparkColumn:
-        """A number as text."""
+        """Return a number as text."""
         return value.cast("string")
 
     def binary(self, value: SparkColumn) -> SparkColumn:
-        """As they are."""
+        """Return them unchanged."""
         return value
 
     def elements(self, value: SparkColumn) -> SparkColumn:
-        """As they are."""
+        """Return them unchanged."""
         return value
 
     def is_decimal(self, schema: Schema) -> bool:
-        """Where Spark's own decimals have room."""
+        """Whether Spark's own decimals can hold it."""
         return decimal_digits(schema) is not None
 
     def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
-        """By their indexes."""
+        """Return it by index."""
         names = ("scale", "value")
         return F.struct(*(member_of(value, schema, name)[0].alias(name) for name in names))
 
     def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
-        """By their values; maps, which Spark can't compare, by their JSON."""
+        """Compare values. Spark can't compare maps, so compare their JSON."""
         if schema.type is Type.MAP:
             return F.to_json(value).isin(*map(_compact, forms))
         literals = (
@@ -99,7 +99,7 @@ class AvroDecoder(ValueDecoder):
         return reduce(or_, (value == literal for literal in literals))
 
     def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:
-        """JSON with all members, by their own names."""
+        """Return JSON with all members, by their own names."""
         return F.to_json(_named(value, schema), {"ignoreNullFields": "false"})
 
 
@@ -108,14 +108,14 @@ def _literal(form: Any) -> SparkColumn:
 
 
 def _compact(form: Any) -> str:
-    """JSON without spaces, as Jackson writes it; bytes are base64."""
+    """Return JSON without spaces, as Jackson writes it. Bytes are base64."""
     if isinstance(form, bytes):
         return b64encode(form).decode()
     return json.dumps(form, ensure_ascii=False, separators=(",", ":"), default=_compact)
 
 
 def member_of(value: SparkColumn, schema: Schema, name: str) -> tuple[SparkColumn, Schema]:
-    """A struct's member in Avro, and its schema; raises SinkError where there is none."""
+    """Return a struct's member in Avro, and its schema. Raise SinkError without one."""
     for index, field in enumerate(schema.fields):
         if field.name == name:
             return value[avro_member_name(index)], field.schema
@@ -137,7 +137,7 @@ def _named(value: SparkColumn, schema: Schema) -> SparkColumn:
 def is_placeholder(
     schema: Schema, decoder: ValueDecoder, value: SparkColumn, placeholder: bytes
 ) -> SparkColumn | None:
-    """Whether a value is the placeholder; None where its type never has one."""
+    """Whether a value is the placeholder. None: its type never has one."""
     forms = _placeholders(schema, placeholder)
     if not forms:
         return None
@@ -145,7 +145,7 @@ def is_placeholder(
 
 
 def _placeholders(schema: Schema, placeholder: bytes) -> list[Any]:
-    """The placeholders that a value with the schema may have: texts, bytes, lists and maps."""
+    """Return the possible placeholders of a value with the schema: texts, bytes, lists, maps."""
     word = placeholder.decode(errors="replace")
     if schema.type is Type.STRING:
         return [word, b64encode(placeholder).decode(), _compact({word: word})]

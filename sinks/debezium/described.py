@@ -1,7 +1,7 @@
 """A topic's schemas, and the declared columns of its table → its columns, and how to read it.
 
-A table's columns are those of all schemas so far, so that no run's outcome depends on which records
-it happened to read together; a column's type is that of the newest schema that has it.
+A table's columns are those of all schemas so far. So a run's outcome doesn't depend on which
+records it reads together. A column's type is that of the newest schema that has it.
 """
 
 import json
@@ -50,13 +50,13 @@ _TYPE: Final = re.compile(
 )
 _ARRAY: Final = re.compile(r"\s*(?:\[[0-9]*\]|\barray)\s*\Z", re.IGNORECASE)
 _HEADER: Final = 4
-"""The modifiers of varchar and numeric are larger by so much than their lengths."""
+"""The modifiers of varchar and numeric exceed their lengths by this number."""
 _DECIMAL_FORMAT: Final = "decimal.format"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorOptions:
-    """The connector's options by which it writes values, as far as records don't show them."""
+    """The connector's options for values that records don't show."""
 
     modes: ValueModes
     decimal_numbers: bool = False
@@ -64,7 +64,7 @@ class ConnectorOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordSource:
-    """Where records are, how they were written, and who knows the schemas of Avro."""
+    """The records' location and form, and the registry of Avro's schemas."""
 
     kafka: Mapping[str, str]
     connector: ConnectorOptions
@@ -75,8 +75,8 @@ class RecordSource:
 class Layout:
     """One schema of keys, or of values.
 
-    ``members`` are those of a key or a row; ``columns`` are the members by this schema alone.
-    ``envelope`` is Avro's schema of the whole, as Connect has it, and ``text`` as Spark takes it.
+    ``members`` are those of a key or a row. ``columns`` are the members by this schema alone.
+    ``envelope`` is Avro's complete schema in Connect's form, and ``text`` is Spark's.
     """
 
     mark: int
@@ -89,7 +89,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """A topic's table, and all that is needed to read its new records."""
+    """A topic's table, and everything needed to read its new records."""
 
     schema: TableSchema
     keys: tuple[Layout, ...]
@@ -105,10 +105,10 @@ def describe(
     declared: Mapping[str, Column] | None = None,
     before: TableSchema | None = None,
 ) -> TopicLayout | None:
-    """Describe the table of one topic by its new records; None if they have no row at all.
+    """Describe the table of one topic by its new records. None: they have no row at all.
 
-    ``declared`` are columns by the configuration or the source's catalog; ``before`` is the table
-    as the last run had it. Raises MillraceError where records can't be read so.
+    ``declared`` are columns from the configuration or the source's catalog. ``before`` is the table
+    in the last run. Raise MillraceError if records can't be read.
     """
     known = {column.name: column for column in before.columns} if before is not None else {}
     ordered = sorted(groups, key=lambda group: group.last)
@@ -146,7 +146,7 @@ class _LayoutReader:
     columns: Mapping[str, Column]
 
     def require_types(self, groups: Iterable[RecordGroup]) -> None:
-        """Raise ConfigError where nothing says what members of keys or rows without schemas are."""
+        """Raise ConfigError if the types of keys' or rows' members without schemas are unknown."""
         names: list[str] = []
         is_plain = False
         for group in groups:
@@ -168,7 +168,7 @@ class _LayoutReader:
         )
 
     def layouts(self, schemas: Iterable[Written | None], *, of_keys: bool) -> tuple[Layout, ...]:
-        """The schemas of keys, or of values, each once, the newest last."""
+        """Return the schemas of keys, or of values, each once, the newest last."""
         layouts: dict[int, Layout] = {}
         for written in schemas:
             if written is not None:
@@ -183,7 +183,7 @@ class _LayoutReader:
         whole = read_json_schema(written.text) if avro is None else avro.schema
         struct = whole if of_keys else self._row(whole)
         modes = self.source.connector.modes
-        # Where structs have names, a member without one has none to have.
+        # If structs have names, a member without one has no name.
         members = {
             field.name: field.schema
             if struct.name is not None
@@ -195,7 +195,7 @@ class _LayoutReader:
                 name: column_of(name, schema, self.columns.get(name))
                 for name, schema in members.items()
             }
-        except (TypeError, ValueError) as error:  # a list without items, digits that are none
+        except (TypeError, ValueError) as error:  # a list without items, or invalid digits
             raise SinkError(
                 f"a record's schema isn't a Kafka Connect schema: {error}",
                 where=f"table {self.name}",
@@ -223,7 +223,7 @@ class _LayoutReader:
         return row
 
     def _plain(self, names: list[str]) -> Layout:
-        """The layout of JSON without a schema, by the declared columns."""
+        """Return the layout of JSON without a schema, by the declared columns."""
         modes = self.source.connector.modes
         forms = {name: form_of(self.columns[name], modes) for name in names}
         members = {name: form for name, form in forms.items() if form is not None}
@@ -234,12 +234,12 @@ class _LayoutReader:
 
 
 def plain_names(value: Written) -> list[str]:
-    """The names of the members that rows without a schema have; none where there is no row."""
+    """Return the names of members of rows without a schema; empty without a row."""
     return list(json.loads(value.text)) if value.text else []
 
 
 def _members(key: str, name: TableName) -> list[str]:
-    """The names of a plain key's members, by one of the keys."""
+    """Return the names of a plain key's members, from one of the keys."""
     try:
         return list(dict(json.loads(key)))
     except (ValueError, TypeError):
@@ -254,7 +254,7 @@ def _members(key: str, name: TableName) -> list[str]:
 def _columns(
     values: Sequence[Layout], keys: Sequence[Layout], before: TableSchema | None
 ) -> tuple[Column, ...]:
-    """All columns, in the order in which they came up; a key's have their ordinals."""
+    """Return all columns, in the order of appearance. A key's columns have their ordinals."""
     columns = {column.name: column for column in before.columns} if before is not None else {}
     ordinals = {column.name: column.key for column in columns.values() if column.key is not None}
     for layout in values:
@@ -269,7 +269,7 @@ def _columns(
 
 
 def _require_same_key(name: TableName, keys: Sequence[Layout], before: TableSchema | None) -> None:
-    """Raise SinkError where keys have other columns than they had: rows wouldn't be found."""
+    """Raise SinkError if keys have other columns than before, as rows wouldn't be found."""
     forms = [", ".join(layout.members) for layout in keys]
     if before is not None and (before.key or keys):
         forms.insert(0, ", ".join(column.name for column in before.key) or "none")
@@ -283,7 +283,7 @@ def _require_same_key(name: TableName, keys: Sequence[Layout], before: TableSche
 
 
 def declared_column(name: str, text: str) -> Column:
-    """Read a declaration; raises ConfigError for an unknown type."""
+    """Parse a declaration. Raise ConfigError for an unknown type."""
     element, array = text.strip(), False
     while _ARRAY.search(element):
         element, array = _ARRAY.sub("", element), True
@@ -315,7 +315,7 @@ def _name(words: str) -> str:
 
 
 def _modifier(type_: str, first: str | None, second: str | None) -> int:
-    """Atttypmod, as PostgreSQL has it in its catalog."""
+    """Return atttypmod, as in PostgreSQL's catalog."""
     if first is None:
         return 1 if type_ == "bit" else -1
     if type_ == "numeric":
@@ -324,7 +324,7 @@ def _modifier(type_: str, first: str | None, second: str | None) -> int:
 
 
 def connector_options(settings: Settings) -> ConnectorOptions:
-    """The options by which the connector writes values; raises ConfigError without the preset."""
+    """Return the connector's options for values. Raise ConfigError without the preset."""
     if settings.preset != "debezium":
         raise ConfigError(
             "topics of a real Debezium need its own options, with its defaults",
@@ -339,5 +339,5 @@ def connector_options(settings: Settings) -> ConnectorOptions:
 
 
 def declared_columns(types: Mapping[str, str]) -> dict[str, Column]:
-    """Columns by name and declared type, as [lakehouse.types] has them for a table."""
+    """Return columns by name and declared type, from a table's [lakehouse.types]."""
     return {name: declared_column(name, text) for name, text in types.items()}

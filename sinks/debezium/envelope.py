@@ -1,9 +1,9 @@
-"""Opened records, and the schemas that they were written by → their envelopes' members.
+"""Opened records and their schemas → the members of their envelopes.
 
-An Avro record is decoded once, by its own schema: one column of the frame per schema, null in the
-rows of others. ``with_members`` then gives each member of keys and rows a column: what decodes a
-value mentions it several times, and Spark then computes it once. Texts of JSON are in one column,
-whatever their schema, and Avro's in one per schema.
+An Avro record is decoded once, by its own schema: one column of the frame per schema, null in other
+rows. ``with_members`` then gives each member of keys and rows a column. The decoding of a value
+refers to it several times, and Spark then computes it once. JSON's texts share one column, whatever
+their schema. Avro has one column per schema.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ Which = Literal["key", "before", "after"]
 
 EXISTS: Final = "_millrace_has_{}"
 _COORDINATES: Final = ("topic", "partition", "offset")
-"""What identifies a record in Kafka."""
+"""Columns that identify a record in Kafka."""
 
 
 def enveloped(raw: DataFrame, topic: TopicLayout) -> DataFrame:
-    """Records with the members that their schemas have, their operation and their LSN.
+    """Add the members of their schemas, their operation and their LSN to records.
 
-    The LSN is null where a record has no value. A row of an incremental snapshot has none of its
-    own, and gets the last one that its connector had read then.
+    The LSN is null if a record has no value. A row of an incremental snapshot has none of its own,
+    and gets the last one that its connector had read then.
     """
     records = opened(raw, decimal_numbers=topic.connector.decimal_numbers)
     decoded = with_avro(records, topic)
@@ -56,7 +56,7 @@ def enveloped(raw: DataFrame, topic: TopicLayout) -> DataFrame:
 
 
 def with_avro(records: DataFrame, topic: TopicLayout) -> DataFrame:
-    """Opened records with their Avro decoded; raises SparkMissingError without Spark's decoder."""
+    """Return opened records with decoded Avro. Raise SparkMissingError without Spark's decoder."""
     sides = (("key", KEY_MARK, topic.keys), ("value", VALUE_MARK, topic.values))
     decoded = {
         _decoded(side, layout): F.when(F.col(mark) == layout.mark, _from_avro(side, layout.text))
@@ -77,9 +77,9 @@ def with_avro(records: DataFrame, topic: TopicLayout) -> DataFrame:
 
 
 def committed_at(topic: TopicLayout) -> SparkColumn:
-    """When an enveloped record's change was committed; of a tombstone, when the topic took it.
+    """Return the commit time of a record's change. A tombstone's: when the topic received it.
 
-    Connectors before 2.5 write milliseconds only.
+    Connectors before 2.5 write only milliseconds.
     """
     ms = _member(topic, "source", "ts_ms")
     us = F.coalesce(_member(topic, "source", "ts_us"), ms * 1_000)
@@ -87,25 +87,25 @@ def committed_at(topic: TopicLayout) -> SparkColumn:
 
 
 def is_truncate() -> SparkColumn:
-    """Whether an enveloped record is a TRUNCATE; reads the value only where there is no key."""
+    """Whether an enveloped record is a TRUNCATE. Reads the value only if there is no key."""
     return F.col("key").isNull() & (F.coalesce(F.col(ENVELOPE_OP), F.lit("")) == "t")
 
 
 def table_of(topic: TopicLayout) -> SparkColumn:
-    """The source's table that a record is of, as topics spell it."""
+    """Return the record's source table, in the spelling of topics."""
     names = F.concat_ws(".", _member(topic, "source", "schema"), _member(topic, "source", "table"))
     return F.regexp_replace(names, "[^a-zA-Z0-9._-]", "_")
 
 
 def decoder_of(layout: Layout, connector: ConnectorOptions) -> ValueDecoder:
-    """How values are taken out of its records."""
+    """Return the decoder of its records' values."""
     if layout.encoding == "avro":
         return AvroDecoder()
     return ValueDecoder(decimal_numbers=connector.decimal_numbers)
 
 
 def _member(topic: TopicLayout, *path: str) -> SparkColumn:
-    """A member of the envelope, whatever a record was written in; null where it has none."""
+    """Return a member of the envelope, in any encoding. Null: the record has none."""
     of_json = reduce(getitem, path, F.col(BODY))
     of_avro = (
         _inside(layout, "value", *path)
@@ -116,7 +116,7 @@ def _member(topic: TopicLayout, *path: str) -> SparkColumn:
 
 
 def _inside(layout: Layout, side: str, *path: str) -> SparkColumn:
-    """A member of the records' keys, or of their envelopes."""
+    """Return a member of the records' keys, or of their envelopes."""
     if layout.envelope is None:
         return reduce(getitem, path, F.col(KEY if side == "key" else BODY))
     value, schema = F.col(_decoded(side, layout)), layout.envelope
@@ -137,13 +137,13 @@ def _decoded(side: str, layout: Layout) -> str:
 
 
 def _from_avro(side: str, text: str) -> SparkColumn:
-    """The record behind the registry's id, decoded."""
+    """Return the decoded record after the registry's id."""
     mode = F.create_map(F.lit("mode"), F.lit("FAILFAST"))
     return F.call_function("from_avro", F.expr(f"substring({side}, 6)"), F.lit(text), mode)
 
 
 class Choice(NamedTuple):
-    """The column of records with a mark; choices with an equal ``same`` have an equal column."""
+    """The column of records with a mark. Choices with an equal ``same`` have an equal column."""
 
     mark: int
     same: object
@@ -151,7 +151,7 @@ class Choice(NamedTuple):
 
 
 def by_mark(mark: str, choices: Sequence[Choice], kind: str) -> SparkColumn:
-    """The column that a record's mark chooses; null for a mark without a choice."""
+    """Return the column that a record's mark selects. Null: the mark has none."""
     shared: dict[object, tuple[SparkColumn, list[int]]] = {}
     for choice in choices:
         _, marks = shared.setdefault(choice.same, (choice.column, []))
@@ -170,10 +170,10 @@ def with_members(
     truncates: bool = False,
     keep: Sequence[str] = (),
 ) -> DataFrame:
-    """Records with their position and the members of their key or rows; ``timed``: and their time.
+    """Add the position and the members of key or row to records. ``timed`` adds the time.
 
-    The job ends at a record that isn't one of this table. TRUNCATEs are there only with
-    ``truncates``; ``keep`` are columns of ``raw`` to be kept as they are.
+    The job ends at a record that doesn't belong to this table. TRUNCATEs are included only with
+    ``truncates``. ``keep`` are columns of ``raw`` to keep unchanged.
     """
     images = [side for side in which if side != "key"]
     members: dict[str, SparkColumn] = {}
@@ -199,12 +199,12 @@ def with_members(
 
 
 def member_column(topic: TopicLayout, layout: Layout, which: Which, name: str) -> SparkColumn:
-    """The member that is the value of the table's column with a name."""
+    """Return the member with the value of a column of the table."""
     return F.col(_alias(topic, layout, which, name))
 
 
 def _alias(topic: TopicLayout, layout: Layout, which: Which, name: str) -> str:
-    """The name of the member's own column; texts of JSON share one, whatever their schema."""
+    """Return the name of the member's own column. JSON's texts share one, for any schema."""
     index = next(i for i, column in enumerate(topic.schema.columns) if column.name == name)
     schema = f"_{layout.mark}" if layout.envelope is not None else ""
     return f"_millrace_{which}_{index}{schema}"
@@ -223,7 +223,7 @@ def _members(topic: TopicLayout, which: Which) -> dict[str, SparkColumn]:
 
 
 def _position(topic: TopicLayout, *, truncates: bool) -> SparkColumn:
-    """Offset and LSN as a position's text."""
+    """Return offset and LSN as a position's text."""
     row = F.when(F.col(ENVELOPE_OP) == "d", F.lit(True)).otherwise(_exists(topic, "after"))
     is_change = F.col(ENVELOPE_OP).isin("c", "r", "u", "d") & _is_in(VALUE_MARK, topic.values)
     good = F.col("value").isNull() | (is_change & row & _is_described(topic))
@@ -253,7 +253,7 @@ def _is_in(mark: str, layouts: tuple[Layout, ...]) -> SparkColumn:
 
 
 def _has_key(topic: TopicLayout) -> SparkColumn:
-    """Whether a key is one of the topic's; one of JSON has values of the key's columns alone."""
+    """Whether a key is one of the topic's. One in JSON has values only for the key's columns."""
     avro = [layout.mark for layout in topic.keys if layout.encoding == "avro"]
     complete = reduce(and_, (F.col(KEY)[column.name].isNotNull() for column in topic.schema.key))
     alone = F.size(F.map_keys(KEY)) == len(topic.schema.key)

@@ -1,6 +1,6 @@
-"""A column and the connector's modes → how Debezium writes its values; and the other way round.
+"""A column and the connector's modes ⇄ Debezium's form of its values.
 
-The first way is for JSON without schemas, and for members whose schema has no name.
+The direction from columns is for JSON without schemas, and for members whose schema has no name.
 docs/reference/types.md has the table.
 """
 
@@ -69,7 +69,7 @@ _TYPE_OF_TYPE: Final = {
     Type.STRUCT: "json",
 }
 _VECTORS: Final = frozenset({"vector", "halfvec"})
-"""Lists to Debezium, and one value to PostgreSQL."""
+"""Lists in Debezium, but single values in PostgreSQL."""
 _ARRAYS_LEFT_OUT: Final = frozenset(
     {"money", "name", "interval", "varbit", "xml", "point", "refcursor"}
 )
@@ -77,7 +77,7 @@ _ARRAYS_LEFT_OUT: Final = frozenset(
 
 
 def column_of(name: str, schema: Schema, declared: Column | None) -> Column:
-    """The column that a record's schema describes; where that leaves it open, the declared one."""
+    """Return the column that a record's schema describes. The declared one completes it."""
     if declared is not None and _agree(schema, declared):
         return _as_long(schema, declared)
     array = is_array(schema)
@@ -85,7 +85,7 @@ def column_of(name: str, schema: Schema, declared: Column | None) -> Column:
     type_ = TYPE_OF_NAME.get(element.name or "") or _TYPE_OF_TYPE.get(element.type, "json")
     digits = _digits(element)
     if element.name == DECIMAL and digits is None:
-        type_ = "money"  # the one Decimal that Debezium gives no precision
+        type_ = "money"  # the only Decimal without a precision in Debezium
     return Column(
         name=name,
         type=type_,
@@ -97,7 +97,7 @@ def column_of(name: str, schema: Schema, declared: Column | None) -> Column:
 
 
 def _as_long(schema: Schema, declared: Column) -> Column:
-    """The column with as many bits as the schema says, whatever was declared."""
+    """Return the column with the schema's number of bits, whatever was declared."""
     length = (schema.parameters or {}).get("length")
     if schema.name != BITS or length is None or int(length) == declared.modifier:
         return declared
@@ -110,18 +110,18 @@ def is_array(schema: Schema) -> bool:
 
 
 def is_known(type_: str) -> bool:
-    """Whether Debezium has a form of its own for the type; others are the bytes of their text."""
+    """Whether Debezium has a form for the type. Others are the bytes of their text."""
     return type_ in _FORMS
 
 
 def form_of(column: Column, modes: ValueModes) -> Schema | None:
-    """How Debezium writes the column's values; None where it leaves the column out."""
+    """Return Debezium's form of the column's values. None: it leaves the column out."""
     if column.array:
         if column.type in _ARRAYS_LEFT_OUT and not modes.lossless:
             return None
         items = form_of(column.model_copy(update={"array": False}), modes)
         return None if items is None else Schema(Type.ARRAY, optional=True, items=items)
-    # In an array Debezium doesn't look behind a domain's elements.
+    # In an array Debezium doesn't resolve a domain's elements.
     unknown = column.domain_elements and not modes.lossless
     make = None if unknown else _FORMS.get(column.type)
     if make is not None:
@@ -130,13 +130,13 @@ def form_of(column: Column, modes: ValueModes) -> Schema | None:
 
 
 def with_names(schema: Schema, declared: Column | None, modes: ValueModes) -> Schema:
-    """A schema without names, with those that the declared column's form has."""
+    """Add the names of the declared column's form to a schema without names."""
     expected = form_of(declared, modes) if declared is not None else None
     if expected is None or schema.name is not None or expected.type is not schema.type:
         return schema
     if schema.type is not Type.ARRAY:
         return replace(expected, optional=schema.optional)
-    if expected.name is not None:  # a vector is one value, whose elements say nothing
+    if expected.name is not None:  # a vector is one value, and its elements have no names
         return replace(schema, name=expected.name)
     items, expected_items = schema.of_items(), expected.of_items()
     if items.name is not None or items.type is not expected_items.type:
@@ -145,15 +145,15 @@ def with_names(schema: Schema, declared: Column | None, modes: ValueModes) -> Sc
 
 
 def _agree(schema: Schema, declared: Column) -> bool:
-    """Whether the schema leaves it open that its values are of the declared column."""
+    """Whether the schema permits that its values belong to the declared column."""
     if is_array(schema) != declared.array:
         return False
     element = schema.of_items() if declared.array else schema
     named = TYPE_OF_NAME.get(element.name or "")
     if element.name == BITS:
-        return declared.type == "bit"  # only then the schema says how many there are
+        return declared.type == "bit"  # only then does the schema have their number
     if element.name in {DECIMAL, VARIABLE}:
-        return False  # these say all that there is to say
+        return False  # these schemas are complete
     if named is not None:
         return declared.type == named or (named, declared.type) in {
             ("json", "jsonb"),
@@ -299,4 +299,4 @@ _MAY_BE: Final = {
     Type.BYTES: {"bytea"},
     Type.MAP: {"hstore"},
 }
-"""The types that a value without a named schema may have: of these, the declared one counts."""
+"""Possible types of a value without a named schema. The declared type decides among them."""

@@ -1,7 +1,6 @@
 """The new records of all topics → the plan of each table.
 
-Derived tables of one captured table share the search for schemas where they go on from the same
-offsets.
+Derived tables of one captured table share the search for schemas if they begin at the same offsets.
 """
 
 import re
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
 
 _WORDS: Final = re.compile(r"\w+|\W+")
 _NULL: Final = "VOID"
-"""How Spark calls the type of a member that is null."""
+"""Spark's name of the type of a null member."""
 
 
 @dataclass(slots=True)
 class PlannedTopics:
-    """The tables that have a plan, why others have none, and the groups of the records."""
+    """The tables with a plan, why others have none, and the groups of the records."""
 
     tables: dict[str, TablePlan] = field(default_factory=dict)
     refused: dict[str, MillraceError] = field(default_factory=dict)
@@ -58,10 +57,10 @@ def plan_tables(
     compacted: Collection[str],
     tables: Mapping[str, TablePlan],
 ) -> PlannedTopics:
-    """Plan tables that have something to read; ``types`` are by topic and column.
+    """Plan tables that have something to read. ``types`` are by topic and column.
 
-    A table's error stops no other table. A table that isn't there yet has no plan before its first
-    row has come, which shows its columns.
+    A table's error stops no other table. A table that doesn't exist yet has no plan before its
+    first row, which shows its columns.
     """
     planned = PlannedTopics()
     left = dict(tables)
@@ -90,13 +89,13 @@ def plan_tables(
 
 
 def _records(spark: "SparkSession", source: RecordSource, *tables: TablePlan) -> DataFrame:
-    """The records that the tables have to read."""
+    """Return the records that the tables have to read."""
     start = {table.topic: table.start for table in tables}
     return read_records(spark, source.kafka, start, {table.topic: table.end for table in tables})
 
 
 def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
-    """The groups of all topics; None where one of the topics can't be read."""
+    """Return the groups of all topics. None: one of the topics can't be read."""
     try:
         return discover(raw)
     except PySparkException as error:
@@ -108,7 +107,7 @@ def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
 def _groups(
     table: TablePlan, of_all_topics: list[RecordGroup] | None, read: Callable[[], DataFrame]
 ) -> list[RecordGroup]:
-    """The groups of the table's topic; read alone where one of all topics couldn't be read."""
+    """Return the groups of the table's topic. Read it alone if a topic can't be read."""
     if of_all_topics is None:
         with _as_table_error(table):
             return discover(read())
@@ -117,7 +116,7 @@ def _groups(
 
 @contextmanager
 def _as_table_error(table: TablePlan) -> Iterator[None]:
-    """Spark's error where records can't be read or decoded → an error of this table alone."""
+    """Turn Spark's error about unreadable records into an error of this table only."""
     try:
         yield
     except PySparkException as error:
@@ -133,9 +132,9 @@ def _planned(
     source: RecordSource,
     types: Mapping[str, Column],
 ) -> TablePlan | None:
-    """The plan by the records' schemas, and the TRUNCATEs among them; None without any row."""
+    """Return the plan from the records' schemas and TRUNCATEs. None: there is no row."""
     topic = topic_of(table)
-    # One that is built again may have another key; its columns' types are still known.
+    # A rebuilt table may have another key. Its columns' types are still known.
     before = topic.schemas if table.base else ()
     told = topic.types if table.base else topic.known_columns
     described = describe(
@@ -154,7 +153,7 @@ def _planned(
         with _as_table_error(table):
             ends = truncates(read(), described)
         if not before and len(ends) == events:
-            return None  # nobody knows yet whether the table has a key
+            return None  # it is unknown yet whether the table has a key
         if keyless > len(ends):
             _require_keys(table, described)
     schema = described.schema
@@ -181,9 +180,9 @@ def _planned(
 def _doubt(
     table: TablePlan, groups: list[RecordGroup], topic: TopicLayout, read: Callable[[], DataFrame]
 ) -> MemberDoubt | None:
-    """The table's doubt with what these records bring.
+    """Return the table's doubt, including these records.
 
-    An update that leaves a large value out covers a row only where an earlier record has it whole.
+    An update that leaves out a large value covers a row only if an earlier record has it whole.
     """
     before = topic_of(table)
     doubt = doubt_of(groups, topic, before.rows, max(table.start.values(), default=0))
@@ -204,7 +203,7 @@ def _doubt(
             .select(*map(quoted, shape.keys), offset.alias("offset"), lacks.alias("lacks"))
             .where(F.col("offset") >= doubt.since)
             .withColumn("still_lacks", F.min("lacks").over(row))
-            .where("still_lacks")  # neither it nor one before it has the values
+            .where("still_lacks")  # neither it nor an earlier one has the values
             .agg(F.max("offset"))
             .first()
         )
@@ -214,9 +213,9 @@ def _doubt(
 
 
 def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[RowsEnd, ...]:
-    """The TRUNCATEs among one topic's records, in their order.
+    """Return the TRUNCATEs among one topic's records, in order.
 
-    Raises SinkError if one is another table's.
+    Raise SinkError if one belongs to another table.
     """
     of_table = F.lit(topic.schema.topic).endswith(F.concat(F.lit("."), table_of(topic)))
     time_us = F.unix_micros(committed_at(topic))
@@ -240,17 +239,17 @@ def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[RowsEnd, ...]:
 
 
 def _key_forms(table: TablePlan, groups: list[RecordGroup]) -> tuple[str, ...]:
-    """All forms that keys have had, in the order in which they came up."""
+    """Return all forms of keys so far, in the order of appearance."""
     before = topic_of(table).key_forms if table.base else ()
     new = sorted((group.last, group.key_form) for group in groups if group.key is not None)
     return tuple(dict.fromkeys((*before, *(form for _, form in new))))
 
 
 def _require_keys(table: TablePlan, described: TopicLayout) -> None:
-    """Raise SinkError where records have no key: an event that comes again looks like a new one.
+    """Raise SinkError for records without a key: a repeated event would look new.
 
-    An archive has each record under its offset, and those that come again, too. So it needs no
-    keys, unless some of its records have them.
+    An archive has each record under its offset, including repeated ones. So it needs no keys,
+    unless some of its records have them.
     """
     some = "some of " if described.schema.key else ""
     if table.kind == "changes" and not some:
@@ -266,11 +265,11 @@ def _require_keys(table: TablePlan, described: TopicLayout) -> None:
 
 
 def _require_order(table: TablePlan, *, is_compacted: bool) -> None:
-    """Raise SinkError where offsets don't tell the order of records that the plan depends on.
+    """Raise SinkError if the plan needs an order of records that offsets don't show.
 
-    A TRUNCATE has no key: in a topic of several partitions nothing tells for sure which records of
-    the others came before it. A key of other bytes is another one to Kafka: in its partitions, and
-    to compaction.
+    A TRUNCATE has no key. In a topic of several partitions it is unknown which records of the
+    others precede it. Keys with other bytes are different keys to Kafka's partitioning and
+    compaction.
     """
     partitions = len(table.start)
     if partitions > 1 and table.ends and table.kind != "changes":
@@ -298,6 +297,6 @@ def _require_order(table: TablePlan, *, is_compacted: bool) -> None:
 
 
 def _alike(form: str, other: str) -> bool:
-    """Whether two forms of keys differ in nothing but nulls, which are of any type."""
+    """Whether two forms of keys differ only in nulls, which match any type."""
     words = zip_longest(_WORDS.findall(form), _WORDS.findall(other))
     return all(left == right or _NULL in {left, right} for left, right in words)

@@ -1,6 +1,6 @@
-"""Kafka → which topics Debezium wrote, how far they can be read, and their binary records.
+"""Kafka → Debezium's topics, how far they can be read, and their binary records.
 
-There is no progress record: a run's cut is the end offsets that it finds at its start.
+They have no progress record. A run's cut is the end offsets at its start.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 RAW = "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp"
 _LONGEST_MS: Final = 100 * 365 * 86_400_000
-"""Kafka's longest time is one that Python has no room for."""
+"""Kafka's longest time exceeds Python's."""
 
 
 class BrokerTopic(NamedTuple):
-    """A topic as the brokers describe it; a new one of the same name has another ``id``.
+    """A topic as the brokers describe it. A new topic of the same name has another ``id``.
 
-    ``compacted_after`` is how long a compacted topic keeps every record; None: it isn't compacted.
+    ``compacted_after`` is how long a compacted topic keeps every record. None: it isn't compacted.
     """
 
     id: str
@@ -40,25 +40,26 @@ UNKNOWN_TOPIC: Final = BrokerTopic("", 0, None)
 
 
 class TopicLog(LogReader):
-    """A reader of topics that somebody else writes."""
+    """A reader of topics that another program writes."""
 
     def tables(self, prefix: str, captures: Callable[[str], bool]) -> dict[TableName, str]:
-        """Tables and their topics: ``<prefix>.<schema>.<table>``, of those that are captured.
+        """Return tables and their topics: ``<prefix>.<schema>.<table>``, of captured tables.
 
-        Names are as topics spell them: what isn't a letter or digit may be ``_`` in them.
+        Names have the spelling of topics: ``_`` may replace characters that aren't letters or
+        digits.
         """
         return tables_of(self._admin.partitions(), prefix, captures)
 
     def cluster(self) -> str:
-        """The cluster's own name, by which another one is told from it."""
+        """Return the cluster's own name, which distinguishes clusters."""
         return self._admin.cluster_id()
 
     def bounds(
         self, topics: Mapping[str, BrokerTopic], failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
-        """The first offset of every partition, and the end of what is committed in it.
+        """Return the first offset of every partition, and its committed end.
 
-        ``failed`` gets the topics that have none.
+        ``failed`` gets the topics without an answer.
         """
         partitions = [
             (name, number) for name, topic in topics.items() for number in range(topic.partitions)
@@ -68,7 +69,7 @@ class TopicLog(LogReader):
     def describe(
         self, topics: list[str], failed: dict[str, MillraceError]
     ) -> dict[str, BrokerTopic]:
-        """Topics as the brokers describe them; ``failed`` gets those that they don't describe."""
+        """Return topics as the brokers describe them. ``failed`` gets those without an answer."""
         return {
             name: BrokerTopic(topic.id, topic.partitions, _compacted_after(topic.config))
             for name, topic in self._admin.details(topics, failed).items()
@@ -76,14 +77,14 @@ class TopicLog(LogReader):
 
 
 def _compacted_after(config: Mapping[str, str]) -> timedelta | None:
-    """How old a record is before compaction may take it away, be it a tombstone or a row."""
+    """Return the age from which compaction may remove a record, tombstone or row."""
     if "compact" not in config["cleanup.policy"]:
         return None
     return timedelta(milliseconds=min(int(config["min.compaction.lag.ms"]), _LONGEST_MS))
 
 
 def topic_of(table: TablePlan) -> DebeziumTopic:
-    """What a plan has of a table's topic."""
+    """Return the plan's part about a table's topic."""
     assert table.debezium is not None  # noqa: S101 (every plan of this sink's has it)
     return table.debezium
 
@@ -91,7 +92,7 @@ def topic_of(table: TablePlan) -> DebeziumTopic:
 def read_records(
     spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
 ) -> "DataFrame":
-    """Read exactly the committed records from ``start`` up to, not including, ``end``."""
+    """Read exactly the committed records from ``start`` up to, but excluding, ``end``."""
     if not has_records(start, end):
         return spark.createDataFrame([], RAW)
     records = committed(spark, kafka, start, end, headers=False)
@@ -101,7 +102,7 @@ def read_records(
 def bounded_ends(
     tables: Collection[TablePlan], compacted: Collection[str], records_max: int
 ) -> Offsets:
-    """End offsets that bound a run to so many records; those of a topic hold for all its tables."""
+    """Return end offsets that limit a run's records. A topic's ends apply to all its tables."""
     begins = {table.topic for table in tables if table.begins or table.rebuilds}
     whole = begins.intersection(compacted)
     return some_of(*ranges(table for table in tables if table.topic not in whole), records_max)

@@ -1,8 +1,8 @@
-"""Which members records have, group by group → why rows of before are doubtful, and until when.
+"""The members of records, group by group → why earlier rows are doubtful, and until when.
 
-PostgreSQL's log, and so Debezium's topics, have no event where DDL renames a column, gives older
-rows a default, or converts their values. What shows is that later records have other members. A
-member that goes away leaves no row wrong, but for its own null; any other difference may.
+PostgreSQL's WAL, and so Debezium's topics, have no event if DDL renames a column, gives older rows
+a default, or converts their values. Only the changed members of later records show it. A removed
+member leaves rows correct, except for its own null. Any other difference may make rows wrong.
 """
 
 import re
@@ -16,21 +16,21 @@ from sinks.debezium.records import RecordGroup
 from sinks.run.debezium_topic import MemberDoubt, RowMembers
 
 Members = tuple[tuple[str, str], ...]
-"""A row's members in their order, with their types as schemas tell them; "" where they don't."""
+"""A row's members in order, with their types from schemas. "": unknown."""
 ROWS_MAX: Final = 20
-"""How many different members a plan keeps: a connector may write them by turns."""
+"""How many different members a plan keeps, as a connector may write them in turn."""
 _NUMERIC: Final = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
 def newest_rows(
     groups: Sequence[RecordGroup], layout: TopicLayout, before: Sequence[RowMembers]
 ) -> tuple[RowMembers, ...]:
-    """The members that rows have had of late, those of the newest rows last.
+    """Return the recent members of rows, those of the newest rows last.
 
-    Where a connector writes rows in several ways (partitions whose columns have another order), the
-    same members come back merge after merge, and others after them. DDL doesn't do that, nor does a
-    connector that sends some events again. Members that are new may come of DDL, so that what was
-    usual before isn't any more.
+    If a connector writes rows in several forms (partitions whose columns have another order), the
+    same members return merge after merge, followed by others. DDL doesn't cause that, nor does a
+    connector that repeats some events. New members may come from DDL, so the earlier forms no
+    longer count as usual.
     """
     ages = _by_age(groups, layout)
     turns = {row.members: row.turns for row in before}
@@ -51,9 +51,9 @@ def doubt_of(
     before: Sequence[RowMembers],
     start: int = 0,
 ) -> MemberDoubt | None:
-    """Why rows are doubtful that no event has covered since; None where nothing says they are.
+    """Return why rows are doubtful that no event has covered since. None: nothing shows that.
 
-    The records are those from the offset ``start`` on; ``before`` is what rows had before them.
+    The records begin at the offset ``start``. ``before`` is the earlier members of rows.
     """
     ages = _by_age(groups, layout)
     ordered = [before[-1].members, *ages] if before else ages
@@ -73,7 +73,7 @@ def doubt_of(
 
 
 def differences(was: Members, now: Members) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What may have given rows other values without an event, and the columns that have these."""
+    """Return what may have changed rows without an event, and the columns concerned."""
     old, new = dict(was), dict(now)
     gone = [name for name in old if name not in new]
     came = [name for name in new if name not in old]
@@ -100,7 +100,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _keeps_values(was: str, now: str) -> bool:
-    """Whether a type that is another one leaves values as they were; "" says nothing."""
+    """Whether a changed type leaves values unchanged. "": unknown."""
     if was == now or not (was and now):
         return True
     narrow, wide = _NUMERIC.fullmatch(was), _NUMERIC.fullmatch(now)
@@ -108,7 +108,7 @@ def _keeps_values(was: str, now: str) -> bool:
 
 
 def _by_age(groups: Sequence[RecordGroup], layout: TopicLayout) -> list[Members]:
-    """The members that rows have, each once, by their last record."""
+    """Return the members of rows, each once, by their last record."""
     last: dict[Members, tuple[int, int]] = {}
     for group in groups:
         if members := _members(group, layout):
@@ -117,7 +117,7 @@ def _by_age(groups: Sequence[RecordGroup], layout: TopicLayout) -> list[Members]
 
 
 def _members(group: RecordGroup, layout: TopicLayout) -> Members:
-    """A group's members; none of tombstones, and of plain records without a row."""
+    """Return a group's members; empty for tombstones, and for plain records without a row."""
     if group.value is None:
         return ()
     if group.value.encoding == "plain":

@@ -1,7 +1,7 @@
-"""Records of a topic that Debezium wrote → typed changes, in the columns of sinks/log/parse.py.
+"""Records of a Debezium topic → typed changes, in the columns of sinks/log/parse.py.
 
-What can't be read raises an error inside Spark, which fails its table and no other. Without a
-shape the columns are all of the topic's, as its newest schema has them.
+A record that can't be read raises an error in Spark, which fails only its table. Without a shape
+the columns are all of the topic's, as in its newest schema.
 """
 
 from typing import Final
@@ -47,7 +47,7 @@ _NAMES: Final = "array<string>"
 
 
 def as_field_type(value: SparkColumn, own: Column, field: DerivedField, salt: str) -> SparkColumn:
-    """A value of its record's ``own`` column as one of the field; raises where it can't be one."""
+    """Convert a value of its record's ``own`` column to the field's type, or raise."""
     kind = spark_type(own)
     if field.hashed:
         return F.sha2(F.concat(F.lit(salt), _text(value, kind)), 256)
@@ -66,7 +66,7 @@ def _text(value: SparkColumn, kind: str) -> SparkColumn:
 
 
 def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
-    """By way of its text, which has to be one of the other type's: nothing is rounded."""
+    """Convert through the text, which must be valid for the other type. Nothing is rounded."""
     text = _text(value, kind)
     if to == "string":
         return text
@@ -84,10 +84,10 @@ def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
 def parse(
     raw: DataFrame, topic: TopicLayout, shape: TableShape | None = None, *, timed: bool = False
 ) -> DataFrame:
-    """One row per change of a table with a key: what ``sinks.log.parse.parse`` gives.
+    """Return one row per change of a table with a key, as ``sinks.log.parse.parse`` does.
 
-    ``raw`` has topic, partition, offset, key and value as bytes, and timestamp. A key's values are
-    read from the record's key alone: what masks a row's doesn't mask a key's.
+    ``raw`` has topic, partition, offset, key and value as bytes, and timestamp. A key's values come
+    only from the record's key, as a mask of a row's values doesn't mask a key's.
     """
     shape = shape or plain_shape([topic.schema], OWN)
     deleted = F.col("tombstone") | (F.col(ENVELOPE_OP) == "d")
@@ -113,9 +113,9 @@ def parse(
 def parse_events(
     raw: DataFrame, topic: TopicLayout, shape: TableShape, *, records: bool
 ) -> DataFrame:
-    """One row per event: what ``sinks.log.parse.parse_events`` gives, but for tombstones.
+    """Return one row per event, as ``sinks.log.parse.parse_events`` does, without tombstones.
 
-    The schema version is the newest one that the run knew; records stay bytes.
+    The schema version is the newest one of the run. Records stay bytes.
     """
     deleted = F.col(ENVELOPE_OP) == "d"
     none = F.array().cast(_NAMES)
@@ -150,7 +150,7 @@ def parse_events(
 
 
 def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Which) -> SparkColumn:
-    """A column's value, by each record's own schema, as the derived table has it."""
+    """Return a column's value in the derived table, by each record's own schema."""
     if field.nulled:
         return F.lit(None).cast(field.type)
     name, modes = field.column.name, topic.connector.modes
@@ -164,7 +164,7 @@ def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Wh
         if unchanged is not None:
             value = F.when(~unchanged, value)
         own, decoder = layout.columns[name], decoder_of(layout, topic.connector)
-        # JSON schemas that say the same are read the same way, and are in the plan once.
+        # Equal JSON schemas are read in the same way, and appear in the plan once.
         same = layout.mark if layout.envelope is not None else repr((schema, own))
         if field.hashed and not field.unfit_is_null:
             read = typed_masked(own, schema, decoder, value, modes)
@@ -178,7 +178,7 @@ def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Wh
 
 
 def _absent(topic: TopicLayout, shape: TableShape) -> SparkColumn:
-    """Names of the columns whose value only stands for an unchanged one."""
+    """Return the names of the columns whose value is a placeholder of an unchanged one."""
     choices: list[Choice] = []
     for layout in topic.values:
         names = [

@@ -1,8 +1,8 @@
-"""Binary keys and values of records → the maps of JSON, and the schema that each was written by.
+"""Binary keys and values of records → the maps of JSON, and the schemas that wrote them.
 
-A *mark* names a schema: the hash of its text in JSON, the registry's id in Avro, 0 where there is
-none. All three encodings may stand in one topic, before and after a change of its connector's
-options. A schema of JSON is cut off as text, since it is many times as long as its payload.
+A *mark* identifies a schema: the hash of its text in JSON, the registry's id in Avro, 0 without
+one. One topic may have all three encodings, before and after a change of its connector's options. A
+JSON schema is cut off as text, since it is many times as long as its payload.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -28,7 +28,8 @@ _HEAD: Final = (
 _SCHEMA: Final = '{"schema":'
 _PAYLOAD: Final = ',"payload":'
 """Connect's JsonConverter writes the first before a schema, and the second before the payload. In a
-text inside JSON the quotes would be escaped."""
+text inside JSON the quotes would be escaped.
+"""
 
 
 RecordEncoding = Literal["avro", "json", "plain"]
@@ -37,11 +38,11 @@ _NUMBER: Final = r"\b(BIGINT|DOUBLE|DECIMAL\(\d+,\d+\))"
 
 
 def opened(raw: DataFrame, *, decimal_numbers: bool = False) -> DataFrame:
-    """Records with the marks of their key and value, and the maps and members that JSON has.
+    """Add the marks of key and value, and JSON's maps and members, to records.
 
-    ``raw`` has topic, partition, offset, key and value (binary), as Spark's Kafka source gives
-    them. ``decimal_numbers``: Decimals are JSON's numbers, whose digits a map of texts would lose.
-    Each step is a frame of its own: Spark then computes what it adds once per record.
+    ``raw`` has topic, partition, offset, key and value (binary), as from Spark's Kafka source.
+    ``decimal_numbers``: Decimals are JSON's numbers, which would lose digits in a map of texts.
+    Each step is a frame of its own, so that Spark computes its result once per record.
     """
     with_heads = raw.withColumns({f"_head_{side}": _head(side) for side in ("key", "value")})
     key, value = _payload("key"), _payload("value")
@@ -57,7 +58,7 @@ def opened(raw: DataFrame, *, decimal_numbers: bool = False) -> DataFrame:
 
 
 def encoding_of(side: str) -> SparkColumn:
-    """The encoding of a key or value: avro, json (with its schema) or plain; null for none."""
+    """Return the encoding of a key or value: avro, json (with its schema) or plain; null: none."""
     mark = F.col(KEY_MARK if side == "key" else VALUE_MARK)
     return (
         F.when(mark.isNull(), F.lit(None).cast("string"))
@@ -68,12 +69,12 @@ def encoding_of(side: str) -> SparkColumn:
 
 
 def _is_avro(side: str) -> SparkColumn:
-    """Confluent's wire format: a zero byte, the schema's id in four, the value."""
+    """Check for Confluent's wire format: a zero byte, the schema's id in four bytes, the value."""
     return F.substring(F.col(side), 1, 1) == F.lit(bytearray(1))
 
 
 def _head(side: str) -> SparkColumn:
-    """The record up to its schema's end, or all of it where that isn't found; else null."""
+    """Return the record up to its schema's end, or all of it without one; else null."""
     text = F.when(~_is_avro(side), F.col(side).cast("string"))
     head = F.substring_index(text, f"{_PAYLOAD}{{", 1)
     return F.when(text.startswith(f"{_SCHEMA}{{"), head)
@@ -88,7 +89,7 @@ def _schema(side: str) -> SparkColumn:
 
 
 def _payload(side: str) -> SparkColumn:
-    """The payload behind the schema, or the whole record; by bytes, which need no decoding."""
+    """Return the payload after the schema, or the whole record, by bytes, without decoding."""
     whole = F.col(side)
     start = F.octet_length(f"_head_{side}") + len(_PAYLOAD)
     payload = F.substr(whole, start + 1, F.octet_length(whole) - start - 1)
@@ -114,14 +115,15 @@ def _body(text: SparkColumn, decimal_numbers: bool) -> SparkColumn:
 
 
 def _map(text: SparkColumn, path: str) -> SparkColumn:
-    """A map of texts that keep a number's 38 digits: from_json would make a double of it."""
+    """Return a map of texts that keep a number's 38 digits, which from_json would round."""
     return F.try_variant_get(F.try_parse_json(text), path, _ROW)
 
 
 class Written(NamedTuple):
-    """How keys, or values, were written: the text is that of their schema.
+    """The form of keys, or of values, with the text of their schema.
 
-    Without one, a key's is that of one of the keys, and a value's has the names of a row's members.
+    Without a schema, a key's text is one of the keys, and a value's has the names of a row's
+    members.
     """
 
     encoding: RecordEncoding
@@ -130,11 +132,11 @@ class Written(NamedTuple):
 
 
 class RecordGroup(NamedTuple):
-    """Records of a topic whose keys have one schema, and whose values have one.
+    """Records of a topic whose keys share one schema, and whose values share one.
 
-    ``key`` is None where there is none, and ``value`` in tombstones. ``key_form`` is all of a key's
-    bytes but its values: with another form, keys go to other partitions. ``last`` are the last
-    record's time (ms) and offset, ``first_ms`` is the first one's time. They are in one partition,
+    ``key`` is None without one, and ``value`` is None in tombstones. ``key_form`` is all of a key's
+    bytes except its values: keys of another form go to other partitions. ``last`` is the last
+    record's time (ms) and offset, ``first_ms`` the first one's time. They are in one partition,
     before the offset ``end``. Rows of plain values have one list of members.
     """
 
@@ -149,7 +151,7 @@ class RecordGroup(NamedTuple):
 
 
 def discover(raw: DataFrame) -> list[RecordGroup]:
-    """The groups that all records, with their ``timestamp``, fall into."""
+    """Return the groups of all records with their ``timestamp``."""
     marks = (
         "topic", "partition", "key_encoding", KEY_MARK, "key_form", "value_encoding", VALUE_MARK,
         "row_form",
@@ -191,18 +193,18 @@ def _written(encoding: RecordEncoding | None, mark: int, text: str | None) -> Wr
 
 
 def _plain_key() -> SparkColumn:
-    """The key itself, which names its members."""
+    """Return the key itself, which has the names of its members."""
     return F.when(F.col(KEY_MARK) == PLAIN, F.col("key").cast("string"))
 
 
 def _row_form() -> SparkColumn:
-    """The names of a plain row's members, in their order, as JSON."""
+    """Return the names of a plain row's members, in order, as JSON."""
     row = F.coalesce(F.col(BODY)["after"], F.col(BODY)["before"])
     return F.when(F.col(VALUE_MARK) == PLAIN, F.to_json(F.map_keys(row)))
 
 
 def _key_form() -> SparkColumn:
-    """The key's schema; of a plain one its members in their order, and what JSON has for each."""
+    """Return the key's schema; for a plain key, its members in order, with their JSON types."""
     types = F.schema_of_variant(F.try_parse_json(_plain_key()))
     numbers = F.regexp_replace(types, _NUMBER, "NUMBER")
     plain = F.concat_ws(" ", F.to_json(F.json_object_keys(_plain_key())), numbers)

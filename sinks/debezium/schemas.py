@@ -1,4 +1,4 @@
-"""A record's own schema, JSON's or Avro's → Connect's schema, and what Spark decodes it by."""
+"""A record's own schema, JSON's or Avro's → Connect's schema, and its text for Spark."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from cdc.errors import SinkError
 from cdc.records.connect import DECIMAL, Field, Schema, Type
 
 DIGITS_MAX: Final = 38
-"""Spark's decimals have no more; others stay bytes."""
+"""Maximum of Spark's decimals. Others stay bytes."""
 _PRIMITIVES: Final = {
     "boolean": Type.BOOLEAN,
     "int": Type.INT32,
@@ -29,7 +29,7 @@ _LOGICAL: Final = {
 
 
 def read_json_schema(text: str) -> Schema:
-    """Read a schema's JSON; raises SinkError for anything else."""
+    """Parse a schema's JSON. Raise SinkError for anything else."""
     try:
         return _schema(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -51,14 +51,14 @@ def _schema(read: Mapping[str, Any]) -> Schema:
 
 
 class AvroSchema(NamedTuple):
-    """A schema as Connect has it, and its text for Spark."""
+    """A schema in Connect's form, and its text for Spark."""
 
     schema: Schema
     text: str
 
 
 def read_avro_schema(text: str) -> AvroSchema:
-    """Read the registry's text of a schema; raises SinkError for one that Connect doesn't make."""
+    """Parse the registry's text of a schema. Raise SinkError for one that isn't Connect's."""
     try:
         schema, neutral = _AvroSchemaReader().read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -70,12 +70,12 @@ def read_avro_schema(text: str) -> AvroSchema:
 
 
 def avro_member_name(index: int) -> str:
-    """The name that Spark has for a record's member."""
+    """Return Spark's name of a record's member."""
     return f"f{index}"
 
 
 def decimal_digits(schema: Schema) -> tuple[int, int] | None:
-    """(precision, scale) of a Decimal that Spark decodes by itself."""
+    """Return (precision, scale) of a Decimal that Spark decodes."""
     parameters = schema.parameters or {}
     precision = int(parameters.get("connect.decimal.precision", 0))
     scale = int(parameters.get("scale", 0))
@@ -85,7 +85,7 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
 
 
 class _AvroSchemaReader:
-    """A reader of one schema: a record is defined once, and goes by its name from then on."""
+    """A reader of one schema. A record is defined once, and its name refers to it from then on."""
 
     def __init__(self) -> None:
         self._records: dict[str, tuple[Schema, str]] = {}
@@ -147,7 +147,7 @@ def _primitive(avro: dict[str, Any]) -> tuple[Schema, Any]:
 
 
 def _with_properties(schema: Schema, avro: dict[str, Any]) -> Schema:
-    """The schema with the properties of the Avro one."""
+    """Return the schema with the properties of the Avro one."""
     parameters = {name: str(value) for name, value in avro.get("connect.parameters", {}).items()}
     name = avro.get("connect.name") or _LOGICAL.get(avro.get("logicalType", ""))
     if name == DECIMAL:

@@ -1,9 +1,9 @@
-"""Topics that a real Debezium wrote → a run's state, its plans, and what it applies.
+"""Topics of a real Debezium → a run's state, its plans, and the records that it applies.
 
-Millrace's own log has state records for this. Here the topics' names give the tables, and their
-ends give the end of a run. An inspection of the new records gives the columns, before there is a
-plan. The plan keeps them, so that a run that was begun is finished or repeated with the same
-records, read the same way. docs/decisions/0012-debezium-topics.md.
+Millrace's own log has state records for this. Here the topics' names define the tables, and their
+ends define the end of a run. An inspection of the new records finds the columns before there is a
+plan. The plan keeps them, so an interrupted run is finished or repeated with the same records, read
+in the same way. docs/decisions/0012-debezium-topics.md.
 """
 
 import shlex
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from sinks.debezium.records import RecordGroup
 
 NOWHERE: Final = Position(FIRST_EPOCH, Lsn(0), 0)
-"""Stands for a cut: no position says how far all tables are."""
+"""Used instead of a cut, as no position describes the progress of all tables."""
 
 
 class DebeziumTopics:
-    """Topics of one connector, as the configuration under its preset describes them."""
+    """Topics of one connector, as the configuration with its preset describes them."""
 
     written_by: TopicWriter = "debezium"
     can_mark_gaps = False
@@ -70,7 +70,7 @@ class DebeziumTopics:
         self._log = TopicLog(settings.kafka, context.while_waiting)
 
     def state(self, last: RunPlan | None) -> LogState:
-        """The topics, and how far they can be read now."""
+        """Return the topics, and how far they can be read now."""
         del last
         capture = self._settings.capture
         tables = self._log.tables(capture.topic_prefix, capture.captures)
@@ -99,7 +99,7 @@ class DebeziumTopics:
     def refused(
         self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
     ) -> dict[str, MillraceError]:
-        """Tables whose topics can't be read, or aren't those that were read so far."""
+        """Return tables whose topics can't be read, or were replaced since the last read."""
         errors = {
             name: self._refused(table.source, state, before.get(name))
             for name, table in wanted.items()
@@ -107,7 +107,7 @@ class DebeziumTopics:
         return {name: error for name, error in errors.items() if error is not None}
 
     def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
-        """None: a table whose key has changed is refused."""
+        """Return nothing, as a table whose key has changed is refused."""
         del tables, state
         return {}
 

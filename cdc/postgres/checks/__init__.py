@@ -1,1 +1,1 @@
-"""Server, role, publication and tables → what keeps us from capturing, and what mends it."""
+"""Server, role, publication and tables → the obstacles to capturing, with their remedies."""

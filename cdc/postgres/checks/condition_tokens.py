@@ -1,8 +1,8 @@
-"""A condition's text → the tokens that a parser gets, all of them of what a condition may have.
+"""A condition's text → the tokens for a parser, all of them of permitted kinds.
 
-What a parser tries with foreign text can double with each level of it, and where it goes other ways
-than PostgreSQL's, it finds another meaning. So what gets there has values and operators in turn,
-is nested by few levels, calls functions of the list alone, and has other words as quoted columns.
+A parser's attempts at foreign text can double with each level. Where it differs from PostgreSQL's
+parser, it finds another meaning. So the parser's input alternates values and operators, has few
+levels, calls only listed functions, and has any other word as a quoted column.
 """
 
 import logging
@@ -13,11 +13,11 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.tokenizer_core import Token, TokenType
 
 POSTGRES: Final = Dialect.get_or_raise("postgres")
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it would repeat foreign text, raw
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it would repeat foreign text verbatim
 CHARACTERS_MAX: Final = 1 << 13
 """Of a condition: a list of a thousand keys, which takes a fifth of a second to parse."""
 NESTING_MAX: Final = 12
-"""Of brackets and CASEs: the parser calls itself some twenty times for each."""
+"""Of brackets and CASEs: the parser recurses some twenty times for each."""
 _IN_A_ROW_MAX: Final = 2
 """Of NOTs, signs, and casts, which are levels, too."""
 _WORDS: Final[dict[str, tuple[bool | None, bool]]] = {
@@ -30,9 +30,9 @@ _WORDS: Final[dict[str, tuple[bool | None, bool]]] = {
     **dict.fromkeys(("null", "true", "false"), (False, True)),
     **dict.fromkeys(("current_date", "current_timestamp"), (False, True)),
 }
-"""Word → whether it comes behind a value (None: either way), and whether it is one's end."""
+"""Word → whether it follows a value (None: either way), and whether it ends one."""
 _BEHIND: Final = {"distinct": {"is", "not"}, "from": {"distinct"}, "when": {"case"}}
-"""What these come behind, where that is no value."""
+"""The words that these follow, if that is no value."""
 _NEGATED: Final = {"in", "between", "like", "ilike"}
 _FUNCTIONS: Final = frozenset({
     "abs", "coalesce", "greatest", "least", "length", "lower", "now", "nullif", "upper",
@@ -41,7 +41,7 @@ _VALUE_NAMES: Final = frozenset({
     "current_catalog", "current_role", "current_schema", "current_time", "current_user",
     "localtime", "localtimestamp", "session_user", "system_user", "user",
 })  # fmt: skip
-"""Without quotes they aren't columns to PostgreSQL."""
+"""Without quotes PostgreSQL doesn't read them as columns."""
 _TYPES: Final = frozenset({
     "bigint", "bool", "boolean", "character varying", "date", "decimal", "double precision",
     "float8", "int", "int2", "int4", "int8", "integer", "interval", "numeric", "smallint", "text",
@@ -58,18 +58,18 @@ _QUOTED: Final = {
     TokenType.STRING,
     TokenType.IDENTIFIER,
 }
-"""Of E'…', $$…$$ and the like, too, tokens have what is within as their text: no word."""
+"""Tokens of E'…', $$…$$ and the like also have their content as text: no word."""
 _SHOWN: Final = 64
 """Characters of a word that a refusal repeats."""
 NOT_A_COLUMN: Final = "which isn't a column of a built-in type that events contain unchanged"
 
 
 class ConditionError(Exception):
-    """What a condition may not have."""
+    """A part that a condition may not have."""
 
 
 def tokens(condition: str, columns: Collection[str]) -> list[Token]:
-    """Check a condition on columns of these names; raises ConditionError."""
+    """Check a condition on columns of these names. Raise ConditionError."""
     if len(condition) > CHARACTERS_MAX:
         raise ConditionError(f"more than {CHARACTERS_MAX:,} characters")
     if "\0" in condition or not _is_unicode(condition):
@@ -78,13 +78,13 @@ def tokens(condition: str, columns: Collection[str]) -> list[Token]:
     ends = [(token.start, token.end + 1) for token in read]
     starts = [0, *(end for _, end in ends)]
     for start, end in zip(starts, [*(start for start, _ in ends), len(condition)], strict=True):
-        if "{#" in condition[start:end]:  # a comment to the parser alone
+        if "{#" in condition[start:end]:  # only the parser reads it as a comment
             raise ConditionError("'{#', which isn't allowed")
     return _TokenReader(read, columns).all()
 
 
 def folded(name: str) -> str:
-    """As PostgreSQL takes a name without quotes: ASCII letters become small."""
+    """Fold a name as PostgreSQL does without quotes: ASCII letters become lower case."""
     return "".join(each.lower() if each.isascii() else each for each in name)
 
 
@@ -108,7 +108,7 @@ class _TokenReader:
         self._taken: list[Token] = []
 
     def all(self) -> list[Token]:
-        """Those of the whole condition."""
+        """Return the tokens of the whole condition."""
         while self._at < len(self._read):
             word = self._word()
             known = _WORDS.get(word)
@@ -117,7 +117,7 @@ class _TokenReader:
             elif self._is_behind_value or (known and known[0] is not True):
                 self._check(word, known)
                 self._nest(word)
-                is_negated = self._is_behind_value and word == "not"  # NOT IN, and so on
+                is_negated = self._is_behind_value and word == "not"  # NOT IN, for example
                 self._take(1, word, is_value=is_negated or (known is not None and known[1]))
             else:
                 self._value(word)
@@ -131,7 +131,7 @@ class _TokenReader:
         return self._taken
 
     def _word(self, ahead: int = 0) -> str:
-        """A word, or symbol; none of a literal, or in quotes."""
+        """Return a word or symbol; empty for a literal or a quoted name."""
         at = self._at + ahead
         token = self._read[at] if at < len(self._read) else _END
         return "" if token.token_type in _QUOTED else folded(token.text)
@@ -141,7 +141,7 @@ class _TokenReader:
         return at < len(self._read) and self._read[at].token_type is kind
 
     def _is_joined(self, kind: TokenType) -> bool:
-        """Whether the next one is of that kind, with no space before it."""
+        """Whether the next token is of that kind, with no space before it."""
         return self._is(kind, 1) and self._read[self._at + 1].start == self._read[self._at].end + 1
 
     def _take(self, count: int, word: str, *, is_value: bool) -> None:
@@ -172,7 +172,7 @@ class _TokenReader:
             raise self._refusal()
 
     def _value(self, word: str) -> None:
-        """A literal, a column, or a function's beginning."""
+        """Take a literal, a column, or a function's beginning."""
         is_called = self._word(1) == "("
         size = self._type_size(0)
         if is_called and (word == "cast" or word in _FUNCTIONS):
@@ -201,7 +201,7 @@ class _TokenReader:
             self._taken[-1] = _column(word)
 
     def _type_size(self, ahead: int) -> int:
-        """How many tokens from there on are a type; 0 for none."""
+        """Return how many tokens from there on form a type. 0: none."""
         words = [self._word(ahead + at) for at in range(_TYPE_WORDS_MAX)]
         sizes = range(_TYPE_WORDS_MAX, 0, -1)
         size = next((size for size in sizes if " ".join(words[:size]) in _TYPES), 0)
@@ -222,7 +222,7 @@ class _TokenReader:
         self._take(1 + size, word, is_value=True)
 
     def _literal_of_type(self, size: int) -> None:
-        """The parser takes some of them otherwise than as the cast that they are."""
+        """Replace a typed literal with a cast, as the parser reads some of them differently."""
         words = self._read[self._at : self._at + size]
         self._at += size
         self._take(1, "", is_value=True)
@@ -231,5 +231,5 @@ class _TokenReader:
 
 
 def _column(name: str) -> Token:
-    """In quotes, so that the parser doesn't take it as a word of its own."""
+    """Return the column in quotes, so that the parser doesn't read it as its own word."""
     return Token(TokenType.IDENTIFIER, name)

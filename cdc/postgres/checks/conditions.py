@@ -1,14 +1,14 @@
-"""A condition as a signal, or a user, writes it → SQL that says the same and nothing else.
+"""A condition from a signal or a user → SQL with the same meaning and nothing else.
 
-It comes from whoever may send signals, and runs with the daemon's rights. So what PostgreSQL gets
-is never that text: sqlglot parses it, of the tokens that condition_tokens.py lets pass, and each
-node is written again by what is here, with all brackets, types and functions by their schema. A
-node that this doesn't name is refused; a difference between the two parsers is of no use then.
+It comes from anyone who may send signals, and runs with the daemon's rights. So PostgreSQL never
+gets that text. sqlglot parses it, from the tokens that condition_tokens.py permits. This module
+writes each node again, with all brackets, types and functions qualified. It refuses a node that it
+doesn't know, so a difference between the two parsers can't be exploited.
 
-Values are columns, literals and what is made of them; a condition is a comparison of values, or
-conditions joined by AND, OR and NOT. sqlglot binds operators as PostgreSQL does; where a tree says
-otherwise, it is refused as well.
-https://www.postgresql.org/docs/current/sql-syntax-lexical.html (operator precedence)
+Values are columns, literals and expressions of them. A condition is a comparison of values, or
+conditions joined by AND, OR and NOT. sqlglot binds operators as PostgreSQL does. A tree that says
+otherwise is also refused. https://www.postgresql.org/docs/current/sql-syntax-lexical.html (operator
+precedence)
 """
 
 import re
@@ -40,7 +40,7 @@ _OPERATORS: Final[dict[type[exp.Expr], tuple[str, int]]] = {
     exp.Div: ("/", 3),
     exp.Mod: ("%", 3),
 }
-"""Node → the operator, and how tightly it binds; all of them from the left."""
+"""Node → the operator, and its binding strength. All of them bind from the left."""
 _NEGATION_LEVEL: Final = 4
 _EQUALITIES: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
@@ -84,13 +84,13 @@ _TYPES: Final = {
     exp.DType.UUID: "uuid",
     exp.DType.VARCHAR: "varchar",
 }
-"""Those that a value may be cast to. Without real, which sqlglot doesn't tell from float."""
+"""Types that a value may be cast to. Excludes real, which sqlglot confuses with float."""
 _WITH_PARAMETERS: Final = {exp.DType.DECIMAL, exp.DType.VARCHAR}
 _SHOWN: Final = 64
 """Characters of a label that a refusal repeats."""
 _NUMBER: Final = re.compile(r"[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?", re.IGNORECASE | re.ASCII)
 _HARMLESS: Final = frozenset({"big_int", "ignore_nulls", "nested", "safe", "typed"})
-"""Members of nodes that say how other dialects take them."""
+"""Members of nodes that express other dialects' meaning."""
 _REMEDY: Final = (
     "write a condition with columns of built-in types (or enums), literals, comparisons, AND,"
     " OR, NOT, IN, BETWEEN, LIKE, IS, CASE, + - * / % ||, casts to common types, and abs,"
@@ -101,7 +101,7 @@ _REMEDY: Final = (
 def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str:
     """Write a condition on a table's columns again.
 
-    Raises TableRefusedError for one that has anything else in it.
+    Raise TableRefusedError if it has any other part.
     """
     shown = {column.name: column.labels for column in columns if _is_known(column)}
     try:
@@ -118,9 +118,9 @@ def rendered(table: TableName, columns: Iterable[Column], condition: str) -> str
 
 
 def rendered_for(settings: CaptureSettings, table: TableDescription, condition: str) -> str:
-    """The same for a table as it is captured: without columns that events lack, or have masked.
+    """Write a captured table's condition again. Excludes columns that events lack or mask.
 
-    Which rows meet a condition tells of its columns' values.
+    The rows that meet a condition disclose its columns' values.
     """
     modes, name = settings.column_modes, str(table.name)
     shown = [
@@ -134,7 +134,7 @@ def rendered_for(settings: CaptureSettings, table: TableDescription, condition: 
 def _is_known(column: Column) -> bool:
     """Whether its type is PostgreSQL's own, or an enum.
 
-    Whoever owns another one makes its casts and operators, too.
+    The owner of another type also makes its casts and operators.
     """
     is_enum = column.typtype == "e" and not (column.array or column.domain)
     return column.type_oid < _USER_OIDS or (is_enum and bool(column.labels))
@@ -150,16 +150,19 @@ def _rendered(condition: str, columns: frozenset[tuple[str, tuple[str, ...]]]) -
 
 
 class _Renderer:
-    """Nodes → SQL, in brackets where what is beside them binds otherwise.
+    """Nodes → SQL, in brackets where their neighbours bind differently.
 
-    Of the columns, enums have labels.
+    ``columns`` have the labels of enums.
     """
 
     def __init__(self, columns: dict[str, tuple[str, ...]]) -> None:
         self._columns = columns
 
     def condition(self, node: exp.Expr, level: int = 0) -> str:
-        """What is true or not; unless it is in brackets, it binds at least that tightly."""
+        """Return a condition as SQL.
+
+        Without brackets, it binds at least as tightly as ``level``.
+        """
         kind = type(node)
         if kind is exp.Paren:
             return self.condition(_member(node, "this"))
@@ -214,7 +217,10 @@ class _Renderer:
         return f"({self._text_or_value(node.this)} {negation}{word} {pattern}{escape})"
 
     def value(self, node: exp.Expr, level: int = 0) -> str:
-        """What is compared; unless it is in brackets, it binds at least that tightly."""
+        """Return a compared value as SQL.
+
+        Without brackets, it binds at least as tightly as ``level``.
+        """
         kind = type(node)
         if kind is exp.Paren:
             return self.value(_member(node, "this"))
@@ -271,11 +277,11 @@ class _Renderer:
         return [self.value(node) for node in nodes]
 
     def _labels(self, node: exp.Expr) -> tuple[str, ...]:
-        """The labels of an enum, where it is one's column; else none."""
+        """Return the labels of an enum's column, otherwise none."""
         return self._columns.get(node.name, ()) if type(node) is exp.Column else ()
 
     def _text_or_value(self, node: exp.Expr) -> str:
-        """A value; an enum's label as a text, not by a cast, which may be its owner's."""
+        """Return a value. An enum's label is text, not a cast, which its owner may define."""
         bare = node.unnest()
         if not self._labels(bare):
             return self.value(node)
@@ -284,7 +290,7 @@ class _Renderer:
         return f"pg_catalog.textin(pg_catalog.enum_out({column}))"
 
     def _equal(self, nodes: Iterable[exp.Expr]) -> list[str]:
-        """Values that are compared for equality: enums with labels of theirs, as in PostgreSQL."""
+        """Return values compared for equality. As in PostgreSQL, enums accept their own labels."""
         bare = [node.unnest() for node in nodes]
         enums = [labels for node in bare if (labels := self._labels(node))]
         for node in bare if enums else []:
@@ -301,7 +307,7 @@ def _chain(
     render: Callable[[exp.Expr, int], str],
     level: int,
 ) -> str:
-    """Operands joined from the left by operators that bind alike, however many there are."""
+    """Join operands from the left by operators of equal strength, in any number."""
     _, own = operators[type(node)]
     parts: list[str] = []
     while (found := operators.get(type(node))) is not None and found[1] == own:
@@ -312,7 +318,7 @@ def _chain(
 
 
 def _check(node: exp.Expr, *members: str, level: tuple[int, int] = (0, 0)) -> None:
-    """Refuse a node that has more than these members, or that binds less tightly than it may."""
+    """Refuse a node with other members, or one that binds less tightly than it may."""
     more = [at for at, value in node.args.items() if value and at not in _HARMLESS.union(members)]
     if more:
         raise _refusal(node)

@@ -1,7 +1,7 @@
-"""The daemon's role → what it may do that Millrace has no use for, and others could gain by it.
+"""The daemon's role → its powers that Millrace doesn't need, and an attacker could use.
 
-Who owns a captured table has a say in what runs when its rows are read, and who reads the daemon's
-configuration has its password: neither should be worth more than the captured rows.
+The owner of a captured table influences the code that runs when its rows are read. A reader of the
+daemon's configuration has its password. Neither should be worth more than the captured rows.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,12 @@ from cdc.records.sql_names import quote, sql_names
 from cdc.settings import CaptureSettings
 
 POWERS: Final = "powers of the role"
-"""The requirement that all risks here are about."""
+"""The requirement of all risks in this module."""
 NAMED_MAX: Final = 3
-"""So many of a kind are named in a line, and the others counted."""
+"""A line names this many of a kind, and counts the others."""
 _OWN: Final = "SELECT rolsuper, rolcreaterole FROM pg_roles WHERE rolname = current_user"
-# By membership in one of these it can become, or has, what that one is or has by further ones.
+# Through membership in one of these it can become, or has the rights of, that role and of further
+# ones.
 _CARRIERS: Final = """
 SELECT carrier.rolname::text, bool_or(power.rolsuper), bool_or(power.rolcreaterole),
        bool_or(power.rolname = ANY (%s))
@@ -44,7 +45,7 @@ _PAGE: Final = "docs/explanation/security.md has the SQL for a role of Millrace'
 def find_powers(
     connection: psycopg.Connection, settings: CaptureSettings, captured: list[CapturedTable]
 ) -> Iterator[Risk]:
-    """What the role may do without need, each with the line that takes it away."""
+    """Yield the role's excess powers, each with the SQL that revokes it."""
     role = quote(connection.info.user)
     ((is_super, makes_roles),) = query(connection, _OWN)
     carriers = list(query(connection, _CARRIERS, [_POWERFUL]))

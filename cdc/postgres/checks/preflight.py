@@ -1,8 +1,8 @@
-"""Server, role, configuration and tables → every reason why capturing can't work, with its remedy.
+"""Server, role, configuration and tables → every obstacle to capturing, with its remedy.
 
-Each requirement is one function that yields what it finds wrong; ``check`` runs them all, so that
-a user mends everything in one go. Rights are found by trying: managed services grant them their
-own way.
+Each requirement is one function that yields its problems. ``check`` runs them all, so that a user
+can solve everything at once. Rights are found by trying, as managed services grant them in their
+own ways.
 """
 
 import re
@@ -46,7 +46,7 @@ HAVING bool_and(a.attnotnull)
 
 
 class PreflightError(SourceError):
-    """Several requirements aren't met; behaves as the first of them."""
+    """Several unmet requirements. Behaves as the first of them."""
 
     def __init__(self, problems: Sequence[MillraceError]) -> None:
         lines = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(problems, 1))
@@ -63,9 +63,9 @@ def check(
     tables: Sequence[TableDescription],
     spared: Callable[[], Container[TableName]] = tuple,
 ) -> None:
-    """Raise what is wrong: the problem itself if there is one, PreflightError if there are more.
+    """Raise the problem, or PreflightError if there are several.
 
-    ``spared`` gives the tables whose own trouble ends nothing.
+    ``spared`` returns the tables whose own problems end nothing.
     """
     problems = list(find_problems(connection, source, settings, tables, spared))
     if len(problems) > 1:
@@ -81,7 +81,7 @@ def find_problems(
     tables: Sequence[TableDescription],
     spared: Callable[[], Container[TableName]],
 ) -> Iterator[MillraceError]:
-    """Every requirement that isn't met."""
+    """Yield every unmet requirement."""
     where = server_address(connection.pgconn)
     of_server = requirements(connection, settings.slot_name, where)
     yield from (each.problem for each in of_server if each.problem is not None)
@@ -100,7 +100,7 @@ def find_problems(
 
 
 def _role(source: LibraryOptions) -> Iterator[MillraceError]:
-    """Whether the role can start replication is found by trying."""
+    """Try to start replication with the role."""
     try:
         pgconn = connections.connect_replication(source)
     except MillraceError as error:
@@ -115,7 +115,7 @@ def _role(source: LibraryOptions) -> Iterator[MillraceError]:
 
 
 def some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[MillraceError]:
-    """Whether there is anything to capture."""
+    """Yield an error if no table is captured."""
     if not tables:
         yield ConfigError(
             "no table is captured",
@@ -126,7 +126,7 @@ def some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[Mill
 
 
 def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
-    """A table is known by ``schema.table``, as Debezium writes it; a schema's name ends there."""
+    """Refuse a schema with a dot: records name a table ``schema.table``, as Debezium does."""
     if "." in table.name.namespace:
         yield _refused(
             table,
@@ -153,7 +153,7 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
 
 
 def unreadable_column(table: TableName, columns: Iterable[Column]) -> TableRefusedError | None:
-    """Why no record can tell of all of a table's columns; None: it can."""
+    """Return why no record can show all columns of a table. None: records can."""
     texts = [(each.name, f"{each.declared} {each.default}") for each in columns]
     what = "name"
     remedy = "rename the column by its number (docs/guides/postgresql.md, Encodings, has the line)"
@@ -173,7 +173,7 @@ def unreadable_column(table: TableName, columns: Iterable[Column]) -> TableRefus
 def _identified(
     table: TableDescription, settings: CaptureSettings, where: str
 ) -> Iterator[TableRefusedError]:
-    """Whether each change of the table tells which row it changed.
+    """Yield an error if changes of the table don't identify their row.
 
     Publishing updates and deletes of a table without identity would make the user's own UPDATE and
     DELETE fail (https://www.postgresql.org/docs/current/logical-replication-publication.html).
@@ -184,9 +184,9 @@ def _identified(
         )
         return
     if not settings.lossless and settings.publication_autocreate_mode == "disabled":
-        return  # the publication is the user's, and so is what it makes fail
+        return  # the user manages the publication and its effects
     identity = "DEFAULT" if table.primary_key else "FULL"
-    # The whole row identifies even where a table has no column.
+    # The whole row identifies even a table without columns.
     bare = [
         leaf.name for leaf in table.leaves if not leaf.identity and leaf.replica_identity != "f"
     ]
@@ -201,7 +201,7 @@ def _identified(
         )
         return
     if not settings.lossless:
-        return  # a missing key is made up, as Debezium does it
+        return  # a missing key is made up, as in Debezium
     relations: list[TableDescription | Leaf] = [table, *table.leaves]
     unlike = [
         relation.name
@@ -231,12 +231,13 @@ def _identified(
 def _whole(
     connection: psycopg.Connection, table: TableDescription, settings: CaptureSettings, where: str
 ) -> Iterator[TablePublicationError]:
-    """Whether the publication gives what the configuration asks for: all rows, and its columns.
+    """Yield an error if the publication lacks rows or columns that the configuration asks for.
 
-    One that Millrace hasn't made may be meant so: to change it is the last remedy.
+    A publication that Millrace hasn't created may be intended that way, so its change is the last
+    remedy.
     """
     if settings.publication_autocreate_mode == "disabled":
-        return  # it is the user's own, and used as it is
+        return  # the user's own, used unchanged
     keeps = settings.column_modes.keeps
     lacking = [name for name in table.left_out if keeps(str(table.name), name)]
     parts = [f"only rows WHERE {table.row_filter}"] if table.row_filter else []
@@ -261,7 +262,7 @@ def _whole(
 
 
 def _literally(name: str) -> str:
-    """A pattern of the lists that takes the name; a dot takes itself."""
+    """Return a pattern of the lists that matches the name. A dot matches itself."""
     return re.escape(name).replace(r"\.", ".").replace("\\\n", r"\n")
 
 
@@ -279,7 +280,7 @@ def refused_tables(
     tables: Sequence[TableDescription],
     where: str,
 ) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
-    """The tables that can't be captured, or not together, and why; not of rights to rows."""
+    """Yield tables that can't be captured, alone or together, and why. Ignores rights to rows."""
     for table in tables:
         identified = _identified(table, settings, where)
         whole = _whole(connection, table, settings, where)
@@ -303,7 +304,7 @@ def _topics(
 
 
 def shared_topic(topic: str, names: Sequence[TableName]) -> TableRefusedError:
-    """Why tables can't be captured together; the last one is the one to rename, or leave out."""
+    """Return the error for tables that share a topic. The last is the one to rename or exclude."""
     last = names[-1]
     return TableRefusedError(
         f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka doesn't"
@@ -320,7 +321,7 @@ def shared_topic(topic: str, names: Sequence[TableName]) -> TableRefusedError:
 def check_joining(
     connection: psycopg.Connection, settings: CaptureSettings, table: TableDescription
 ) -> None:
-    """Raise TableRefusedError for a table that joins, if a first start would refuse it."""
+    """Raise TableRefusedError for a joining table that a first start would refuse."""
     where = server_address(connection.pgconn)
     for _, error in refused_tables(connection, settings, [table], where):
         raise error
@@ -332,7 +333,7 @@ def _keyed_apart(
     tables: Sequence[TableDescription],
     where: str,
 ) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
-    """A key that two rows may share: a compacted topic would keep one of them."""
+    """Yield tables whose key two rows may share. A compacted topic would keep only one."""
     keys = {
         table.oid: {name.lower() for name in names}
         for table in tables

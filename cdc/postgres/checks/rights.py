@@ -1,4 +1,4 @@
-"""Captured tables and the role → the rights that it lacks, with the lines that give them."""
+"""Captured tables and the role → its missing rights, with the SQL that grants them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -45,17 +45,16 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
 
 
 def leaves(tables: Iterable[TableDescription]) -> dict[int, TableName]:
-    """What a snapshot reads, each by itself: tables and partitions, by their OIDs."""
+    """Return the units that a snapshot reads: tables and partitions, by their OIDs."""
     return {leaf.oid: leaf.name for table in tables for leaf in table.leaves}
 
 
 def unreadable(
     connection: psycopg.Connection, names: Mapping[int, TableName], where: str
 ) -> Iterator[SourcePrivilegeError]:
-    """What keeps the role from reading all rows of these leaves.
+    """Yield why the role can't read all rows of these leaves.
 
-    SELECT on columns isn't enough: PostgreSQL lets nobody lock a table, nor read where its rows
-    stand (ctid), by that.
+    SELECT on columns isn't enough: with it, a role can't lock a table or read rows' places (ctid).
     """
     rows = query(connection, _UNREADABLE, [list(names)]) if names else []
     role = quote(connection.info.user)
@@ -96,7 +95,7 @@ def unpublishable(
     tables: Iterable[TableDescription],
     where: str,
 ) -> Iterator[SourcePrivilegeError]:
-    """What keeps the role from creating the publication, where it has to."""
+    """Yield why the role can't create the publication, if it must."""
     name = settings.publication_name
     is_managed = settings.publication_autocreate_mode == "filtered"
     if not is_managed or publication_exists(connection, name):
@@ -123,9 +122,9 @@ def unpublishable(
 def unwritable(
     connection: psycopg.Connection, settings: CaptureSettings, where: str
 ) -> Iterator[MillraceError]:
-    """What keeps the role from marking, in the stream, where rows belong that are read meanwhile.
+    """Yield why the role can't write the stream's watermarks of concurrent reads.
 
-    As its heartbeats, these are messages in the WAL. Rows of the signal table come in addition.
+    Like its heartbeats, these are messages in the WAL. Rows of the signal table come in addition.
     """
     if settings.watermarks_in_table and settings.signal_data_collection is not None:
         yield from _unwritable_table(connection, settings, settings.signal_data_collection, where)
@@ -143,7 +142,7 @@ def unwritable(
 
 
 def signals_unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
-    """Why no signal comes by the signal table where watermarks aren't its rows: there is none."""
+    """Yield a risk if watermarks aren't its rows, and the stream lacks the signal table."""
     signals = settings.signal_data_collection
     is_read = signals is not None and "source" in settings.signal_enabled_channels
     if signals is None or not is_read or settings.watermarks_in_table:
@@ -158,7 +157,7 @@ def signals_unseen(connection: psycopg.Connection, settings: CaptureSettings) ->
 
 
 def _create_signals(connection: psycopg.Connection, name: TableName, rights: list[str]) -> str:
-    """The SQL that makes a signal table as Debezium describes it."""
+    """Return SQL that creates a signal table as Debezium describes it."""
     table, role, schema = sql_names([name]), quote(connection.info.user), quote(name.namespace)
     usage = query(connection, _USAGE, [name.namespace])
     make = "" if usage else f"CREATE SCHEMA {schema}; "
@@ -172,7 +171,7 @@ def _create_signals(connection: psycopg.Connection, name: TableName, rights: lis
 def _unwritable_table(
     connection: psycopg.Connection, settings: CaptureSettings, signals: str, where: str
 ) -> Iterator[MillraceError]:
-    """Why watermarks can't be rows of the signal table: it isn't there, or rights are missing."""
+    """Yield why watermarks can't be rows of the signal table: it is missing, or rights are."""
     namespace, _, name = signals.partition(".")
     table, role = sql_names([TableName(namespace, name)]), quote(connection.info.user)
     deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
@@ -197,13 +196,13 @@ def _unwritable_table(
 
 
 def emitting(connection: psycopg.Connection) -> tuple[str, bool]:
-    """The function that writes messages into the WAL, as this server has it; whether we may."""
+    """Return this server's function that writes messages into the WAL, and whether we may."""
     ((signature, may_emit),) = query(connection, _EMITTING)
     return signature, may_emit
 
 
 def emit_remedy(connection: psycopg.Connection) -> str:
-    """What lets the role write messages into the WAL."""
+    """Return the SQL that lets the role write messages into the WAL."""
     signature, _ = emitting(connection)
     role = quote(connection.info.user)
     return f"let a superuser run GRANT EXECUTE ON FUNCTION {signature} TO {role};"

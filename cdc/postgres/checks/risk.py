@@ -1,12 +1,12 @@
-"""Something that keeps nobody from capturing, and that a user would rather know."""
+"""A condition that doesn't prevent capturing, but that a user should know → its description."""
 
 from typing import NamedTuple
 
 
 class Risk(NamedTuple):
-    """What may harm the source, or isn't what the user wants, and what mends it.
+    """A possible harm to the source, or a mistake in the settings, with its remedy.
 
-    ``requirement`` names what it is about, in a word or two.
+    ``requirement`` is its subject, in a word or two.
     """
 
     requirement: str

@@ -1,4 +1,4 @@
-"""Server and publication → what doesn't keep us from capturing, but isn't what the user wants."""
+"""Server and publication → conditions that permit capturing, but aren't what the user wants."""
 
 import re
 import shlex
@@ -36,7 +36,7 @@ _RISKS: Final = """
 SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')
 """
 _STANDBY: Final = re.compile(r'"[^"]+"|[\w*]+')
-# Of a partitioned table the partitions count: they are what an UPDATE goes to.
+# Partitions count, not the partitioned table: an UPDATE goes to them.
 _UNIDENTIFIED: Final = """
 SELECT DISTINCT n.nspname, c.relname, EXISTS (
     SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
@@ -62,7 +62,7 @@ SELECT n.nspname || '.' || c.relname, CASE
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't' AND c.oid >= 16384
 """
-# Their text is the name of something else, whatever that is called by now.
+# Their text holds a name that its object may no longer have.
 _NAMING: Final = """
 SELECT c.oid, string_agg(a.attname::text, ', ' ORDER BY a.attnum)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -90,8 +90,8 @@ CROSS JOIN LATERAL (
 JOIN pg_class c ON c.oid = tree.member AND c.relkind = 'r'
 JOIN pg_namespace n ON n.oid = c.relnamespace
 """
-# pgoutput takes the last one of a partition's ancestors, and a partition that is being detached has
-# none. One below a partitioned table that is being detached has that table.
+# pgoutput takes the last of a partition's ancestors. A partition that is being detached has none.
+# One below a partitioned table that is being detached has that table.
 _IS_ROOTED: Final = """
 SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND puballtables AND pubviaroot)
 """
@@ -107,7 +107,7 @@ WHERE i.inhdetachpending
 
 
 def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
-    """Say what a failover would cost, where standbys have slots."""
+    """Log what a failover would cost, if standbys have slots."""
     standbys = _standbys(connection) if wanted else []
     if standbys and not has_failover(connection.pgconn):
         log.info(
@@ -121,7 +121,7 @@ def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
 
 
 def find_failover_risk(connection: psycopg.Connection) -> Iterator[Risk]:
-    """The same of a slot that is copied to standbys, which may be ahead of them."""
+    """Yield the risk of a slot that is copied to standbys, and may be ahead of them."""
     standbys = _standbys(connection)
     if standbys and has_failover(connection.pgconn):
         yield _ahead_of(standbys)
@@ -148,9 +148,9 @@ def publishes_every_root(connection: psycopg.Connection, publication: str) -> bo
 
 
 def pending_detaches(connection: psycopg.Connection) -> Iterator[Risk]:
-    """Partitions whose next change crashes the server, where ``publishes_every_root``.
+    """Yield partitions whose next change crashes the server, if ``publishes_every_root``.
 
-    Captured or not: the change is decoded.
+    Captured or not: the server decodes the change.
     """
     for *partition, namespace, name in query(connection, _PENDING):
         detached, root = TableName(*partition), TableName(namespace, name)
@@ -166,7 +166,7 @@ def pending_detaches(connection: psycopg.Connection) -> Iterator[Risk]:
 def find_risks(
     connection: psycopg.Connection, source: LibraryOptions, settings: CaptureSettings
 ) -> Iterator[Risk]:
-    """What doesn't keep us from capturing, but may harm the source, with what mends it."""
+    """Yield risks for the source that permit capturing, each with its remedy."""
     ((keep_size, standbys),) = query(connection, _RISKS)
     if keep_size == "-1" and settings.slot_max_lag_bytes is None:
         yield Risk(
@@ -203,7 +203,7 @@ def find_risks(
 
 
 def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
-    """Tables whose names no record can have, though the lists let them through."""
+    """Yield tables that the lists select, but whose names no record can have."""
     names = [name for name, _ in query(connection, _RELATIONS) if UNREADABLE in name]
     if unnamed := sorted(name for name in names if settings.captures(name)):
         yield Risk(
@@ -214,7 +214,7 @@ def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Itera
 
 
 def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
-    """What the role can do too much; captured tables whose rows can't be read, or change unseen."""
+    """Yield the role's excess powers, and captured tables with unreadable or unseen changes."""
     naming, foreign = dict(query(connection, _NAMING)), dict(query(connection, _FOREIGN))
     captured = captured_tables(connection, settings)
     yield from find_powers(connection, settings, captured)
@@ -242,7 +242,7 @@ def _unseen(connection: psycopg.Connection, settings: CaptureSettings) -> Iterat
 
 
 def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[Risk]:
-    """Entries of table.include.list that capture nothing: of a view, say, there is no WAL."""
+    """Yield entries of table.include.list that capture nothing. A view, for example, has no WAL."""
     entries = settings.table_include_list
     kinds = dict(query(connection, _RELATIONS)) if entries else {}
     reason = "PostgreSQL publishes changes of ordinary and partitioned tables"

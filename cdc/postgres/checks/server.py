@@ -1,4 +1,4 @@
-"""A server's settings → what capturing needs of each, how it is, and why that isn't enough."""
+"""A server's settings → the requirements of capturing, their values, and the problems."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ _OWN_SENDERS: Final = "SELECT count(*) FROM pg_stat_replication WHERE pid = %s::
 
 
 class Requirement(NamedTuple):
-    """Something that capturing needs of the server; ``problem``: why this one won't do."""
+    """A requirement of capturing. ``problem``: why this server doesn't meet it."""
 
     name: str
     found: str
@@ -28,7 +28,7 @@ class Requirement(NamedTuple):
 
 
 def requirements(connection: psycopg.Connection, slot: str, where: str) -> Iterator[Requirement]:
-    """What capturing needs of the server; of a standby, nothing else matters."""
+    """Yield the requirements of the server. For a standby, nothing else matters."""
     ((wal_level, standby, slots_max, slots_used, senders_max, senders_used),) = query(
         connection, _SETTINGS
     )

@@ -1,4 +1,4 @@
-"""A server that may be silent → a session, or an error within seconds: for whoever only looks."""
+"""A server that may be silent → a session, or an error within seconds, for inspections."""
 
 from typing import Final
 
@@ -13,12 +13,12 @@ _BOUNDED: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
 
 
 def quickly(server: LibraryOptions, seconds: int = CONNECT_S) -> LibraryOptions:
-    """The keywords to connect by, or to give up soon; a limit of the user's that is lower stays."""
+    """Return keywords that limit the connection time. A lower limit of the user's stays."""
     given = server.get("connect_timeout", "").strip()
     own = int(given) if given.isdecimal() else 0
     return {**server, "connect_timeout": str(min(own or seconds, seconds))}
 
 
 def connect_soon(server: LibraryOptions, *, purpose: str) -> psycopg.Connection:
-    """A session whose statements end soon, too; raises what docs/reference/errors.md lists."""
+    """Open a session with short statements. Raises what docs/reference/errors.md lists."""
     return connect(quickly(server), purpose=purpose, pinned=_BOUNDED)

@@ -1,8 +1,8 @@
 """A standby that rows are read from → what reads wait for there, and since when.
 
-It has to show all that was streamed before a chunk is read. One that is away, or whose replay is
-paused or broken, keeps reads waiting as long as that lasts: the log, ``millrace status`` and the
-health endpoints say so, and reads go on by themselves.
+It must show everything streamed so far before a chunk is read. If it is unavailable, or its replay
+is paused or broken, reads wait that long. The log, ``millrace status`` and the health endpoints
+report it, and reads continue automatically.
 """
 
 import math
@@ -24,13 +24,13 @@ from cdc.settings import Settings
 
 log = structlog.get_logger()
 WAIT_S: Final = 10.0
-"""How long a chunk waits for the standby's replay, until it is tried again later."""
+"""How long a chunk waits for the standby's replay before a later attempt."""
 TOLD_S: Final = 5.0
-"""A wait that is longer is told ..."""
+"""A longer wait is reported ..."""
 WARN_S_MAX: Final = 600.0
-"""... and told again, at most so rarely."""
+"""... and reported again, at least this often."""
 _LATELY_S: Final = 90.0
-"""A wait that nobody has noted for so long is over: there is nothing to be read any more."""
+"""A wait without a note for this long is over: nothing is left to read."""
 _LOOK_S: Final = 1.0
 _POLL_S: Final = 0.02
 _IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
@@ -42,7 +42,7 @@ SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text,
 
 
 class ReplayState(NamedTuple):
-    """How far a standby is; ``is_received``: whether it gets WAL from another server."""
+    """A standby's progress. ``is_received``: whether it gets WAL from another server."""
 
     is_standby: bool
     replayed: Lsn
@@ -51,7 +51,7 @@ class ReplayState(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What lets it go on, as far as the standby tells."""
+        """The remedy, as far as the standby's state shows it."""
         if self.is_paused:
             return "its replay is paused; let a superuser run there: SELECT pg_wal_replay_resume();"
         if not self.is_received:
@@ -60,7 +60,7 @@ class ReplayState(NamedTuple):
 
 
 class _Standstill(NamedTuple):
-    """What reads wait for: where it is, why they wait, up to where, since when (monotonic)."""
+    """A wait of reads: its place and reason, the LSN needed, and its start (monotonic)."""
 
     where: str
     what: str
@@ -70,7 +70,7 @@ class _Standstill(NamedTuple):
 
 
 def replay(standby: psycopg.Connection) -> ReplayState:
-    """Look how far a server has replayed WAL."""
+    """Return how far a server has replayed WAL."""
     ((is_standby, lsn, is_paused, is_received),) = query(standby, _REPLAY)
     return ReplayState(is_standby, Lsn.parse(lsn) if lsn else Lsn(0), is_paused, is_received)
 
@@ -96,9 +96,9 @@ def await_replay(
     note: Callable[[ReplayState], None] | None = None,
     wait_s: float = WAIT_S,
 ) -> None:
-    """Wait until the standby shows all that was committed before; ``wait`` says when to give up.
+    """Wait until the standby shows all earlier commits. ``wait`` returns when to give up.
 
-    Raises SourceUnreachableError where it doesn't for long, or was promoted.
+    Raise SourceUnreachableError if it takes too long, or the standby was promoted.
     """
     until = time.monotonic() + wait_s
     while True:
@@ -118,7 +118,7 @@ def await_replay(
 
 
 def why_unread(settings: Settings) -> MillraceError | None:
-    """Ask both servers why rows can't be read from the standby now; None: they can, or none is."""
+    """Return why the standby can't serve reads now. None: it can, or none is configured."""
     if settings.standby is None:
         return None
     try:
@@ -143,7 +143,7 @@ def _behind(now: ReplayState, needed: Lsn) -> str:
 
 
 class StandbyWatch:
-    """Takes in what reads see of the standby; threads of their own may tell, and ask."""
+    """Collects what reads see of the standby. Any thread may report and ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -151,10 +151,10 @@ class StandbyWatch:
         self._wait: _Standstill | None = None
         self._noted = -math.inf
         self._warn_at_s = TOLD_S
-        """How long a wait lasts until it is told, or told again."""
+        """How long a wait lasts before it is reported, or reported again."""
 
     def note(self, where: str, now: ReplayState, needed: Lsn) -> None:
-        """Tell how far the standby is, and up to where a read needs it."""
+        """Report the standby's progress, and the LSN that a read needs."""
         with self._lock:
             if self._wait is not None and now.replayed >= self._wait.needed:
                 self._end()
@@ -164,13 +164,13 @@ class StandbyWatch:
                 self._go_on(where, what, now.remedy, needed)
 
     def failed(self, error: MillraceError) -> None:
-        """Tell that the standby can't be asked."""
+        """Report that the standby doesn't answer."""
         with self._lock:
             needed = self._wait.needed if self._wait else Lsn(0)
             self._go_on(error.where, error.what, error.remedy, needed)
 
     def trouble(self) -> str:
-        """What reads have waited for, for long, and since when; empty where they don't."""
+        """The cause and start of a long wait. Empty: reads don't wait."""
         with self._lock:
             wait, now = self._wait, self._clock()
             if wait is None or now - wait.since < TOLD_S or now - self._noted > _LATELY_S:
@@ -178,7 +178,7 @@ class StandbyWatch:
             return f"{wait.what} ({wait.where}), for {now - wait.since:.0f} s: {wait.remedy}"
 
     def _go_on(self, where: str, what: str, remedy: str, needed: Lsn) -> None:
-        """A read begins to wait, or still does."""
+        """Record that a read begins to wait, or still waits."""
         now = self._clock()
         if self._wait is None or now - self._noted > _LATELY_S:
             self._warn_at_s, since = TOLD_S, now
