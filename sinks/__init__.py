@@ -1,1 +1,1 @@
-"""Log → derived tables: PySpark jobs that know records, and nothing of PostgreSQL."""
+"""Log → derived tables: PySpark jobs that know records, but not PostgreSQL."""

@@ -1,9 +1,9 @@
 """Runs, one after the other → derived tables that are seconds behind, until ``stop`` is set.
 
-Each run is what cron would start, with one Spark session for all of them. A run that had something
-to do is followed by the next one; after one that hadn't, the progress topic has news: every
-transaction of the daemon's ends with a record in the progress topic. Topics of a real Debezium have
-none, and are looked at every time. docs/decisions/0015-follow.md.
+Each run is the same as cron's, with one Spark session for all of them. After a run with changes,
+the next one follows. After one without, the progress topic has news: every transaction of the
+daemon ends with a record in it. A real Debezium has no such topic, so its topics are checked every
+time. docs/decisions/0015-follow.md.
 """
 
 import time
@@ -28,22 +28,22 @@ from sinks.run.options import PausedTables, Report
 from sinks.run.summary import RunSummary, TableResult
 
 IDLE_MAX_S: Final = 60.0
-"""A run at least as often writes down that a table has nothing to do, and so isn't late."""
+"""A run at least this often records that a table has nothing to do, and so isn't late."""
 REPEAT_S: Final = 3600.0
-"""What lasts is reported again so often: nobody reads a journal back to its beginning."""
+"""Lasting conditions are reported again this often, as nobody reads a whole journal."""
 _PAUSE_MAX_S: Final = 60.0
 
 
 def follow(
     jobs: Jobs, settings: Settings, stop: Event, interval_s: float, report: Report
 ) -> ExitCode:
-    """Run until ``stop`` is set; runs begin at least ``interval_s`` apart.
+    """Run until ``stop`` is set. Runs begin at least ``interval_s`` apart.
 
-    Spark is started at once, also where nothing is to be done yet.
+    Spark starts at once, even if there is nothing to do yet.
 
-    Errors are reported, and what failed is tried again, later and later. Only where Spark's JVM has
-    ended, it ends as well, for whoever started it to do so again. A log that isn't there yet is
-    waited for: the daemon may be started after it.
+    Errors are reported, and failed tables are retried at growing intervals. If Spark's JVM has
+    ended, this ends as well, so that a supervisor can restart it. It waits for a missing log, as
+    the daemon may start later.
     """
     with suppress(MillraceError):  # the first run reports it
         jobs.session()
@@ -63,7 +63,7 @@ def follow(
                 failing[name].record(turn.tables, left)
         ended = [turn for turn in done if isinstance(turn, SparkEndedError)]
         if ended:
-            # A supervisor that tells all processes of a service has told the JVM as well.
+            # A supervisor that signals all processes of a service has also signalled the JVM.
             told = stop.is_set() and isinstance(ended[0], SparkTerminatedError)
             return ExitCode.OK if told else ended[0].exit_code
         new_lines.begin_turn()
@@ -88,22 +88,22 @@ class _TableFailure(NamedTuple):
 
 
 class _FailingTables:
-    """A sink's tables that have failed: each pauses for a while, and so doesn't hold up others."""
+    """A sink's failed tables. Each pauses for some time, and so doesn't hold up others."""
 
     def __init__(self) -> None:
         self._tables: dict[str, _TableFailure] = {}
 
     def paused(self) -> PausedTables:
-        """The tables whose retry isn't due yet."""
+        """Return the tables whose retry isn't due yet."""
         now = time.monotonic()
         return {
             name: failure.error for name, failure in self._tables.items() if failure.retry_at > now
         }
 
     def record(self, tables: Sequence[TableResult], paused: PausedTables) -> None:
-        """Record what a run did to the tables that weren't paused.
+        """Record a run's results for the tables that weren't paused.
 
-        A table that isn't in the results has nothing to do, and hasn't failed.
+        A table without a result has nothing to do, and hasn't failed.
         """
         reported = paused.keys() | {table.name for table in tables}
         self._tables = {name: failure for name, failure in self._tables.items() if name in reported}
@@ -119,7 +119,7 @@ class _FailingTables:
             self._tables[table.name] = _TableFailure(table.error, times, retry_at)
 
     def retry_in_s(self) -> float:
-        """Seconds until the next retry."""
+        """Return the seconds until the next retry."""
         now = time.monotonic()
         waits = (max(0.0, failure.retry_at - now) for failure in self._tables.values())
         return min(waits, default=IDLE_MAX_S)
@@ -149,7 +149,7 @@ class _NewLines:
 def _report(
     report: _NewLines, name: str, turn: RunSummary | MillraceError, paused: PausedTables
 ) -> None:
-    """One line for a sink that has done something, or couldn't."""
+    """Report one line for a sink that has done something, or failed."""
     if not isinstance(turn, RunSummary):
         report(Lines(f"{name}: {turn}"))
     elif any(table.name not in paused for table in turn.tables):

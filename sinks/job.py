@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 RunSink = Callable[[RunContext, MillraceTopics], RunSummary]
 Turn = tuple[str, RunSummary | MillraceError]
-"""A sink's name, and what its run did, or why it could do nothing at all."""
+"""A sink's name, and the result of its run, or why it could do nothing at all."""
 
 
 class Jobs:
-    """The merge jobs of a configuration; a context manager that stops Spark at its end.
+    """The merge jobs of a configuration. A context manager that stops Spark at its end.
 
-    Spark is started by the first run that has something for it to do. Where it is ``lasting``, many
-    runs come after that. ``while_waiting`` is called while brokers don't answer, and between
-    tables: it raises to end the run, which the next one finishes.
+    The first run with work starts Spark. If it is ``lasting``, many runs follow. ``while_waiting``
+    is called while brokers don't answer, and between tables. It raises to end the run, which the
+    next one finishes.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Jobs:
     def __exit__(self, *failure: object) -> None:
         self._reports.__exit__()
         if self._session is not None:
-            with suppress(Exception):  # a JVM that is gone has said so already
+            with suppress(Exception):  # a JVM that has ended has reported it already
                 self._session.stop()
 
     def run(self, report: Report = print) -> ExitCode:
-        """Run each chosen sink once; every sink has its turn, and one line in the report.
+        """Run each chosen sink once. Every sink gets its turn, and one line in the report.
 
-        The code is that of the first failure, else OK if there was anything to do.
+        Return the code of the first failure, else OK if there was anything to do.
         """
         codes = []
         for name, done in self.turns(report):
@@ -96,14 +96,14 @@ class Jobs:
         paused: Mapping[str, PausedTables] = MappingProxyType({}),
         next_in_s: float | None = None,
     ) -> Iterator[Turn]:
-        """Run each chosen sink once: its name, and what it did, or why it could do nothing.
+        """Run each chosen sink once. Yield its name, and its result, or why it could do nothing.
 
-        The next turns begin ``next_in_s`` after this one, where that is known.
+        The next turns begin ``next_in_s`` after this one, if known.
 
-        Who is told to end in the middle leaves the other sinks to the next turn.
+        A request to end leaves the remaining sinks to the next turn.
 
-        Tables of a sink that are ``paused`` are left as they are. What one run has read of the log
-        serves the next one, if it has succeeded.
+        ``paused`` tables of a sink stay unchanged. Records that one successful run has read serve
+        the next one.
         """
         given = self._options
         context = RunContext(self._settings, self.session, report, given, self._while_waiting)
@@ -125,25 +125,24 @@ class Jobs:
             log.forget()
 
     def session(self, records: int = RECORDS_FEW) -> "SparkSession":
-        """The Spark session, started when it is needed first, and then for so many records."""
+        """Return the Spark session. Its first use starts it, for this number of records."""
         if self._session is None:
             records = max(records, RECORDS_FEW) if self._lasting else records
             self._session = open_session(self._settings.spark, records=records)
         return self._session
 
     def cancel(self) -> None:
-        """Have the tables fail that Spark is at: for whoever is told to end, and can't wait."""
+        """Cancel Spark's jobs, so that their tables fail: for a request to end that can't wait."""
         if self._session is not None:
-            with suppress(Exception):  # a JVM that is gone has said so already
+            with suppress(Exception):  # a JVM that has ended has reported it already
                 self._session.sparkContext.cancelAllJobs()
 
 
 def run_lakehouse(context: RunContext, log: MillraceTopics) -> RunSummary:
-    """Apply what the log has to the lakehouse; tables that fail are in the summary.
+    """Apply the log to the lakehouse. Tables that fail are in the summary.
 
-    Topics that a real Debezium wrote are read in place of the ``log``, where the configuration says
-    so. Raises MillraceError where no table could be applied at all (the log or the lakehouse can't
-    be reached, another run).
+    Reads a real Debezium's topics instead of the ``log``, if configured. Raise MillraceError if no
+    table could be applied at all (the log or the lakehouse can't be reached, another run).
     """
     lakehouse = context.settings.require_lakehouse()
     started = time.monotonic()

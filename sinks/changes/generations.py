@@ -1,8 +1,8 @@
-"""A table's schema versions → its generations: those in a row whose key tells rows apart alike.
+"""A table's schema versions → its generations: successive versions with the same key.
 
-Under another key, rows are other rows: none of the one is found by the other. So the daemon reads
-such a table again behind a TRUNCATE (cdc/tables/doubts.py), and a generation's rows have all come
-behind that. What was there before ends with it.
+Under another key, rows are other rows, and changes of one key don't find rows of the other. So the
+daemon reads such a table again after a TRUNCATE (cdc/tables/doubts.py), and all rows of a
+generation come after it. Earlier rows end with it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from sinks.changes.shape import DerivedField, TableShape, column_lines, keeps_na
 
 
 def generations(versions: Sequence[TableSchema]) -> dict[int, int]:
-    """Of each version: the one with which its generation begins."""
+    """Return the first version of each version's generation."""
     lines = column_lines(versions) if len(versions) > 1 else []
     begun, before = dict[int, int](), list[tuple[int, str]]()
     for version in versions:
@@ -33,21 +33,21 @@ def generations(versions: Sequence[TableSchema]) -> dict[int, int]:
 
 
 def newest_generation(versions: Sequence[TableSchema]) -> int:
-    """The version with which the newest generation begins."""
+    """Return the first version of the newest generation."""
     return generations(versions)[versions[-1].version]
 
 
 def keeps_rows(versions: Sequence[TableSchema], reached: int, reserved: Collection[str]) -> bool:
-    """Whether what was made up to a version goes by the newest one's key and columns' names."""
+    """Whether data up to a version has the newest version's key and column names."""
     begun = generations(versions)
     is_same = begun.get(reached) == begun[versions[-1].version]
     return is_same and keeps_names(versions, reached, reserved)
 
 
 def begins_read(versions: Sequence[TableSchema], ends: Collection[RowsEnd]) -> bool:
-    """Whether all rows have ended since the newest generation began: what came then is of it.
+    """Whether all rows have ended since the newest generation began. Later ones belong to it.
 
-    The end of a read that finds another key itself stands right before that.
+    A read that finds the changed key itself ends the rows directly before that.
     """
     newest = newest_generation(versions)
     since = next(Position.parse(each.since) for each in versions if each.version == newest)
@@ -55,7 +55,7 @@ def begins_read(versions: Sequence[TableSchema], ends: Collection[RowsEnd]) -> b
 
 
 def ends_under(versions: Sequence[TableSchema], ends: Iterable[RowsEnd]) -> list[RowsEnd]:
-    """The ends of all rows, and those within bounds of columns of the newest generation's key."""
+    """Return the ends of all rows, and those whose bounds use the newest generation's key."""
     begun = generations(versions)
     others = {number for number in begun if begun[number] != begun[versions[-1].version]}
     later = versions[-1].version + 1
@@ -69,10 +69,10 @@ def ends_under(versions: Sequence[TableSchema], ends: Iterable[RowsEnd]) -> list
 def forgotten_end(
     versions: Sequence[TableSchema], earlier: TableSchema, ends: Iterable[RowsEnd]
 ) -> Position | None:
-    """Where rows under an ``earlier`` version's key ended; None if the ``ends`` have it.
+    """Return where rows with an ``earlier`` version's key ended. None: the ``ends`` have it.
 
-    Of several reads, each under another key, compaction keeps only the last TRUNCATE. Under the
-    next key no change speaks of those rows, so the one before that is the last to do so.
+    If several reads follow, each with another key, compaction keeps only the last TRUNCATE. Under
+    the next key no change mentions those rows, so the TRUNCATE before it is the last one for them.
     """
     begun = generations(versions)
     begins = [each for each in versions if begun[each.version] == each.version]
@@ -86,9 +86,9 @@ def forgotten_end(
 
 
 def of_newest(raw: DataFrame, versions: Sequence[TableSchema], last: int = 0) -> DataFrame:
-    """The raw records of the newest generation; none of later ones, up to the ``last`` version.
+    """Return the newest generation's raw records, without later ones than version ``last``.
 
-    Records without a version stay, for parse to refuse.
+    Records without a version stay, so that parse refuses them.
     """
     newest, number = newest_generation(versions), F.col("schema_version")
     if newest != versions[0].version:
@@ -99,7 +99,7 @@ def of_newest(raw: DataFrame, versions: Sequence[TableSchema], last: int = 0) ->
 
 
 def require_one(versions: Sequence[TableSchema]) -> None:
-    """Raise SinkError where the key has changed, and nothing tells which rows ended by that."""
+    """Raise SinkError if the key has changed, and it is unknown which rows that ended."""
     if newest_generation(versions) != versions[0].version:
         keys = [
             ", ".join(f"{column.name} ({column.declared})" for column in version.key) or "none"
@@ -120,9 +120,9 @@ def earlier_shapes(
     options: DerivedTable,
     first: int,
 ) -> list[TableShape]:
-    """The columns under each earlier key, oldest first; none before the ``applied`` version's.
+    """Return the columns under each earlier key, oldest first, from the ``applied`` version on.
 
-    Rows that no key told apart have no history.
+    Rows without a key have no history.
 
     See ``of_generation``.
     """
@@ -143,10 +143,10 @@ def of_generation(
     options: DerivedTable,
     first: int,
 ) -> TableShape:
-    """The columns of ``shape`` with the key that the table had in these earlier ``versions``.
+    """Return the columns of ``shape`` with the key of these earlier ``versions``.
 
-    Columns of that key which are gone by now come behind the others. ``stored`` are the names of
-    the derived table's columns, by their ids; ``first`` is the version that it began with.
+    Dropped columns of that key come after the others. ``stored`` are the names of the derived
+    table's columns, by their ids. ``first`` is the version that it began with.
     """
     last = versions[-1]
     fields = [_with_key_of(field, last.version) for field in shape.fields]
@@ -157,7 +157,7 @@ def of_generation(
         if column is None or column.key is None or line.id in there:
             continue
         name = stored.get(line.id) or f"_millrace_key_{column.key}"
-        assert line.id in stored or name not in taken  # noqa: S101 (no column is called so)
+        assert line.id in stored or name not in taken  # noqa: S101 (no column has this name)
         fields.append(
             replace(typed(line, last, first, options), name=name, nulled=False, unfit_is_null=False)
         )
@@ -172,7 +172,7 @@ def _with_key_of(field: DerivedField, version: int) -> DerivedField:
 
 
 def _require_shown(fields: Iterable[DerivedField], version: TableSchema) -> None:
-    """Raise SinkError where the values are hidden by which a version tells rows apart."""
+    """Raise SinkError if the values of a version's key are hidden."""
     keyed = (field for field in fields if field.column.key is not None)
     if hidden := [field.column.name for field in keyed if field.nulled or field.unfit_is_null]:
         raise SinkError(

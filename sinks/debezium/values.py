@@ -1,7 +1,8 @@
-"""A value as Debezium writes it → the column's Spark value.
+"""A value in Debezium's form → the column's Spark value.
 
 sinks/changes/types.py then reads a value that has Millrace's own form, or gets it by a
-multiplication: one module decides what the lakehouse can have. Numbers need no detour over text.
+multiplication. So one module decides what the lakehouse can store. Numbers need no conversion to
+text.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,10 @@ def typed(
     *,
     unfit_is_null: bool = False,
 ) -> SparkColumn:
-    """The typed value of a record's member; where it can't be typed, an error in Spark, or null."""
+    """Return the typed value of a record's member.
+
+    One that doesn't fit raises in Spark, or is null.
+    """
     if not is_array(schema):
         return _single(column, schema, decoder, value, modes, unfit_is_null)
     element = column.model_copy(update={"array": False})
@@ -48,7 +52,7 @@ def typed(
 def typed_masked(
     column: Column, schema: Schema, decoder: ValueDecoder, value: SparkColumn, modes: ValueModes
 ) -> SparkColumn:
-    """The typed value of a masked member, whose value no message may have."""
+    """Return the typed value of a masked member, which no message may show."""
     made = typed(column, schema, decoder, value, modes, unfit_is_null=True)
     lost = value.isNotNull() & made.isNull()
     if is_array(schema):
@@ -75,7 +79,7 @@ def _single(
     convert = _OF_NAME.get(schema.name or "")
     kind = spark_type(column)
     if convert is not None:
-        # Micro units, whatever the column was declared as.
+        # Microseconds, whatever the column was declared as.
         micro = column.model_copy(update={"modifier": -1})
         made = from_text(micro, convert(value), kind, unfit_is_null=unfit_is_null)
         return _or_refused(made, column, value, unfit_is_null)
@@ -90,7 +94,7 @@ def _single(
 def _number(
     column: Column, schema: Schema, decoder: ValueDecoder, value: SparkColumn
 ) -> SparkColumn:
-    """A Decimal, or one that brings its scale along, as a decimal or as exact text."""
+    """Return a Decimal, or one with its own scale, as a decimal or as exact text."""
     kind = spark_type(column)
     scale = int((schema.parameters or {}).get("scale", 0))
     if schema.name == VARIABLE:
@@ -116,7 +120,7 @@ def _precision(schema: Schema) -> int:
 def _bytes(
     schema: Schema, decoder: ValueDecoder, value: SparkColumn, modes: ValueModes
 ) -> SparkColumn:
-    """Bytes; as a string they are of ``binary.handling.mode``."""
+    """Return bytes. A string has the form of ``binary.handling.mode``."""
     if schema.type is not Type.STRING:
         return decoder.binary(value)
     if modes.binary == "hex":
@@ -134,7 +138,7 @@ def _text(
     modes: ValueModes,
     unfit_is_null: bool,
 ) -> SparkColumn:
-    """What is text in the lakehouse."""
+    """Return a value that is text in the lakehouse."""
     if schema.name == BITS:
         made = _bits(column, decoder.binary(value))
         return _or_refused(made, column, value, unfit_is_null)
@@ -153,9 +157,9 @@ def _text(
 
 
 def _bits(column: Column, value: SparkColumn) -> SparkColumn:
-    """Little-endian bytes without leading zeros → as many bits as the column has, as text.
+    """Little-endian bytes without leading zeros → the column's number of bits, as text.
 
-    Null where they are more than that.
+    Null if there are more.
     """
     length = max(column.modifier, 1)
     eights = F.transform(
@@ -177,7 +181,7 @@ def _from_ms(value: SparkColumn) -> SparkColumn:
 
 
 def _from_ns(value: SparkColumn) -> SparkColumn:
-    """PostgreSQL has no finer unit than µs, so nothing is cut off."""
+    """Convert ns. PostgreSQL has no finer unit than µs, so nothing is lost."""
     return F.call_function("div", _whole(value), F.lit(1_000).cast("bigint"))
 
 
@@ -209,12 +213,12 @@ _OF_NAME: Final[dict[str, Callable[[SparkColumn], SparkColumn]]] = {
     f"{_TIME}NanoTimestamp": _from_ns,
     f"{_TIME}IsoTimestamp": _from_iso_timestamp,
 }
-"""Dates and times → what sinks/changes/types.py takes: days or µs."""
+"""Dates and times → the input of sinks/changes/types.py: days or µs."""
 
 
 def _or_refused(
     made: SparkColumn, column: Column, value: SparkColumn, unfit_is_null: bool
 ) -> SparkColumn:
-    """The typed value; the job ends where a value is there, and no typed one."""
+    """Return the typed value. End the job if a value exists without a typed one."""
     kind = spark_type(column)
     return made if unfit_is_null else F.coalesce(made, refused(column, value, kind))

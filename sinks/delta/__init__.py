@@ -1,1 +1,1 @@
-"""Delta Lake: one table per captured table, and the plans of the runs beside them."""
+"""Delta Lake: one table per captured table, and the plans of the runs."""

@@ -1,6 +1,6 @@
-"""Every event of a table → rows that are only ever added: the archive, whatever the log forgets.
+"""Every event of a table → appended rows: the archive, which outlives the log's retention.
 
-And an archive → the raw records that they were, as the log had them.
+Also the reverse: an archive → the raw records that it was made of.
 """
 
 from collections.abc import Iterable
@@ -39,10 +39,10 @@ GAP: Final = "gap"
 def write_events(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Add the events to the table, or make it of them; inside of ``commit``."""
+    """Append the events to the table, or create it from them. Runs inside ``commit``."""
     table = plan.tables[target.name]
     keeps = target.derived.keeps_records
-    if not table.begins:  # one that has begun without the records goes on so
+    if not table.begins:  # a table that began without the records stays so
         keeps = keeps and RAW_VALUE in target.columns().names
     events = changes.events(shape, records=keeps)
     own = [name for name in events.columns if name not in shape.names]
@@ -57,14 +57,14 @@ def write_events(
 
 
 def _marked(spark: SparkSession, gaps: Iterable[Gap]) -> DataFrame:
-    """A row for each gap: events may be missing behind its position, up to its end."""
+    """Return a row for each gap: events may be missing after its position, up to its end."""
     rows = [(str(gap.start), GAP, str(gap.end), gap.ts_ms) for gap in gaps]
     marks = spark.createDataFrame(rows, f"{POSITION} string, {OP} string, {END} string, ms bigint")
     return marks.select(POSITION, OP, END, F.timestamp_millis("ms").alias(TIME))
 
 
 def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
-    """The archived records, in the columns that sinks.log.records.read_raw has."""
+    """Return the archived records, in the columns of sinks.log.records.read_raw."""
     return _archive(spark, path).select(
         F.lit(topic).alias("topic"),
         F.col(RECORD_PARTITION).alias("partition"),
@@ -81,7 +81,7 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
 
 
 def archived_ends(spark: SparkSession, path: str) -> tuple[RowsEnd, ...]:
-    """The ends of rows that the archive has."""
+    """Return the ends of rows in the archive."""
     events = _archive(spark, path).where(F.col(OP).isin(*ENDING))
     end = end_struct(F.col(OP), F.col(RAW_VALUE), F.unix_micros(TIME))
     named = events.withColumnsRenamed({POSITION: "position", VERSION: "schema_version"})

@@ -1,10 +1,10 @@
-"""The columns of a Delta table, and those that it is to have → the steps from one to the other.
+"""The columns of a Delta table, and the wanted ones → the steps from one to the other.
 
-A column is identified by its id, which its comment holds, and a step names it by that. So steps
-need no order, two columns can have each other's names, and where some steps are done already, a new
-plan has the others. All of them are planned before anything is changed, and one commit takes them.
+A column's id is in its comment, and a step refers to the column by it. So steps need no order, two
+columns can swap names, and after some steps a new plan has the rest. All steps are planned before
+any change, and one commit applies them.
 
-What is here is data, without a JVM: fields are those of Delta's log.
+This module handles data, without a JVM: fields are those of Delta's log.
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#schema-serialization-format
 """
 
@@ -23,16 +23,16 @@ from sinks.changes.shape import DerivedField
 from sinks.changes.types import widens
 
 LoggedField = dict[str, Any]
-"""A column as Delta's log has it: name, type, nullable, metadata."""
+"""A column in Delta's log: name, type, nullable, metadata."""
 _IN_JSON: Final = {"smallint": "short", "int": "integer", "bigint": "long"}
-"""Types that have another name in Delta's log than in Spark's words."""
+"""Types whose names in Delta's log differ from Spark's words."""
 _ARRAY: Final = "array<"
 _CONSTRAINT: Final = "delta.constraints."
 _TYPE_CHANGES: Final = "delta.typeChanges"
 
 
 class AddColumn(NamedTuple):
-    """A column that isn't there yet; rows that are there have null."""
+    """Add a column. Existing rows have null."""
 
     id: str
     name: str
@@ -40,7 +40,7 @@ class AddColumn(NamedTuple):
 
 
 class RenameColumn(NamedTuple):
-    """A column gets another name, and keeps its values."""
+    """Rename a column, which keeps its values."""
 
     id: str
     name: str
@@ -48,7 +48,7 @@ class RenameColumn(NamedTuple):
 
 
 class WidenColumn(NamedTuple):
-    """A column gets a type that holds all values of the one that it has."""
+    """Widen a column to a type that holds all of its values."""
 
     id: str
     name: str
@@ -56,7 +56,7 @@ class WidenColumn(NamedTuple):
 
 
 class DropColumn(NamedTuple):
-    """A column goes, with its values."""
+    """Remove a column with its values."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ ColumnStep = AddColumn | RenameColumn | WidenColumn | DropColumn
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """What Delta's log says of a table's columns: itself, which partition it, its properties."""
+    """Delta's log of a table's columns: the columns, its partitioning, its properties."""
 
     fields: tuple[LoggedField, ...]
     partitioned_by: tuple[str, ...]
@@ -75,13 +75,13 @@ class TableColumns:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> "TableColumns":
-        """Those that a table's metadata has."""
+        """Return the columns in a table's metadata."""
         fields = json.loads(metadata["schemaString"])["fields"]
         partitioned_by = tuple(metadata["partitionColumns"])
         return cls(tuple(fields), partitioned_by, metadata["configuration"])
 
     def into(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """The metadata with these columns."""
+        """Return the metadata with these columns."""
         return {
             **metadata,
             "schemaString": json.dumps({"type": "struct", "fields": self.fields}),
@@ -95,12 +95,12 @@ class TableColumns:
         return [field["name"] for field in self.fields]
 
     def before(self, there: "TableColumns") -> list[str | None]:
-        """What each column is called in ``there``, a state of before; None: it wasn't there."""
+        """Return each column's name in ``there``, an earlier state. None: it didn't exist."""
         names = {_identity(field): field["name"] for field in there.fields}
         return [names.get(_identity(field)) for field in self.fields]
 
     def after(self, steps: Sequence[ColumnStep], *, rewritten: bool = False) -> "TableColumns":
-        """The columns once the steps are done; files are as they were, or ``rewritten``."""
+        """Return the columns after the steps. Files are unchanged, or ``rewritten``."""
         fields = {_identity(field): field for field in self.fields}
         for step in steps:
             match step:
@@ -120,10 +120,10 @@ class TableColumns:
 def plan_steps(
     there: TableColumns, wanted: Sequence[DerivedField], drops: Collection[str] = ()
 ) -> tuple[ColumnStep, ...]:
-    """The steps that lead from a table's columns to those that are wanted; raises SinkError.
+    """Return the steps from a table's columns to the wanted ones. Raise SinkError.
 
-    Columns that aren't wanted any more stay, but those that it ``drops``, by their ids. One whose
-    name is needed gets another one.
+    Other columns stay, except those that it ``drops``, by their ids. If a wanted column needs the
+    name of one that stays, that one is renamed.
     """
     standing = {id_: field for field in there.fields if (id_ := column_id(field)) is not None}
     others = {field["name"].lower() for field in there.fields if column_id(field) is None}
@@ -150,7 +150,7 @@ def plan_steps(
 
 
 def _changed(there: LoggedField, field: DerivedField) -> list[ColumnStep]:
-    """What becomes of a column that is there and wanted."""
+    """Return the steps of an existing wanted column."""
     steps: list[ColumnStep] = []
     if there["name"] != field.name:
         steps.append(RenameColumn(field.id, there["name"], field.name))
@@ -167,7 +167,7 @@ def _changed(there: LoggedField, field: DerivedField) -> list[ColumnStep]:
 
 
 def _made_way(left: Mapping[str, str], names: set[str]) -> list[ColumnStep]:
-    """New names for the columns left whose names are needed: what they were, and a number."""
+    """Return new names for remaining columns whose names are needed: the old name and a number."""
     taken = names | {name.lower() for name in left.values()}
     steps: list[ColumnStep] = []
     used = set(names)
@@ -185,7 +185,7 @@ def _made_way(left: Mapping[str, str], names: set[str]) -> list[ColumnStep]:
 
 
 def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
-    """Raise SinkError where something in the table speaks of a column that goes or is renamed."""
+    """Raise SinkError if the table's settings refer to a column that is removed or renamed."""
     for step in steps:
         if isinstance(step, DropColumn) and step.name in there.partitioned_by:
             raise SinkError(
@@ -206,9 +206,9 @@ def _require_possible(there: TableColumns, steps: Iterable[ColumnStep]) -> None:
 
 
 def require_replaceable(table: str, there: TableColumns, names: Collection[str]) -> None:
-    """Raise SinkError where something in the table speaks of a column that isn't among ``names``.
+    """Raise SinkError if the table's settings refer to a column that isn't among ``names``.
 
-    All else of it is made anew.
+    Everything else of the table is replaced.
     """
     gone = [DropColumn("", name) for name in there.names if name not in names]
     try:
@@ -223,19 +223,19 @@ def _speaks_of(text: str, name: str) -> bool:
 
 
 def column_id(field: LoggedField) -> str | None:
-    """The id of a column; None: the source has no such column."""
+    """Return the id of a column. None: the source has no such column."""
     comment = str(field["metadata"].get("comment", ""))
     return comment.removeprefix(COLUMN_ID) if comment.startswith(COLUMN_ID) else None
 
 
 def _identity(field: LoggedField) -> tuple[str | None, str]:
-    """What a column is known by: its id, or else its name."""
+    """Return what identifies a column: its id, or else its name."""
     id_ = column_id(field)
     return id_, "" if id_ else field["name"]
 
 
 def type_of(field: LoggedField) -> str:
-    """A column's type, in Spark's words."""
+    """Return a column's type, in Spark's words."""
     return StructField.fromJson(field).dataType.simpleString()
 
 
@@ -249,7 +249,9 @@ def _new_field(step: AddColumn) -> LoggedField:
 
 
 def _widened(field: LoggedField, to: str, *, told: bool) -> LoggedField:
-    """The column of another type; older files have the old one, where that is ``told``.
+    """Return the column with another type.
+
+    If ``told``, it records that older files have the old one.
 
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#type-change-metadata
     """

@@ -1,7 +1,7 @@
-"""What a run writes to a Delta table → one commit that is the run's, once.
+"""A run's writes to a Delta table → exactly one commit of the run.
 
-The commit carries the run's number (an application transaction), so a run that is repeated
-changes nothing. Another commit, before it, changes the columns where the source's have changed.
+The commit has the run's number (an application transaction), so a repeated run changes nothing. If
+the source's columns have changed, another commit before it changes the table's.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ from sinks.run.plan import TablePlan
 from sinks.run.summary import Rows, TableVersion
 
 ATTEMPTS_MAX: Final = 5
-"""How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
+"""How often a commit is retried when another writer (OPTIMIZE, a second run) interferes."""
 
 
 def write_whole(
     target: DerivedDeltaTable, table: TablePlan, rows: DataFrame, shape: TableShape
 ) -> Rows:
-    """Write all that a table has, be it there or not; inside of ``commit``."""
+    """Write all rows of a table, new or existing. Runs inside ``commit``."""
     return (_replace_all if table.base else _create)(target, rows, shape)
 
 
@@ -50,7 +50,7 @@ def _create(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Ro
 
 
 def _replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) -> Rows:
-    """Write rows, and their columns, in place of all that the table has; inside of ``commit``."""
+    """Replace all rows and columns of the table. Runs inside ``commit``."""
     require_clusterable(target, shape, [*shape.names, *target.derived.reserved])
     before = target.rows()
     writer = rows.write.format("delta").option("overwriteSchema", "true")
@@ -61,7 +61,7 @@ def _replace_all(target: DerivedDeltaTable, rows: DataFrame, shape: TableShape) 
 
 
 def execute(builder: DeltaMergeBuilder) -> Rows:
-    """Run a MERGE and count what it did."""
+    """Run a MERGE and count its changes."""
     done: Any = builder.execute()
     counts = done.first() if done is not None else None
     if counts is None:
@@ -74,8 +74,8 @@ def execute(builder: DeltaMergeBuilder) -> Rows:
 
 
 def write_nothing(target: DerivedDeltaTable, run: int) -> Rows:
-    """Note the run at a table whose rows stay as they are; inside of ``commit``."""
-    if DeltaTransaction.is_supported(target):  # without a job of Spark's
+    """Record the run in a table whose rows stay unchanged. Runs inside ``commit``."""
+    if DeltaTransaction.is_supported(target):  # without a Spark job
         return DeltaTransaction(target, run).commit(0, 0, 0)
     none = target.spark.read.format("delta").load(target.path).where(F.lit(False))
     none.write.format("delta").mode("append").save(target.path)
@@ -83,7 +83,7 @@ def write_nothing(target: DerivedDeltaTable, run: int) -> Rows:
 
 
 def clone(source: DerivedDeltaTable, version: int, target: DerivedDeltaTable, run: int) -> None:
-    """Make a table of the files that a version has; a run is its last one."""
+    """Create a table from the files of a version, as the commit of a run."""
     if DeltaTransaction.is_supported(source) and not source.is_coordinated():
         DeltaTransaction.clone(source, version, target, run)
         return
@@ -104,12 +104,11 @@ def commit(
     *,
     replaces: bool = False,
 ) -> Rows:
-    """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
+    """Make ``write``'s commit the run's, once. Raise SinkError if another run has committed.
 
-    ``base`` is the run that the table must have before. Where ``write`` ``replaces`` the columns as
-    well, they aren't changed one by one. After the commit the table must have this
-    one: Delta skips a lower number than it has without a word. The version that comes back
-    has this run and no later one.
+    ``base`` is the run that the table must have before. If ``write`` ``replaces`` the columns as
+    well, they aren't changed one by one. After the commit the table must have this run, as Delta
+    silently skips a lower number than its own. The returned version has this run and no later one.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         if (has_run := _applied(target, run, base)) is not None:
@@ -141,7 +140,7 @@ def commit(
 
 
 def _applied(target: DerivedDeltaTable, run: int, base: int) -> TableVersion | None:
-    """The version that has the run; None: the table stands where ``base`` has left it."""
+    """Return the version that has the run. None: the table is as ``base`` has left it."""
     applied = target.read_applied()
     if (applied.run if applied else 0) not in {base, run}:
         applied = target.read_applied(listed=True)

@@ -14,9 +14,10 @@ _DELETE, _TRUNCATE = "d", "t"
 
 
 def is_covered(target: DerivedDeltaTable, doubt: MemberDoubt, keys: Sequence[str]) -> bool:
-    """Whether no row that is there now was written last by an event of before.
+    """Whether no current row was last written by an event from before the doubt.
 
-    Of an archive that are its events replayed; without a key (``keys``) nobody can tell.
+    An archive's rows are those of its replayed events. Without a key (``keys``) the answer is
+    unknown.
     """
     rows = target.spark.read.format("delta").load(target.path)
     is_older = F.col(POSITION) < f"{FIRST_EPOCH:08x}.{doubt.since:016x}"

@@ -1,4 +1,4 @@
-"""Two versions of a Delta table → the rows that differ, at the cost of what has changed."""
+"""Two versions of a Delta table → the rows that differ, at the cost of the changes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
@@ -21,20 +21,20 @@ from sinks.spark.jvm import EXACT, counted, kept, release
 from sinks.spark.session import RECORDS_FEW, tune
 
 _MARKED_MAX: Final = 100_000
-"""At most so many rows of a file are read by their numbers."""
+"""Maximum rows of a file that are read by their numbers."""
 _FILES_MAX: Final = 1_000
-"""With more files that differ than that, all of the table is read: their list would be too long."""
+"""With more differing files than that, the whole table is read, as their list would be too long."""
 
 
 class VersionRows(NamedTuple):
-    """What of a version another one hasn't: whole ``files``, and ``rows`` of files by numbers."""
+    """The part of a version that another lacks: whole ``files``, and ``rows`` by numbers."""
 
     files: list[Any]
     rows: list[tuple[Any, Any]]
 
     @property
     def row_count(self) -> int:
-        """How many rows there are by their numbers."""
+        """Return the number of rows given by their numbers."""
         return sum(int(numbers.cardinality()) for _, numbers in self.rows)
 
 
@@ -47,11 +47,11 @@ def difference(
     *,
     by_values: bool = False,
 ) -> TableDifference | None:
-    """By which rows two versions of a table differ: their keys and some columns. None: by none.
+    """Return the keys and some columns of rows that differ between two versions. None: none do.
 
-    Rows are the same where their keys and ``marks`` are; ``by_values``: and all other columns that
-    both versions have, as a rebuild may mend them. Files that both versions have aren't read, so
-    that it costs what has changed, and not the table.
+    Rows are the same if their keys and ``marks`` are. ``by_values`` also compares all other columns
+    of both versions, as a rebuild may correct them. Files in both versions aren't read, so the cost
+    depends on the changes, not on the table.
     """
     gone, come = part_without(older, newer), part_without(newer, older)
     if gone is not None and come is not None and not gone.files and not by_values:
@@ -62,7 +62,7 @@ def difference(
 
 
 def _difference(rows: DataFrame, count: int) -> TableDifference | None:
-    """Rows with structs ``gone`` and ``come``, or null."""
+    """Return rows with structs ``gone`` and ``come``, or null."""
     if not count:
         return None
     gone = rows.select("gone.*").where(F.col("gone").isNotNull())
@@ -78,10 +78,10 @@ def _of_marks(
     keys: Collection[str],
     chosen: Sequence[str],
 ) -> TableDifference | None:
-    """What differs where no file was replaced: rows are marked in files, and other files came.
+    """Return the difference if files were only added, and rows only marked in files.
 
-    A row that was updated is where the new row's key is: Parquet finds it without reading all of
-    the file. If not all are found there (some were deleted), the file is read as a whole.
+    The old version of an updated row has the new row's key, so Parquet finds it without reading the
+    whole file. If not all are found there (some were deleted), the file is read as a whole.
     """
     new, struct = part_rows(newer, come), F.struct(*map(quoted, chosen))
     asked = {side: F.count_if(F.col(side).isNotNull()) for side in ("gone", "come")}
@@ -101,7 +101,7 @@ def _of_marks(
 
 
 def _key_ranges(version: Version, part: VersionRows, keys: Collection[str]) -> SparkColumn | None:
-    """Between which keys the rows of files are, by their statistics; None: these don't tell."""
+    """Return the range of the keys in files, by their statistics. None: unknown."""
     if not part.files or part.rows:
         return None
     ranges = []
@@ -124,7 +124,7 @@ def _joined(
     *,
     by_values: bool,
 ) -> DataFrame:
-    """The rows that only one of two sides has: structs ``gone`` and ``come``, or null."""
+    """Return the rows that only one of two sides has: structs ``gone`` and ``come``, or null."""
     compared = [name for name in old.columns if name in new.columns] if by_values else marks
     values = F.to_json(F.struct(*map(quoted, compared)), EXACT)
     chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns), *marks]))]
@@ -140,14 +140,14 @@ def _joined(
 
 
 def differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
-    """The rows of files that the other version hasn't, or has with other rows; of few, all."""
+    """Return rows of files that the other version lacks or has changed, or all of a few rows."""
     return _rows_of(older, newer, part_without(older, newer), part_without(newer, older))
 
 
 def _rows_of(
     older: Version, newer: Version, gone: VersionRows | None, come: VersionRows | None
 ) -> tuple[DataFrame, DataFrame]:
-    """The same, where it is told what each hasn't of the other, unless that is too much to tell."""
+    """Return the same from the known difference of files, unless that is too large."""
     if gone is not None and come is not None:
         return part_rows(older, gone), part_rows(newer, come)
     if older.is_small and newer.is_small:
@@ -159,9 +159,9 @@ def _rows_of(
 
 
 def part_without(version: Version, other: Version) -> VersionRows | None:
-    """What of a version the other one hasn't; None: too much to tell.
+    """Return the part of a version that the other one lacks. None: too large.
 
-    Of a file that both have, those rows that only the other version marks as gone.
+    For a file in both versions, it is the rows that only the other version marks as removed.
     """
     mine, theirs = version.listed, other.listed
     if mine is None or theirs is None:
@@ -182,7 +182,7 @@ def part_without(version: Version, other: Version) -> VersionRows | None:
 
 
 def part_rows(version: Version, part: VersionRows, between: SparkColumn | None = None) -> DataFrame:
-    """The rows of a part; of those by numbers, the ones that are ``between`` some values."""
+    """Return the rows of a part. Those given by numbers must be ``between`` some values."""
     rows = version.rows_in(part.files)
     for file, numbers in part.rows:
         rows = rows.unionByName(version.rows_at(file, numbers, between))
@@ -190,16 +190,16 @@ def part_rows(version: Version, part: VersionRows, between: SparkColumn | None =
 
 
 def _files_only_in(version: Version, other: Version) -> list[str]:
-    """Paths of the version's files that the other one hasn't so; at most one more than read."""
+    """Return paths of files that the other version lacks or has changed; at most one too many."""
     vectors = other.deletion_vectors()
     files = version.deletion_vectors().join(vectors, ["path", "vector"], "left_anti")
     return [row.path for row in files.limit(_FILES_MAX + 1).collect()]
 
 
 class LakehouseReader:
-    """Reads tables at some cuts, in a session tuned for their size and so many ``records``.
+    """Reads tables at some cuts, in a session tuned for their size and number of ``records``.
 
-    In between, some tables were ``rebuilt``.
+    Some tables were ``rebuilt`` between the cuts.
     """
 
     def __init__(
@@ -226,14 +226,14 @@ class LakehouseReader:
             tune(spark, 0)
 
     def at(self, instant: Instant) -> dict[str, Version]:
-        """The tables at one of the cuts."""
+        """Return the tables at one of the cuts."""
         there = self._versions.keys() & instant.versions.items()
         return {name: self._versions[name, version] for name, version in there}
 
     def difference(
         self, name: str, older: Instant, newer: Instant, keys: Collection[str], columns: set[str]
     ) -> TableDifference | None:
-        """By which rows a table differs: their keys and some columns. None: by none."""
+        """Return the keys and some columns of a table's differing rows. None: none differ."""
         before, after = self.at(older)[name], self.at(newer)[name]
         if before is after:
             return None

@@ -1,7 +1,7 @@
-"""A derived table's columns → those of its Delta table: made, added, renamed, widened.
+"""A derived table's columns → those of its Delta table: created, added, renamed, widened.
 
-Renaming needs Delta's column mapping, which some readers don't know: a table gets it with its first
-rename, by a commit of its own.
+A rename needs Delta's column mapping, which some readers don't support. So a table gets it with its
+first rename, in a separate commit.
 """
 
 import math
@@ -43,20 +43,20 @@ _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _MAPPING_ID: Final = "delta.columnMapping.id"
 _MAPPING_LAST: Final = "delta.columnMapping.maxColumnId"
 PURGED_PROPERTY: Final = "millrace.purged"
-"""The numbers of the columns that a table had before files were rewritten that had others."""
+"""The numbers of the table's columns before files with other columns were rewritten."""
 _COLUMNS_WITH_STATISTICS: Final = 32
-"""So many columns, the first ones, have statistics by Delta's default."""
+"""The first columns, of this number, have statistics by Delta's default."""
 _WITH_STATISTICS: Final = (
     "smallint", "int", "bigint", "float", "double", "decimal", "date", "timestamp", "string",
 )  # fmt: skip
-"""Types of which Delta keeps the least and the greatest value."""
+"""Types for which Delta keeps the least and the greatest value."""
 _MARGIN_HOURS: Final = 1
-"""A run that meets a compaction still stands at the version from before it."""
+"""A run that meets a compaction still uses the version before it."""
 _LOG_HOURS: Final = 30 * 24
 
 
 def creation_properties(target: DerivedDeltaTable, shape: TableShape) -> dict[str, str]:
-    """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
+    """Return a new table's Delta properties: for its columns, and for queries of old versions."""
     return {
         **(NAME_MAPPING if needs_mapping(shape.names) else {}),
         **retention_properties(target.derived.keep),
@@ -67,16 +67,16 @@ def creation_properties(target: DerivedDeltaTable, shape: TableShape) -> dict[st
 
 
 def needs_mapping(names: Iterable[str]) -> bool:
-    """Whether columns can have these names by Delta's column mapping only."""
+    """Whether columns can have these names only with Delta's column mapping."""
     return any(NOT_IN_PARQUET.search(name) for name in names)
 
 
 def _statistics(
     target: DerivedDeltaTable, shape: TableShape, there: TableColumns
 ) -> dict[str, str]:
-    """Of which columns Delta keeps the least and greatest value, if not of the first ones.
+    """Return the property with the columns that need statistics, if they aren't the first ones.
 
-    What is ``there`` counts as well: columns that the source has dropped come before others.
+    Existing columns (``there``) count as well: dropped ones come before others.
     """
     columns = {*there.names, *shape.names, *target.derived.reserved}
     if len(columns) <= _COLUMNS_WITH_STATISTICS:
@@ -99,12 +99,15 @@ def _statistics(
 
 
 def retention(keep: timedelta) -> timedelta:
-    """How long a file stays that a version doesn't have any more."""
+    """Return how long a file stays that the current version no longer has."""
     return timedelta(hours=math.ceil(keep / timedelta(hours=1)) + _MARGIN_HOURS)
 
 
 def retention_properties(keep: timedelta) -> dict[str, str]:
-    """What keeps every version readable for so long; Delta's own defaults are 7 and 30 days."""
+    """Return the properties that keep every version readable for this time.
+
+    Delta: 7 and 30 days.
+    """
     hours = retention(keep) // timedelta(hours=1)
     return {
         "delta.logRetentionDuration": f"interval {max(hours, _LOG_HOURS)} hours",
@@ -113,7 +116,7 @@ def retention_properties(keep: timedelta) -> dict[str, str]:
 
 
 def columns_with_ids(shape: TableShape) -> list[SparkColumn]:
-    """The columns for a new table, each with its id."""
+    """Return the columns for a new table, each with its id."""
     return [
         F.col(quoted(field.name)).alias(field.name, metadata={"comment": COLUMN_ID + field.id})
         for field in shape.fields
@@ -121,18 +124,18 @@ def columns_with_ids(shape: TableShape) -> list[SparkColumn]:
 
 
 def dropped_columns(target: DerivedDeltaTable, shape: TableShape) -> list[str]:
-    """The table's columns that the source doesn't have any more: null from then on."""
+    """Return the table's columns that the source has dropped: null from then on."""
     own = {name.lower() for name in (*target.derived.reserved, *shape.names)}
     return [field.name for field in target.columns() if field.name.lower() not in own]
 
 
 def evolve(target: DerivedDeltaTable, run: int, shape: TableShape, report: Report) -> None:
-    """Bring the table's columns to those of a shape, in one commit before the run's own.
+    """Change the table's columns to those of a shape, in one commit before the run's own.
 
-    All steps are planned first, from what stands: nothing is changed where one can't be done, and
-    nothing is left to do where a run before this one has come so far. Columns that the source has
-    dropped stay, but where they are to be removed. ``report`` is told which readers can't follow.
-    Raises SinkError where it can't be done, ``CONFLICTS`` where others were faster.
+    All steps are planned first, from the current state. Nothing is changed if one of them is
+    impossible, and nothing is left to do if an earlier run has done it. Columns that the source has
+    dropped stay, unless they must be removed. ``report`` gets the readers that don't support the
+    result. Raise SinkError if it is impossible, ``CONFLICTS`` if other writers were faster.
     """
     _require_same_deletes(target)
     if target.derived.for_readers:
@@ -164,12 +167,12 @@ def evolve(target: DerivedDeltaTable, run: int, shape: TableShape, report: Repor
 
 
 def _rewrites(target: DerivedDeltaTable, steps: Iterable[ColumnStep]) -> bool:
-    """Whether files are written anew, since not all readers would find columns in the old ones."""
+    """Whether files are rewritten, as some readers wouldn't find columns in the old ones."""
     return target.derived.for_readers and not all(isinstance(step, AddColumn) for step in steps)
 
 
 def _features(target: DerivedDeltaTable, steps: Sequence[ColumnStep]) -> set[str]:
-    """What the steps need of Delta that not all readers know."""
+    """Return the Delta features of the steps that not all readers support."""
     if target.derived.for_readers:
         return set()
     odd = needs_mapping(step.name for step in steps if isinstance(step, AddColumn))
@@ -185,7 +188,7 @@ def _change(
     steps: Sequence[ColumnStep],
     shape: TableShape,
 ) -> None:
-    """Take the steps; names are mapped before, since Delta changes nothing else with that."""
+    """Apply the steps. Names are mapped first, as Delta changes nothing else with that."""
     is_mapped = there.properties.get(_MAPPING_MODE, "none") != "none"
     if MAPPING in _features(target, steps) and not is_mapped:
         set_properties(target, NAME_MAPPING)
@@ -203,7 +206,7 @@ def _rewrite(
     steps: Sequence[ColumnStep],
     shape: TableShape,
 ) -> None:
-    """Take the steps, and write all files in the new columns, in one commit."""
+    """Apply the steps, and rewrite all files with the new columns, in one commit."""
     _let_go(target, {step.name for step in steps if isinstance(step, DropColumn | RenameColumn)})
     transaction = DeltaTransaction(target, run)
     after = there.after(steps, rewritten=True)
@@ -222,9 +225,9 @@ def _rewrite(
 
 
 def _let_go(target: DerivedDeltaTable, names: Collection[str]) -> None:
-    """Have the table not be clustered by columns that aren't there afterwards.
+    """Stop clustering by columns that don't exist afterwards.
 
-    Delta wouldn't let them go. Without column mapping it knows them by names that are others then.
+    Delta would refuse to remove them. Without column mapping it has their old names.
     """
     if names and not set(names).isdisjoint(_clustering(target)):
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY NONE")
@@ -233,7 +236,7 @@ def _let_go(target: DerivedDeltaTable, names: Collection[str]) -> None:
 def _with_properties(
     target: DerivedDeltaTable, after: TableColumns, steps: Sequence[ColumnStep], shape: TableShape
 ) -> TableColumns:
-    """The columns, with the properties that their types need, and for statistics of them."""
+    """Return the columns, with the properties for their types and statistics."""
     properties = {key: value for key, value in after.properties.items() if key != _STATISTICS}
     properties |= _statistics(target, shape, after)
     if WIDENING in _features(target, steps):
@@ -248,10 +251,10 @@ def _with_properties(
 def prepare_replacement(
     target: DerivedDeltaTable, _run: int, shape: TableShape, report: Report
 ) -> None:
-    """Let the table take the columns of a shape in place of its own; raises SinkError.
+    """Let a shape's columns replace the table's. Raise SinkError.
 
-    Properties that name columns of before, which are about to go, are taken away. ``report`` is
-    told which readers can't follow.
+    Removes properties that refer to old columns. ``report`` gets the readers that don't support the
+    result.
     """
     there = target.columns_in_log()
     if target.derived.for_readers:
@@ -278,7 +281,7 @@ def prepare_replacement(
 
 
 def settle(target: DerivedDeltaTable, shape: TableShape) -> None:
-    """Have a table that was just written as a whole clustered, with statistics of its columns."""
+    """Cluster a table that was just rewritten, with statistics of its columns."""
     _set_statistics(target, shape)
     cluster(target, shape)
 
@@ -290,7 +293,7 @@ def _set_statistics(target: DerivedDeltaTable, shape: TableShape) -> None:
 
 
 def _needed_by(shape: TableShape) -> dict[str, str]:
-    """The properties that a table needs to have such columns."""
+    """Return the properties that a table needs for such columns."""
     properties = NAME_MAPPING if needs_mapping(shape.names) else {}
     is_local = any("timestamp_ntz" in field.type for field in shape.fields)
     return {**properties, **({"delta.feature.timestampNtz": "supported"} if is_local else {})}
@@ -309,7 +312,7 @@ def _require_same_deletes(target: DerivedDeltaTable) -> None:
 
 
 def require_clusterable(target: DerivedDeltaTable, shape: TableShape, names: Iterable[str]) -> None:
-    """Raise SinkError where the table is to be clustered by a column that it won't have."""
+    """Raise SinkError if the table must be clustered by a column that it won't have."""
     there = {name.lower() for name in names}
     wanted = shape.still(target.derived.options.cluster)
     lacking = [name for name in wanted if name.lower() not in there]
@@ -323,25 +326,25 @@ def require_clusterable(target: DerivedDeltaTable, shape: TableShape, names: Ite
 
 
 def column_ids(target: DerivedDeltaTable) -> str:
-    """The numbers that Delta's column mapping has given the table's columns; empty: it hasn't.
+    """Return the numbers that Delta's column mapping has given the columns. Empty: it hasn't.
 
-    A column that comes later has a number that none before had.
+    A later column has a new number.
     """
     ids = (field.metadata.get(_MAPPING_ID) for field in target.columns())
     return ",".join(str(id_) for id_ in ids if id_ is not None)
 
 
 def has_removed_columns(target: DerivedDeltaTable) -> bool:
-    """Whether files may have values of columns that the table doesn't have any more."""
+    """Whether files may have values of columns that the table no longer has."""
     properties, ids = target.properties(), column_ids(target)
     ever = int(properties.get(_MAPPING_LAST, 0))
     return ever > len(ids.split(",")) and properties.get(PURGED_PROPERTY) != ids
 
 
 def cluster(target: DerivedDeltaTable, shape: TableShape) -> None:
-    """Have the table clustered as it is to be; only files written from then on are.
+    """Cluster the table as configured. Only files written from then on are clustered.
 
-    It can't be by columns without statistics.
+    Columns without statistics can't be used.
     """
     options = target.derived.options
     if not options.cluster:
@@ -355,13 +358,13 @@ def cluster(target: DerivedDeltaTable, shape: TableShape) -> None:
 
 
 def _clustering(target: DerivedDeltaTable) -> list[str]:
-    """By which columns the table is clustered."""
+    """Return the columns by which the table is clustered."""
     detail = DeltaTable.forPath(target.spark, target.path).detail().first()
     return list(detail["clusteringColumns"]) if detail is not None else []
 
 
 def stored_names(target: DerivedDeltaTable) -> dict[str, str]:
-    """The names of the table's columns, by their ids."""
+    """Return the names of the table's columns, by their ids."""
     there = ((column_id(field), field["name"]) for field in target.columns_in_log().fields)
     return {id_: name for id_, name in there if id_ is not None}
 
@@ -372,7 +375,7 @@ def _literal(text: str) -> str:
 
 
 def set_properties(target: DerivedDeltaTable, properties: dict[str, str]) -> None:
-    """Have the table's properties be these."""
+    """Set the table's properties."""
     if properties:
         pairs = ((_literal(name), _literal(value)) for name, value in properties.items())
         listed = ", ".join(f"{name} = {value}" for name, value in pairs)

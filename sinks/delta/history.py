@@ -1,8 +1,8 @@
-"""Changes of a table → one commit that ends versions of rows, and adds those that came after.
+"""Changes of a table → one commit that ends versions of rows, and adds the next ones.
 
-A version is identified by its key and the position at which it began, so what is applied twice
-changes nothing. Where the table's key has changed, the versions under each key are found by that
-key, and the last one of each row has ended where the table began to be read again.
+A version is identified by its key and its first position, so a second application changes nothing.
+If the table's key has changed, the versions of each key are found by that key, and the last version
+of each row ended where the table began to be read again.
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 def write_history(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """End versions of rows, and add new ones; or make the table of all versions.
+    """End versions of rows, and add new ones; or create the table with all versions.
 
-    Behind a gap, rows that the log doesn't have went away in between. Inside of ``commit``.
+    After a gap, rows that the log doesn't have were removed in between. Runs inside ``commit``.
     """
     table = plan.tables[target.name]
     names = {} if table.begins else stored_names(target)
@@ -91,7 +91,7 @@ def write_history(
             VALID_TO: F.timestamp_micros(end["ts_us"]),
             IS_CURRENT: F.lit(False),
         }
-        # One that a later row of its key has ended meanwhile had its end before, within bounds.
+        # A version that a later row of its key has ended since had an earlier end, within bounds.
         stood = stored(END).isNull() | (stored(END) > end["position"])
         builder = builder.whenNotMatchedBySourceUpdate(older_rows.goes(stored) & stood, set=ended)
     return execute(builder)
@@ -100,9 +100,9 @@ def write_history(
 def _ends(
     plan: RunPlan, name: str, changes: TableChanges, shapes: Sequence[TableShape]
 ) -> list[RowsEnd]:
-    """Where rows under the first shape's key ended; the others are those of later keys.
+    """Return where rows with the first shape's key ended. The other shapes have later keys.
 
-    An end that the log has forgotten was when the next key's first change was.
+    If the log no longer has an end, it is the next key's first change.
     """
     shape, *later = shapes
     ends = ends_under(shape.versions, plan.tables[name].ends)
@@ -124,7 +124,7 @@ def _versions(
     shape: TableShape,
     ends: Sequence[RowsEnd],
 ) -> DataFrame:
-    """Versions under the key that the table's ``rows`` have; those that stand go on or end."""
+    """Return versions with the key of the table's ``rows``. Current ones continue or end."""
     timed = changes.timed(shape, rows)
     keys = timed.select(*map(quoted, shape.keys)).distinct()
     in_log = changes.behind_gap(shape)
@@ -136,7 +136,7 @@ def _versions(
 
 
 def _gap_end(plan: RunPlan, name: str, changes: TableChanges, shape: TableShape) -> list[RowsEnd]:
-    """Where rows end that the log doesn't have behind a gap."""
+    """Return the end of rows that the log doesn't have after a gap."""
     gap = plan.tables[name].gap
     if gap is None or changes.behind_gap(shape) is None:
         return []
@@ -144,7 +144,7 @@ def _gap_end(plan: RunPlan, name: str, changes: TableChanges, shape: TableShape)
 
 
 def _together(made: Sequence[DataFrame], columns: Sequence[str]) -> DataFrame:
-    """Versions under several keys, with the same columns; null, where there was none."""
+    """Combine versions under several keys, with the same columns, null if one had none."""
     if len(made) == 1:
         return made[0]
     every = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), made)
@@ -152,11 +152,11 @@ def _together(made: Sequence[DataFrame], columns: Sequence[str]) -> DataFrame:
 
 
 def _same_row(shape: TableShape) -> SparkColumn:
-    """Whether a row of the source is one of the target; a row under a later key has none of it."""
+    """Whether a source row is one of the target. A row with a later key matches none."""
     return reduce(and_, (stored(key).eqNullSafe(source(key)) for key in shape.keys))
 
 
 def _alive(in_log: DataFrame, shape: TableShape) -> DataFrame:
-    """The keys that the log has a row of."""
+    """Return the keys of rows in the log."""
     rows = in_log.groupBy(*map(quoted, shape.keys)).agg(F.max_by(OP, POSITION).alias(OP))
     return rows.where(F.col(OP) == UPSERT).select(*map(quoted, shape.keys))

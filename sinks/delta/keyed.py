@@ -1,17 +1,17 @@
 """The newest state of each key → one commit to the table of current rows, in one of four ways.
 
-- ``write_all`` makes the table, or writes all of it again: it is rebuilt, or has other keys.
-- ``rewrite`` writes a small table whole, in one job. 1,000 changes of each of twelve tables of
-  10,000 rows take it 10 s on two cores; they would take ``mark`` 21 s, and ``merge`` 42 s.
-- ``mark`` marks rows of a large table as gone, by deletion vectors, and writes those that come. The
-  table's keys are read, and nothing else of it; of few keys, or where rows within bounds end, only
-  those of files that may have them. Every change has to be newer than any stored row.
-  1 million changes into 2 million rows take it 4 s, and would take MERGE 9.6 s.
-- ``merge`` is Delta's MERGE, for all else: it compares positions, marks deletes, rebuilds, and
-  needs nothing that isn't public.
+- ``write_all`` creates the table, or rewrites it: it is rebuilt, or has another key.
+- ``rewrite`` writes a small table whole, in one job. For 1,000 changes of each of twelve tables of
+  10,000 rows it takes 10 s on two cores; ``mark`` would take 21 s, and ``merge`` 42 s.
+- ``mark`` marks rows of a large table as removed, by deletion vectors, and writes the new ones. It
+  reads only the table's keys. For few keys, or if rows within bounds end, it reads only files that
+  may have them. Every change must be newer than any stored row. For 1 million changes of 2 million
+  rows it takes 4 s; MERGE would take 9.6 s.
+- ``merge`` is Delta's MERGE, for everything else: it compares positions, marks deletes, rebuilds,
+  and needs no private interface.
 
-A row changes only to a newer position. Where deletes are marked, a row that is gone stays, with
-``_millrace_deleted``; one that comes under its key later is another row, and takes its place.
+A row changes only to a newer position. If deletes are marked, a removed row stays, with
+``_millrace_deleted``. A later row with its key is another row, and replaces it.
 """
 
 from functools import reduce
@@ -39,14 +39,14 @@ from sinks.run.topics import TableChanges
 from sinks.spark.jvm import struct_of
 
 SMALL_BYTES: Final = 4 << 20
-"""Rewriting a smaller table is faster than finding its rows."""
+"""A smaller table is rewritten faster than its rows are found."""
 _STORED: Final = "_millrace_stored_"
 
 
 def write_rows(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Write what the plan says in the way that suits the table; inside of ``commit``."""
+    """Write the plan's changes in the way that suits the table. Runs inside ``commit``."""
     table = plan.tables[target.name]
     if table.begins:
         return write_all(target, plan, changes, shape)
@@ -67,9 +67,9 @@ def write_rows(
 def write_all(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Write all rows of the table, which the changes have; inside of ``commit``.
+    """Write all rows of the table from the changes. Runs inside ``commit``.
 
-    Of a table that is there all else goes, also rows that are marked as deleted.
+    Everything else in an existing table is removed, including rows that are marked as deleted.
     """
     with changes.newest(shape) as newest:
         rows = new_rows(target, newest.all(), shape)
@@ -77,7 +77,7 @@ def write_all(
 
 
 def new_rows(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) -> DataFrame:
-    """All columns of the rows that are there; of a table that has no others."""
+    """Return all columns of existing rows, for a table that has no others."""
     return newest.where(F.col(OP) == UPSERT).select(
         *columns_with_ids(shape),
         _position(changed, F.lit(True)).alias(POSITION),
@@ -88,7 +88,7 @@ def new_rows(target: DerivedDeltaTable, newest: DataFrame, shape: TableShape) ->
 def rewrite(
     target: DerivedDeltaTable, run: int, newest: Newest, shape: TableShape, older: Older | None
 ) -> Rows:
-    """Rewrite a small table; rows that are ``older``, and that no change speaks of, go."""
+    """Rewrite a small table. ``older`` rows that no change has are removed."""
     transaction = DeltaTransaction(target, run)
     files = transaction.files()
     columns = target.columns().fields
@@ -125,9 +125,9 @@ def _rewritten(
     *,
     of_several: bool,
 ) -> DataFrame:
-    """The rows of ``_joined`` as they are to be stored.
+    """Return the rows of ``_joined`` in their stored form.
 
-    Where no change is ``of_several``, by one expression, however many columns there are.
+    If no change is ``of_several``, one expression is enough for any number of columns.
     """
     if of_several:
         return rows.select(
@@ -153,7 +153,7 @@ def _rewritten(
 def mark(
     target: DerivedDeltaTable, run: int, newest: Newest, shape: TableShape, older: Older | None
 ) -> Rows:
-    """Mark the rows that go, and write those that come; all of them are newer than any stored."""
+    """Mark removed rows, and write new ones, all of which are newer than any stored row."""
     transaction = DeltaTransaction(target, run)
     files = transaction.files(_of_marked(newest, older))
     keys = [changed(name) for name in shape.keys]
@@ -176,7 +176,7 @@ def mark(
     columns = target.columns().fields
 
     def complete(rows: DataFrame, *, of_several: bool) -> DataFrame:
-        """The table's columns of the rows that are upserts."""
+        """Return the table's columns for rows that are upserts."""
         return rows.where(F.col(OP) == UPSERT).select(
             *(_value(column, shape, of_several=of_several).alias(column.name) for column in columns)
         )
@@ -187,13 +187,13 @@ def mark(
         both = _joined(newest.patched, transaction.rows(files), shape, needed, "left")
         rows = rows.unionByName(complete(both, of_several=True))
     written = transaction.write(rows)
-    # Of no rows at all, Spark may leave out what counts them.
+    # Without any row, Spark may leave out the counter.
     gone = deleted.get["rows"] if marked else 0
     return transaction.commit(written - (marked - gone), marked - gone, gone)
 
 
 def _of_marked(newest: Newest, older: Older | None) -> SparkColumn | None:
-    """A condition that holds for all stored rows that ``mark`` marks; None: none is known."""
+    """Return a condition that holds for all stored rows that ``mark`` marks. None: unknown."""
     conditions = [] if older is None else [older.goes(changed)]
     if newest.oldest is not None:
         if newest.within is None:
@@ -212,11 +212,11 @@ def merge(
 ) -> Rows:
     """Apply upserts and deletes by MERGE.
 
-    Rows that are ``older``, and that no change speaks of, go. Where it ``rebuilds``, changes are
-    missing in between, so that stored values don't count where a change has left some as they were.
+    ``older`` rows that no change has are removed. If it ``rebuilds``, changes are missing in
+    between, so stored values don't count for columns that a change left unchanged.
     """
     marks = target.derived.marks_deletes
-    # What is kept needs no copy of Delta's.
+    # The executors keep the source, so Delta needs no copy.
     target.spark.conf.set("spark.databricks.delta.merge.materializeSource", "none")
     condition = same_key(shape)
     if newest.within is not None:
@@ -254,34 +254,34 @@ def merge(
 
 
 def same_key(shape: TableShape) -> SparkColumn:
-    """Whether a row of the source is one of the target."""
+    """Whether a source row is one of the target."""
     return reduce(and_, (stored(key) == source(key) for key in shape.keys))
 
 
 def source(name: str) -> SparkColumn:
-    """A column of what is merged."""
+    """Return a column of the merge's source."""
     return F.col(f"s.{quoted(name)}")
 
 
 def stored(name: str) -> SparkColumn:
-    """A column of the table that is merged into."""
+    """Return a column of the merge's target."""
     return F.col(f"t.{quoted(name)}")
 
 
 def kept(name: str) -> SparkColumn:
-    """A column of a stored row that changes are joined with."""
+    """Return a column of a stored row that changes are joined with."""
     return F.col(quoted(_STORED + name))
 
 
 def _is_kept() -> SparkColumn:
-    """Whether there is a stored row of the key."""
+    """Whether a stored row has the key."""
     return F.coalesce(F.col(_STORED), F.lit(False))
 
 
 def _joined(
     changes: DataFrame, rows: DataFrame, shape: TableShape, names: list[str], how: str
 ) -> DataFrame:
-    """Changes, with columns of the stored rows of their keys."""
+    """Return changes with columns of the stored rows of their keys."""
     columns = [f"{quoted(name)} AS {quoted(_STORED + name)}" for name in names]
     same = [changed(key) == kept(key) for key in shape.keys]
     return changes.join(rows.selectExpr(*columns, f"true AS {_STORED}"), same, how)
@@ -290,7 +290,7 @@ def _joined(
 def _updated(
     target: DerivedDeltaTable, shape: TableShape, *, marks: bool, rebuilds: bool
 ) -> dict[str, str | SparkColumn]:
-    """The values of a stored row that MERGE updates."""
+    """Return the values of a stored row that MERGE updates."""
     patchy = set() if rebuilds else set(shape.patchy)
     counts = ~F.coalesce(stored(DELETED), F.lit(False)) if marks else None
     unknown = F.lit(True) if rebuilds else stored(DELETED)
@@ -307,7 +307,7 @@ def _updated(
 
 
 def _value(column: StructField, shape: TableShape, *, of_several: bool) -> SparkColumn:
-    """A changed row's value of a column; a change that isn't ``of_several`` is whole."""
+    """Return a changed row's value of a column. A change that isn't ``of_several`` is whole."""
     name = column.name
     if name == POSITION:
         return _position(changed, ~_is_kept()) if of_several else changed(POSITION)
@@ -319,7 +319,10 @@ def _value(column: StructField, shape: TableShape, *, of_several: bool) -> Spark
 
 
 def _position(change: ColumnOf, unknown: SparkColumn) -> SparkColumn:
-    """A change's position; raises where it lacks values that are ``unknown`` of the stored row."""
+    """Return a change's position.
+
+    Raise if it lacks values that are ``unknown`` in the stored row.
+    """
     absent = change(ABSENT)
     incomplete = refuse(unknown & (F.size(absent) > 0), lost(absent), "string")
     return F.coalesce(incomplete, change(POSITION))
@@ -328,9 +331,9 @@ def _position(change: ColumnOf, unknown: SparkColumn) -> SparkColumn:
 def _unless_unchanged(
     name: str, change: ColumnOf, row: ColumnOf, counts: SparkColumn | None = None
 ) -> SparkColumn:
-    """The row's own value where the change left it as it was, filled or not; if it ``counts``.
+    """Return the row's own value if the change left it unchanged, filled or not, and it ``counts``.
 
-    But not its null, which it has of before the column was there: what is left out is no null.
+    Its null doesn't count, as it is from before the column existed: an omitted value isn't null.
     """
     value = change(name)
     unchanged = F.array_contains(change(ABSENT), name) | F.array_contains(change(FILLED), name)
@@ -340,5 +343,5 @@ def _unless_unchanged(
 
 
 def _deleted(position: SparkColumn) -> dict[str, str | SparkColumn]:
-    """The values of a row that is gone, where such rows stay."""
+    """Return the values of a removed row, where such rows stay."""
     return {DELETED: F.lit(True), POSITION: position}

@@ -1,8 +1,8 @@
-"""Changes of a table without a key → one commit that leaves as many copies of each row as it has.
+"""Changes of a table without a key → one commit that leaves the right number of each row's copies.
 
-Rows are equal when all their columns are. Per row the batch is netted: as many copies come, or go,
-as it adds or removes altogether. Each stored row has a name of its own: its record's topic,
-partition and offset (``_millrace_row``), so that one of several copies can be removed.
+Rows are equal if all their columns are. The batch is netted per row: it adds or removes the net
+number of copies. Each stored row has its own id: its record's topic, partition and offset
+(``_millrace_row``), so that one of several copies can be removed.
 """
 
 from delta.tables import DeltaTable
@@ -27,9 +27,9 @@ _NET = "_millrace_net"
 def write_copies(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Add and remove copies of rows, or make the table of those that are left.
+    """Add and remove copies of rows, or create the table from those that are left.
 
-    A TRUNCATE removes all rows that are older. Inside of ``commit``.
+    A TRUNCATE removes all older rows. Runs inside ``commit``.
     """
     if plan.tables[target.name].begins:
         return write_all_copies(target, plan, changes, shape)
@@ -65,19 +65,19 @@ def write_copies(
 def write_all_copies(
     target: DerivedDeltaTable, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Write all rows of the table, be it there or not; inside of ``commit``."""
+    """Write all rows of the table, new or existing. Runs inside ``commit``."""
     netted = changes.images(shape).transform(lambda rows: _net(rows, shape.names))
     return write_whole(target, plan.tables[target.name], _new_rows(netted, shape), shape)
 
 
 def _new_rows(netted: DataFrame, shape: TableShape) -> DataFrame:
-    """All columns of the copies that are there; of a table that has no others."""
+    """Return all columns of existing copies, for a table that has no others."""
     rows = _coming(netted.where(_no_more_than_added()), shape.names)
     return rows.select(*columns_with_ids(shape), POSITION, ROW)
 
 
 def _net(images: DataFrame, names: list[str]) -> DataFrame:
-    """Each change with the net number of copies of its row, and its rank among those added."""
+    """Add the net number of copies of its row, and its rank among added ones, to each change."""
     copies = Window.partitionBy(*map(quoted, names))
     newest_first = copies.orderBy(F.desc(COUNT), F.desc(POSITION), F.desc(ROW))
     return images.withColumns(
@@ -91,7 +91,7 @@ def _coming(netted: DataFrame, names: list[str]) -> DataFrame:
 
 
 def _going(netted: DataFrame, stored: DataFrame, names: list[str]) -> DataFrame:
-    """The names of the stored rows to remove: any of the copies, since they are equal."""
+    """Return the ids of the stored rows to remove: any of the copies, since they are equal."""
     fewer = (
         netted.where(F.col(_NET) < 0)
         .select(*map(quoted, names), _NET)
@@ -115,7 +115,7 @@ def _going(netted: DataFrame, stored: DataFrame, names: list[str]) -> DataFrame:
 
 
 def _no_more_than_added() -> SparkColumn:
-    """Whether a row's copies come to nothing less than none; else the job ends."""
+    """Check that no row has less than zero copies; otherwise end the job."""
     more = F.col(_NET) < 0
     message = F.lit("the log removes a row that it never added")
     return ~more | refuse(more, message, "boolean")

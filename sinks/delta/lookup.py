@@ -1,4 +1,4 @@
-"""Values that are looked up → which files may have them, by statistics, and between which bounds.
+"""Values to look up → the files that may have them, by statistics, and the bounds within.
 
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
 """
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from sinks.changes.names import quoted
 
 _VALUES_MAX: Final = 10_000
-"""At most so many values select files by statistics; nearly every file may have one of more."""
+"""Maximum values that select files by statistics. With more, nearly every file may have one."""
 _KINDS: Final = {
     "byte": "tinyint",
     "short": "smallint",
@@ -30,30 +30,31 @@ _KINDS: Final = {
     "timestamp": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
 }
-"""Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
+"""Types for which files' statistics are exact enough: in JSON, and in SQL."""
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _LATER: Final = {"timestamp": 1_000, "timestamp_ntz": timedelta(milliseconds=1)}
-"""Statistics have whole milliseconds of times: the greatest one may be up to one later."""
+"""Statistics have whole milliseconds of times, so the greatest may be up to one later."""
 _BEGIN: Final = "timestamp_ntz'1970-01-01'"
 _NO_DAYS: Final = (-141_438, -141_426)
-"""Around 5 to 14 October 1582, in days: Java's calendar hasn't got these, so that Spark has Parquet
-look for later ones."""
+"""Around 5 to 14 October 1582, in days. Java's calendar lacks these days, so Spark makes Parquet
+search for later ones.
+"""
 _A_DAY: Final = {"date": 1, "timestamp": 86_400_000_000}
 
 
 class BoundedColumn(NamedTuple):
-    """A column that files have bounds of: its name in the files, and its type in SQL."""
+    """A column with bounds in files: its name in the files, and its type in SQL."""
 
     physical: str
     kind: str
 
     def takes(self, kind: str) -> bool:
-        """Whether values of a type are in its order (as text, 10 comes before 9), or are spans."""
+        """Whether values of a type have its order (as text, 10 comes before 9), or are spans."""
         is_span = self.kind in _LATER and kind == f"struct<start:{self.kind},end:{self.kind}>"
         return kind == self.kind or is_span or {kind, self.kind} <= _INTEGERS
 
     def comparable(self, value: SparkColumn) -> SparkColumn:
-        """A value as Python can compare it with bounds."""
+        """Return a value that Python can compare with bounds."""
         if self.kind == "date":
             return F.unix_date(value)
         if self.kind == "timestamp":
@@ -63,7 +64,7 @@ class BoundedColumn(NamedTuple):
         return value
 
     def literal(self, value: Any) -> SparkColumn:
-        """What Python compares, as a value of the column."""
+        """Return a compared value as one of the column."""
         if self.kind == "date":
             return F.date_from_unix_date(F.lit(value))
         if self.kind == "timestamp":
@@ -73,23 +74,23 @@ class BoundedColumn(NamedTuple):
         return F.lit(value)
 
     def between(self, name: str, low: Any, high: Any) -> SparkColumn:
-        """That a row has values between two in the column of a name, which Parquet looks up."""
+        """Return the condition that a column's values are between two. Parquet can look it up."""
         return F.col(quoted(name)).between(
             self.literal(_to_be_found(low, self.kind, _NO_DAYS[0])),
             self.literal(_to_be_found(high, self.kind, _NO_DAYS[1])),
         )
 
     def bounds_in(self, stats: str | None) -> tuple[Any, Any] | None:
-        """The same of a file's statistics as Delta's log has them."""
+        """Return the bounds in a file's statistics from Delta's log."""
         return self.bounds(json.loads(stats)) if stats else None
 
     def bounds(self, stats: Mapping[str, Any]) -> tuple[Any, Any] | None:
-        """The least and the greatest value that a file may have; None: its statistics don't say."""
+        """Return the least and the greatest value that a file may have. None: unknown."""
         try:
             low, high = (
                 self._parsed(stats[side][self.physical]) for side in ("minValues", "maxValues")
             )
-        except (KeyError, TypeError, ValueError):  # none, or a time that Python doesn't have
+        except (KeyError, TypeError, ValueError):  # none, or a time that Python doesn't support
             return None
         return low, high + _LATER[self.kind] if self.kind in _LATER else high
 
@@ -106,7 +107,7 @@ class BoundedColumn(NamedTuple):
 
 
 def bounded_columns(fields: Iterable[Mapping[str, Any]]) -> dict[str, BoundedColumn]:
-    """The columns that files have bounds of, of the fields of a schema in Delta's log."""
+    """Return the columns with bounds in files, from the fields of a schema in Delta's log."""
     physical = "delta.columnMapping.physicalName"
     return {
         field["name"]: BoundedColumn(
@@ -118,7 +119,7 @@ def bounded_columns(fields: Iterable[Mapping[str, Any]]) -> dict[str, BoundedCol
 
 
 class Spans:
-    """Spans of one column's values, ascending, which may all be single values."""
+    """Spans of one column's values, ascending. They can be single values."""
 
     def __init__(self, spans: Iterable[tuple[Any, Any]]) -> None:
         ascending = sorted(spans)
@@ -127,15 +128,15 @@ class Spans:
         self.least, self.greatest = self._firsts[0], self._lasts[-1]
 
     def meet(self, low: Any, high: Any) -> bool:
-        """Whether any is between two bounds, or around one."""
+        """Whether any span is between two bounds, or includes one."""
         begun = bisect_right(self._firsts, high)
         return begun > 0 and bool(self._lasts[begun - 1] >= low)
 
 
 class Lookup:
-    """Few values, by the columns of a table that are to have them; none: no row has any.
+    """A few values, by the columns of a table that must have them. None: no row has any.
 
-    A column of which a null is wanted isn't among them: statistics don't tell where nulls are.
+    A column is left out if null is looked up, as statistics don't show where nulls are.
     """
 
     def __init__(self, spans: Mapping[str, tuple[BoundedColumn, Spans]], *, empty: bool) -> None:
@@ -151,9 +152,9 @@ class Lookup:
         *,
         nulls: bool,
     ) -> "Lookup | None":
-        """Those of ``values``; None: they are too many, or nothing bounds them.
+        """Return the lookup of ``values``. None: they are too many, or have no bounds.
 
-        ``columns``: of which column each is. Without ``nulls``, none matches a null.
+        ``columns``: the column of each value. Without ``nulls``, no value matches a null.
         """
         kinds = {field.name: field.dataType.simpleString() for field in values.schema.fields}
         own = {
@@ -193,14 +194,14 @@ class Lookup:
         return True
 
     def between(self) -> SparkColumn:
-        """That a row has values between the least and the greatest."""
+        """Return the condition that a row's values are between the least and the greatest."""
         return self._all(
             of.between(name, spans.least, spans.greatest)
             for name, (of, spans) in self._spans.items()
         )
 
     def may_be_near(self) -> SparkColumn:
-        """That a file, by its column ``stats``, may have values between these."""
+        """Return the condition on a file's ``stats`` that it may have values between these."""
         stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")
         conditions: list[SparkColumn] = []
         for of, spans in self._spans.values():
@@ -208,7 +209,7 @@ class Lookup:
                 of.comparable(stats[side].getItem(of.physical).try_cast(of.kind))
                 for side in ("minValues", "maxValues")
             )
-            # The last times that a column can have don't get any later.
+            # The last possible times of a column have no later ones.
             least = spans.least - _LATER[of.kind] if of.kind in _LATER else spans.least
             is_after, is_before = low > F.lit(spans.greatest), high < F.lit(least)
             conditions.append(~F.coalesce(is_after | is_before, F.lit(False)))
@@ -220,7 +221,7 @@ class Lookup:
 
 
 def _to_be_found(bound: Any, kind: str, instead: int) -> Any:
-    """A bound that Parquet looks for as it is: not one of the days that Java hasn't got."""
+    """Return a bound that Parquet finds: none of the days that Java lacks."""
     if kind not in _A_DAY:
         return bound
     first, last = (day * _A_DAY[kind] for day in _NO_DAYS)

@@ -1,4 +1,4 @@
-"""A SELECT and a cut → its answer over tables and views, each at its own version there."""
+"""A SELECT and a cut → its result over tables and views, each at its own version there."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +19,10 @@ _DEFAULT_SCHEMA: Final = "public"
 
 
 def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: str) -> "DataFrame":
-    """The query's answer at the cut, over derived tables, and views by the names ``views.<name>``.
+    """Return the query's result at the cut, over derived tables, and views named ``views.<name>``.
 
-    Raises ConfigError where it isn't a query that Spark understands, SinkError where a table or a
-    view that it names doesn't stand at the cut.
+    Raise ConfigError if it isn't a query that Spark accepts, SinkError if a table or view in it
+    doesn't have the cut.
     """
     from pyspark.errors import PySparkException
 
@@ -47,7 +47,10 @@ def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: 
 
 
 def sql_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
-    """A name in SQL for each table; characters that Spark's names can't have become ``_``."""
+    """Return a name in SQL for each table.
+
+    ``_`` replaces characters that Spark's names can't have.
+    """
     taken: set[TableName] = set()
     names: dict[str, TableName] = {}
     for name in derived:
@@ -61,7 +64,7 @@ def sql_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
 
 
 def _names(derived: Mapping[str, Derived], cut: Cut) -> dict[TableName, str]:
-    """What each name in SQL is; a view has its bare name, too, unless a table in public has it."""
+    """Return the meaning of each SQL name. A view also has its bare name, unless public has it."""
     names = {called: name for name, called in sql_names(derived).items()}
     for view in (*cut.views, *cut.missing_views):
         names.setdefault(TableName(_DEFAULT_SCHEMA, view), f"{VIEWS}.{view}")
@@ -69,7 +72,7 @@ def _names(derived: Mapping[str, Derived], cut: Cut) -> dict[TableName, str]:
 
 
 def _lacking(cut: Cut, mentioned: Mapping[TableName, str]) -> str:
-    """Which of the tables and views aren't at the cut, and what to do; empty: all are."""
+    """Return the tables and views without the cut, and the remedy. Empty: all have it."""
     names = {*mentioned.values()}
     tables = sorted(names & {*cut.missing})
     lines = [f"{', '.join(tables)}: not at this cut; `millrace cuts` lists other cuts"]
@@ -83,7 +86,7 @@ def _lacking(cut: Cut, mentioned: Mapping[TableName, str]) -> str:
 def _name_tables(
     spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, names: Mapping[TableName, str]
 ) -> None:
-    """Give tables and views their names in SQL, at their versions."""
+    """Create the SQL names of tables and views, at their versions."""
     from sinks.delta.table import DerivedDeltaTable
 
     versions = cut.versions | {f"{VIEWS}.{view}": version for view, version in cut.views.items()}
@@ -96,14 +99,14 @@ def _name_tables(
             spark.sql(f"DROP VIEW IF EXISTS `{called.namespace}`.`{called.name}`")  # of another cut
             continue
         version = f"delta.{quoted(derived[name].path)} VERSION AS OF {at_cut.version}"
-        # Names of letters and digits, and a quoted path: nothing that could end the statement.
+        # Names of letters and digits, and a quoted path, so nothing can end the statement.
         rows = f"SELECT * FROM {version}"  # noqa: S608
         spark.sql(f"CREATE OR REPLACE VIEW `{called.namespace}`.`{called.name}` AS {rows}")
     spark.sql(f"USE {_DEFAULT_SCHEMA}")
 
 
 def _require_query(spark: "SparkSession", sql: str) -> None:
-    """Refuse what would change something; Spark runs commands as soon as it has read them."""
+    """Refuse a statement that changes something, as Spark runs commands while it parses them."""
     jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001
     for kind in ("Command", "ParsedStatement"):

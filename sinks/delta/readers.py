@@ -1,6 +1,6 @@
-"""What a merge uses of Delta → which readers can't read the table then, for the user.
+"""The Delta features of a merge → the readers that can't read the table then, for the user.
 
-docs/reference/lakehouse.md has the table of them, and
+docs/reference/lakehouse.md has the table of readers, and
 tests/integration/sinks/delta/test_open_tables.py reads with each.
 """
 
@@ -17,13 +17,13 @@ _KNOWN: Final = {
     MAPPING: ("column mapping", "deltalake's to_pyarrow_* and Polars"),
     WIDENING: ("type widening", "deltalake and Polars"),
 }
-"""Delta's name of a feature → ours, and which readers don't know it."""
+"""Delta's name of a feature → our name, and the readers without it."""
 _NAMES_MAX: Final = 3
 _COMPATIBILITY: Final = 'compatibility = "readers"'
 
 
 def warning(feature: str, tables: Sequence[str]) -> str:
-    """One line: these tables get a feature, and who can't read them from then on."""
+    """Return one line: the tables that get a feature, and the readers without it."""
     what, readers = _KNOWN[feature]
     more = f" and {len(tables) - _NAMES_MAX:,} more" if len(tables) > _NAMES_MAX else ""
     return (
@@ -34,7 +34,7 @@ def warning(feature: str, tables: Sequence[str]) -> str:
 
 
 def require_readable(name: str, features: Collection[str]) -> None:
-    """Raise SinkError where a table that is for other readers has more than they know."""
+    """Raise SinkError if a table for other readers has features that they lack."""
     if lacking := [what for feature, (what, _) in _KNOWN.items() if feature in features]:
         raise SinkError(
             f"the table has {_COMPATIBILITY}, but was created without it, and has Delta's "

@@ -1,14 +1,14 @@
-"""What the log and an archive have of a derived table → of which of them it can be rebuilt.
+"""The log's and an archive's records of a derived table → the source of its rebuild.
 
-A rebuild writes the whole table by one commit: whoever reads it sees the old rows or the new ones.
-It must not lose anything, so a table is refused where neither has all that it needs:
+A rebuild writes the whole table in one commit, so a reader sees the old rows or the new ones. It
+must not lose anything, so it is refused unless one source has everything that the table needs:
 
-| table | needs |
-| --- | --- |
-| current rows | each key: a compacted topic has it; a retained one has it from its first record on,
-    or from a new read of all rows that the table doesn't have yet; else an archive |
-| history | every event: an archive, or a log that has forgotten nothing |
-| archive | a log that has forgotten nothing: else it is the only copy |
+  | table | needs |
+  | --- | --- |
+  | current rows | each key: a compacted topic has it; a retained one has it from its first record
+    on, or from a new read of all rows that the table doesn't have yet; else an archive |
+  | history | every event: an archive, or a log that is still complete |
+  | archive | a log that is still complete: otherwise it is the only copy |
 """
 
 import shlex
@@ -23,10 +23,10 @@ from sinks.run.topics import Topics
 
 
 class Kept(NamedTuple):
-    """What there is of a captured table: what its topic still has, and an archive's name.
+    """The records left of a captured table: its topic's, and an archive's name.
 
-    The topic ``has_all`` events that it ever had, or ``has_keys``: the newest state of every row.
-    ``read_again`` says how the user lets it have these.
+    The topic ``has_all`` events ever written, or ``has_keys``: the newest state of every row.
+    ``read_again`` tells the user how to restore these.
     """
 
     has_all: bool
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
 
 
 def kept(topics: Topics, name: str, table: TablePlan, state: LogState, archive: str | None) -> Kept:
-    """What there is of the records of a table, which stands as its plan says."""
+    """Return the records left of a table in the state of its plan."""
     has_first = not any(state.starts[table.topic].values())
     is_compacted = state.tables[table.source].cleanup == "compact"
     return Kept(
@@ -50,7 +50,7 @@ def kept(topics: Topics, name: str, table: TablePlan, state: LogState, archive: 
 
 
 def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState) -> bool:
-    """Whether compaction may have taken any record of a topic."""
+    """Whether compaction may have removed any record of a topic."""
     first = dict.fromkeys(table.start, 0)
     try:
         topics.require_retained(name, table.model_copy(update={"start": first}), state, fresh=False)
@@ -60,9 +60,9 @@ def _has_forgotten(topics: Topics, name: str, table: TablePlan, state: LogState)
 
 
 def rebuilt_from(name: str, kind: TableKind, has: Kept) -> str | None:
-    """The archive that a table is rebuilt from; None: it is the log.
+    """Return the archive from which a table is rebuilt. None: from the log.
 
-    Raises LogForgottenError where neither has all that the table needs.
+    Raise LogForgottenError if neither has everything that the table needs.
     """
     is_whole = has.has_keys if kind == "current" else has.has_all
     if is_whole and not (kind == "history" and has.archive):

@@ -1,4 +1,4 @@
-"""A derived table → its Delta table: where it is, and which run it has.
+"""A derived table → its Delta table: its location, and the run that it has.
 
 The number of the last applied run is Delta's application transaction (the ``txn`` action of its
 log), which survives checkpoints and clean-up and is committed with the data.
@@ -27,18 +27,18 @@ from sinks.run.summary import TableVersion
 from sinks.spark.errors import spark_ended, spark_error
 
 CHECKPOINT_EVERY: Final = 100
-"""Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
+"""In versions. A checkpoint takes as long as two small commits; Delta's default is ten."""
 _COORDINATED: Final = re.compile("coordinatedCommits|catalogManaged|catalogOwned")
 _MAPPING_VERSION: Final = 2
-"""The reader version that is before features were listed."""
+"""The reader version from before features were listed."""
 _TXN_ID: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 class Applied(NamedTuple):
-    """What a Delta table has: the run (0: none of ours has written to it), at which version.
+    """A Delta table's last run (0: none of ours has written to it), and its version.
 
-    ``altered``: the run that has changed columns last, by a commit before its own.
+    ``altered``: the run that changed columns last, in a commit before its own.
     """
 
     run: int
@@ -47,12 +47,12 @@ class Applied(NamedTuple):
 
     @property
     def is_between(self) -> bool:
-        """Whether it has the columns of a run that hasn't written its rows: no cut is so."""
+        """Whether it has the columns of a run without its rows. No cut has this state."""
         return self.altered > self.run
 
 
 class DerivedDeltaTable:
-    """The Delta table of a derived table, there or not."""
+    """The Delta table of a derived table, existing or not."""
 
     def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
         self.spark = spark
@@ -64,23 +64,23 @@ class DerivedDeltaTable:
 
     @property
     def sql_name(self) -> str:
-        """How SQL names the table."""
+        """Return the table's name in SQL."""
         return f"delta.{quoted(self.path)}"
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the path."""
+        """Whether a Delta table exists at the path."""
         return int(self._newest().version()) >= 0
 
     def read_applied(self, *, listed: bool = False) -> Applied | None:
-        """What the Delta table at the path has; None: there is none.
+        """Return the Delta table's last run. None: no table exists.
 
-        It lists Delta's log, or goes by the version that this process knows.
+        Lists Delta's log, or uses the version that this process knows.
         """
         snapshot = self._listed() if listed else self._newest()
         return self._applied(snapshot) if snapshot.version() >= 0 else None
 
     def applied(self) -> Applied:
-        """The run that the table has, and its version, as far as this process knows."""
+        """Return the table's run and version, as far as this process knows."""
         return self._applied(self.last_snapshot())
 
     def _applied(self, snapshot: Any) -> Applied:
@@ -89,7 +89,7 @@ class DerivedDeltaTable:
         return Applied(self.run_of(snapshot), version, altered)
 
     def version_of_run(self, run: int, since: int) -> int:
-        """The newest version, from ``since`` on, that no run after this one has written to."""
+        """Return the newest version, from ``since`` on, that no later run has written to."""
         snapshot = self._listed()
         while (version := int(snapshot.version())) > since:
             applied = self._applied(snapshot)
@@ -99,25 +99,25 @@ class DerivedDeltaTable:
         return since
 
     def run_at(self, version: int) -> int:
-        """The run that a version has."""
+        """Return the run of a version."""
         return self.run_of(self.snapshot_at(version))
 
     def snapshot_at(self, version: int) -> Any:
-        """Delta's own object of a version."""
+        """Return Delta's own object of a version."""
         jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         none = jvm.scala.Option.empty()
         return self.log().getSnapshotAt(version, none, none, False)
 
     def run_of(self, snapshot: Any) -> int:
-        """The run that a version of the table has."""
+        """Return the run of a version of the table."""
         return self._last_of(self.application, snapshot)
 
     @staticmethod
     def _last_of(application: str, snapshot: Any) -> int:
-        """The number of the last transaction of an application; 0: there is none.
+        """Return the number of an application's last transaction. 0: there is none.
 
-        A version's checksum file lists its application transactions; without one, Delta has to
-        put the version's whole state together, which takes three jobs.
+        A version's checksum file lists its application transactions. Without it, Delta has to
+        reconstruct the version's state, which takes three jobs.
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
         """
         checksum = snapshot.checksumOpt()
@@ -129,32 +129,32 @@ class DerivedDeltaTable:
         return int(last.get()) if last.isDefined() else 0
 
     def columns(self) -> StructType:
-        """The table's columns."""
+        """Return the table's columns."""
         return StructType.fromJson(json.loads(self._metadata()["schemaString"]))
 
     def columns_in_log(self) -> TableColumns:
-        """The table's columns, as Delta's log has them."""
+        """Return the table's columns, as Delta's log has them."""
         return TableColumns.of(self._metadata())
 
     def files(self) -> DataFrame:
-        """The files that the table has now, as Delta's log describes them (path, size, stats …).
+        """Return the table's current files, as Delta's log describes them (path, size, stats …).
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#add-file-and-remove-file
         """
         return DataFrame(self._newest().allFiles().toDF(), self.spark)
 
     def size_bytes(self) -> int:
-        """How large its files are."""
+        """Return the size of its files."""
         snapshot = self.last_snapshot()
         if snapshot.version() < 0:
             return 0
-        checksum = snapshot.checksumOpt()  # without it, Delta puts the whole state together
+        checksum = snapshot.checksumOpt()  # without it, Delta reconstructs the state
         return int(
             checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes()
         )
 
     def checksum(self) -> dict[str, Any]:
-        """The checksum of the version that was read last, which counts its files; {}: it has none.
+        """Return the checksum of the version read last, which counts its files. {}: it has none.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
         """
@@ -167,7 +167,7 @@ class DerivedDeltaTable:
         return listed
 
     def rows(self) -> int:
-        """How many rows it has, by Delta's log: also where files of it are missing."""
+        """Return the number of rows by Delta's log, even if files are missing."""
         files = self.files()
         count = F.get_json_object("stats", "$.numRecords").try_cast("bigint")
         marked = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
@@ -175,13 +175,13 @@ class DerivedDeltaTable:
         return int(counted["rows"] or 0) if counted is not None else 0
 
     def added(self) -> int:
-        """How many rows the last commit added."""
+        """Return how many rows the last commit added."""
         return self.last_metric("numOutputRows")
 
     def last_metric(self, name: str) -> int:
-        """A count of the last commit, as it says itself; 0: it doesn't.
+        """Return a count of the last commit, from its own record. 0: it has none.
 
-        DeltaTable.history starts a job.
+        DeltaTable.history would start a job.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#commit-provenance-information
         """
@@ -195,7 +195,7 @@ class DerivedDeltaTable:
         read = jvm.org.apache.spark.sql.delta.DeltaHistoryManager.getCommitInfoOpt
         try:
             said = read(log.store(), file, log.newDeltaHadoopConf())
-        except Py4JJavaError as error:  # a count is no reason to fail behind a commit
+        except Py4JJavaError as error:  # a count is no reason to fail after a commit
             if spark_ended(error):
                 raise
             return 0
@@ -205,7 +205,7 @@ class DerivedDeltaTable:
 
     @contextmanager
     def transaction(self, run: int) -> Iterator[None]:
-        """Mark the one commit made inside as the run's; Delta skips it if the table has it."""
+        """Mark the only commit in the block as the run's. Delta skips it if the table has it."""
         conf = self.spark.conf
         conf.set(_TXN_ID, self.application)
         conf.set(_TXN_VERSION, str(run))
@@ -216,11 +216,11 @@ class DerivedDeltaTable:
             conf.unset(_TXN_VERSION)
 
     def properties(self) -> dict[str, str]:
-        """The table's properties that Delta knows (``delta.…``), those that are set."""
+        """Return the table's Delta properties (``delta.…``) that are set."""
         return dict(self._metadata()["configuration"])
 
     def reader_features(self) -> set[str]:
-        """What a reader of the table has to know.
+        """Return the features that a reader of the table needs.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#reader-version-requirements
         """
@@ -229,38 +229,38 @@ class DerivedDeltaTable:
         return {MAPPING} if protocol["minReaderVersion"] == _MAPPING_VERSION else listed
 
     def has_deletion_vectors(self) -> bool:
-        """Whether rows of a file may be marked as gone, by deletion vectors."""
+        """Whether deletion vectors may mark rows of a file as removed."""
         return self.properties().get("delta.enableDeletionVectors") == "true"
 
     def log(self) -> Any:
-        """Delta's own log of the table."""
+        """Return Delta's own log of the table."""
         jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         session = self.spark._jsparkSession  # noqa: SLF001
-        # Without a checksum Delta asks for its thread's session, which a new thread lacks.
+        # Without a checksum Delta uses its thread's session, which a new thread lacks.
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
 
     def rows_in(self, snapshot: Any, files: Any) -> DataFrame:
-        """The rows of some files of a version."""
+        """Return the rows of some files of a version."""
         jvm: Any = self.spark._jvm  # noqa: SLF001
         log, session = self.log(), self.spark._jsparkSession  # noqa: SLF001
         listed = jvm.millrace.sinks.ListedFiles.rows(session, log, snapshot, files)
         return DataFrame(listed, self.spark)
 
     def _newest(self) -> Any:
-        """The version that the table has now.
+        """Return the table's current version.
 
-        A listing reads the whole folder of Delta's log, which may have the files of weeks. Whether
-        a newer version than the last snapshot exists is a much cheaper question.
+        A listing reads the whole folder of Delta's log, which may have the files of weeks. A check
+        for a newer version than the last snapshot is much cheaper.
         """
         last = self.last_snapshot()
         return last if self._is_newest(last) else self._listed()
 
     def _is_newest(self, snapshot: Any) -> bool:
-        """Whether nobody has made another version or a new table, by the state of two files.
+        """Whether no newer version or new table exists, by the state of two files.
 
-        Now and then the folder is listed all the same: a newer checkpoint shortens the log to
-        read. Where commits are coordinated, they may be elsewhere.
+        The folder is still listed from time to time: a newer checkpoint shortens the log to read.
+        Coordinated commits may be elsewhere.
         """
         version, log, segment = int(snapshot.version()), self.log(), snapshot.logSegment()
         if version < 0 or version - int(segment.checkpointProvider().version()) > CHECKPOINT_EVERY:
@@ -273,13 +273,13 @@ class DerivedDeltaTable:
         this, following = (_commit_file(jvm, folder, number) for number in (version, version + 1))
         try:
             made_ms = files.getFileStatus(this).getModificationTime()
-        except Py4JJavaError:  # there is none: whatever it is, a listing tells
+        except Py4JJavaError:  # it doesn't exist; a listing finds out why
             return False
         is_same = made_ms == segment.lastCommitFileModificationTimestamp()
         return is_same and not files.exists(following)
 
     def is_coordinated(self) -> bool:
-        """Whether others than Delta's log may have the table's commits."""
+        """Whether the table's commits may be outside Delta's log."""
         return any(map(_COORDINATED.search, self.properties()))
 
     def _listed(self) -> Any:
@@ -288,11 +288,11 @@ class DerivedDeltaTable:
         return self.log().update(False, nothing, nothing)
 
     def last_snapshot(self) -> Any:
-        """The version that this process has read or made last, without another listing."""
+        """Return the version that this process has last read or written, without a listing."""
         return self.log().unsafeVolatileSnapshot()
 
     def _metadata(self) -> dict[str, Any]:
-        """What Delta's log says of the table itself, in one call.
+        """Return the table's metadata in Delta's log, in one call.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#change-metadata
         """
@@ -301,12 +301,12 @@ class DerivedDeltaTable:
 
 
 def _commit_file(jvm: Any, folder: Any, version: int) -> Any:
-    """Where the folder of Delta's log has a version's commit."""
+    """Return the file of a version's commit in the folder of Delta's log."""
     return jvm.org.apache.hadoop.fs.Path(folder, f"{version:020d}.json")
 
 
 def register(target: DerivedDeltaTable) -> None:
-    """Give the table its name in the catalog; raises SinkError if another one has it."""
+    """Register the table in the catalog. Raise SinkError if another table has its name."""
     if target.derived.catalog is None:
         return
     name = quoted_path(target.derived.catalog)

@@ -45,14 +45,14 @@ from sinks.spark.errors import spark_error
 from sinks.spark.session import tune
 
 _WRITERS: Final = {"changes": write_events, "history": write_history}
-"""Kind → what makes the commit; tables of current rows go by their keys, if they have any."""
+"""Kind → the function that makes the commit. Tables of current rows use keys if they have any."""
 GAPS_PROPERTY: Final = "millrace.gaps"
-"""What a history or an archive lacks for ever: the newest gaps, in JSON."""
+"""The permanent gaps of a history or an archive, the newest ones, in JSON."""
 _ACCEPTED: Final[Mapping[bool, tuple[Lack, str]]] = {
     False: ("before", "begins with what the log has, so rows may be missing"),
     True: ("now", "continues, and marks the gap"),
 }
-"""Whether a table is there → what it lacks once a gap is accepted, and what the user reads."""
+"""Whether a table exists → what it lacks after an accepted gap, and the user's message."""
 
 
 class LakehouseTarget(Target):
@@ -72,7 +72,7 @@ class LakehouseTarget(Target):
         self._replayed: dict[str, str | None] = {}
 
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
-        """The derived tables that the configuration names, and one of each other table."""
+        """Return the derived tables in the configuration, and one of each other table."""
         for table in self._lakehouse.tables:
             if table.source not in state.tables:
                 self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
@@ -98,7 +98,7 @@ class LakehouseTarget(Target):
         )
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
-        """Whether there is a Delta table; elsewhere than here it is asked only if it has news."""
+        """Whether a Delta table exists. A remote one is checked only if it has news."""
         folder = local_path(self._derived[name].path)
         if folder is not None:
             return (folder / LOG_FOLDER).is_dir()
@@ -109,7 +109,7 @@ class LakehouseTarget(Target):
         return is_idle or self._table(name).exists()
 
     def settle(self, plan: RunPlan, outcome: RunOutcome) -> RunOutcome:
-        """The outcome, where tables whose error came after their commit haven't failed."""
+        """Return the outcome. A table whose error came after its commit hasn't failed."""
         versions = dict(outcome.versions)
         for name in outcome.failed:
             table = plan.tables.get(name)
@@ -120,7 +120,7 @@ class LakehouseTarget(Target):
             if there is not None and there.run == plan.run:
                 versions[name] = there.at
                 try:
-                    _mark_gaps(target, plan.gaps(name))  # that may be what failed
+                    _mark_gaps(target, plan.gaps(name))  # that may have caused the failure
                     register(target)
                 except MillraceError as error:
                     self._report(Lines(f"{on_one_line(name)}: {error}"))
@@ -130,9 +130,9 @@ class LakehouseTarget(Target):
     def on_archives(
         self, tables: dict[str, TablePlan], failed: Collection[str], state: LogState
     ) -> dict[str, TablePlan]:
-        """New tables begin with an archive where the log doesn't reach as far back.
+        """Let new tables begin with an archive if the log doesn't reach as far back.
 
-        Not with one that has ``failed``, which may be broken.
+        An archive that has ``failed`` isn't used, as it may be broken.
         """
         archives = self._archives(tables, failed)
 
@@ -159,7 +159,7 @@ class LakehouseTarget(Target):
         }
 
     def _archives(self, tables: Mapping[str, TablePlan], failed: Collection[str]) -> dict[str, str]:
-        """The archive of each captured table that other tables can be made of."""
+        """Return the archive of each captured table that other tables can be made of."""
         return {
             table.source: name
             for name, table in self._derived.items()
@@ -178,7 +178,7 @@ class LakehouseTarget(Target):
         state: LogState,
         topics: Topics,
     ) -> Rebuilt:
-        """From the log's first record, or an archive: where neither has all, it is refused."""
+        """Return plans from the log's first record or an archive. Refuse tables without either."""
         wanted = before.keys() if self._options.rebuilds_all else self._options.rebuilt
         names = sorted(wanted & before.keys(), key=lambda name: before[name].kind != "changes")
         archives = self._archives(before, failed)
@@ -186,7 +186,7 @@ class LakehouseTarget(Target):
         for name in names:
             table = before[name]
             archive = archives.get(table.source)
-            archive = None if archive in again else archive  # the log has all that it has
+            archive = None if archive in again else archive  # the log has all of its records
             has = kept(topics, name, table, state, archive)
             try:
                 self._replayed[name] = rebuilt_from(name, table.kind, has)
@@ -197,11 +197,11 @@ class LakehouseTarget(Target):
         return Rebuilt(again, refused)
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
-        """Current rows are rebuilt in place, where the log has the newest state of each.
+        """Rebuild current rows in place if the log has the newest state of each.
 
-        A history or an archive, which would lack something for ever, waits until the user accepts
-        the gap; so does a table that isn't there yet, whose first records are gone. Behind a gap,
-        a history takes rows that the log doesn't have for deleted: it waits for them, too.
+        A history or an archive, which would have a permanent gap, waits until the user accepts it.
+        So does a new table whose first records are gone. After a gap, a history treats rows that
+        the log lacks as deleted, so it also waits for their new read.
         """
         again, replaced = forgotten.again, forgotten.replaced
         if table.base and table.kind == "current":
@@ -221,7 +221,7 @@ class LakehouseTarget(Target):
         return None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
-        """Any table may be read early; archives tell the ends of rows that they have."""
+        """Allow any table to be read early. Archives have the ends of their rows."""
         del state
         archived = {
             name: archived_ends(self._session(), self._configured(table.replay).path)
@@ -231,7 +231,7 @@ class LakehouseTarget(Target):
         return Examination(self._shape, {}, archived)
 
     def rows(self, name: str) -> int | None:
-        """How many current rows a table has."""
+        """Return the number of current rows of a table."""
         table = self._derived[name]
         try:
             rows = self._session().read.format("delta").load(table.path)
@@ -240,11 +240,11 @@ class LakehouseTarget(Target):
             elif table.marks_deletes:
                 rows = rows.where(~F.col(DELETED))
             return rows.count()
-        except (PySparkException, Py4JError):  # applying the plan says what is wrong with it
+        except (PySparkException, Py4JError):  # applying the plan reports what is wrong with it
             return None
 
     def apply(self, spark: SparkSession, name: str, plan: RunPlan, read: ReadChanges) -> Rows:
-        """Commit what the plan says to the Delta table; then give it its name in the catalog."""
+        """Commit the plan to the Delta table, then register it in the catalog."""
         table = plan.tables[name]
         if not table.commits:
             return Rows()
@@ -265,7 +265,7 @@ class LakehouseTarget(Target):
             if is_rekeyed:
                 writer = write_all if shape.keys else write_all_copies
             write = partial(writer, target, plan, changes, shape)
-            if not table.writes:  # its columns alone are others
+            if not table.writes:  # only its columns change
                 write = partial(write_nothing, target, plan.run)
             if not table.base:
                 self._report_features(target, plan, shape)
@@ -279,7 +279,7 @@ class LakehouseTarget(Target):
         return rows._replace(is_covered=is_covered(target, doubt, shape.keys)) if doubt else rows
 
     def _report_features(self, target: DerivedDeltaTable, plan: RunPlan, shape: TableShape) -> None:
-        """Tell which readers can't read a new table; of those with vectors once for all of them."""
+        """Report the readers that can't read a new table. Report vectors once for all tables."""
         if needs_mapping(shape.names):
             self._report(warning(MAPPING, [target.name]))
         with_vectors = [
@@ -291,7 +291,7 @@ class LakehouseTarget(Target):
             self._report(warning(VECTORS, with_vectors))
 
     def _shape(self, name: str, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
-        """The columns that a derived table has, of these schema versions."""
+        """Return the columns of a derived table for these schema versions."""
         derived = self._derived[name]
         if table.debezium is not None:
             require_one(versions)
@@ -305,7 +305,10 @@ class LakehouseTarget(Target):
         )
 
     def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:
-        """The version of each table that has the plan's cut; of those without news an older one."""
+        """Return the version of each table at the plan's cut.
+
+        Those without news have an older one.
+        """
         before = self._plans.outcome_of(plan.run - 1)
         failed = {table.name for table in results if table.error is not None}
         inherited = before.versions if before else {}
@@ -317,7 +320,7 @@ class LakehouseTarget(Target):
         }
         new = {table.name: table.version for table in results if table.error is None}
         versions |= {name: version for name, version in new.items() if version is not None}
-        # One that had waited, and for which nothing came, is as its own last run has left it.
+        # A table that waited, and has no changes, is as its own last run has left it.
         unknown = (plan.tables.keys() & self._derived.keys()) - versions.keys() - failed
         for name in (name for name in unknown if plan.tables[name].base):
             applied = self._table(name).read_applied()
@@ -340,7 +343,7 @@ class LakehouseTarget(Target):
 
 
 def _remedy(name: str, table: TablePlan, forgotten: Forgotten, *, needs_rows: bool) -> str:
-    """What a user does about a table that waits until its gap is accepted."""
+    """Return the remedy for a table that waits until its gap is accepted."""
     _, what = _ACCEPTED[bool(table.base)]
     accept = f"`millrace merge lakehouse --accept-gap {shlex.quote(name)}` {what}"
     if needs_rows:
@@ -349,9 +352,9 @@ def _remedy(name: str, table: TablePlan, forgotten: Forgotten, *, needs_rows: bo
 
 
 def _mark_gaps(target: DerivedDeltaTable, gaps: Sequence[Gap]) -> None:
-    """Have the table's property list the gaps, oldest first; raises SinkError.
+    """Record the gaps in the table's property, oldest first. Raise SinkError.
 
-    Nothing is done where it does, so that it may be repeated after a crash.
+    Does nothing if it has them already, so a repetition after a crash is safe.
     """
     text = json.dumps([gap.model_dump(mode="json") for gap in gaps], ensure_ascii=False)
     if target.properties().get(GAPS_PROPERTY, "[]") == text:

@@ -1,10 +1,10 @@
-"""A Delta table as it is → one commit of our own to it.
+"""A Delta table in its current state → one commit of our own to it.
 
-Delta's own MERGE reads what it merges into two or three times. Who knows which rows go, and which
-come, needs one read of the keys, and none of what stays. And each of Delta's statements changes
-columns by a commit of its own. Such commits are put together here, by the protocol's own interface
-(OptimisticTransaction), which Delta's commands use, too. It isn't public, so rows are written by it
-with the versions of Delta that are tested, and by MERGE with any other.
+Delta's own MERGE reads its source two or three times. If the removed and the new rows are known,
+one read of the keys is enough. Also, each of Delta's statements changes columns in a separate
+commit. So this module builds such commits with the protocol's own interface
+(OptimisticTransaction), which Delta's commands also use. It isn't public, so it writes rows only
+with tested versions of Delta; with others, MERGE does.
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
 """
 
@@ -27,14 +27,14 @@ from sinks.run.summary import Rows
 _FILE: Final = "_millrace_file"
 _INDEX: Final = "_millrace_index"
 FILE_AND_INDEX: Final = {_FILE: "_metadata.file_path", _INDEX: "_metadata.row_index"}
-"""Columns that tell where a row is, and what Spark calls them."""
+"""Columns with a row's place, and their names in Spark."""
 _VERSIONS: Final = ("4.4.",)
 _UNSUPPORTED: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
-"""Properties of a table by which a commit has more to it."""
+"""Table properties that require more from a commit."""
 _DOMAINS: Final = "domainMetadata"
-"""What a writer of a table has to know that is clustered, for one."""
+"""Information that a writer of a clustered table needs, for example."""
 _PREFIX_LENGTH: Final = 32
-"""Of the statistics of text."""
+"""Of text in statistics."""
 CONFLICTS: Final = (
     exceptions.ConcurrentAppendException,
     exceptions.ConcurrentDeleteDeleteException,
@@ -45,11 +45,11 @@ CONFLICTS: Final = (
     exceptions.MetadataChangedException,
     exceptions.ProtocolChangedException,
 )
-"""What Delta raises where another commit was faster; in Python they have no base in common."""
+"""Delta's errors when another commit was faster. In Python they share no base."""
 
 
 class DeltaTransaction:
-    """A transaction on a table as it is now, for one commit of a run's."""
+    """A transaction on the table's current state, for one commit of a run."""
 
     def __init__(self, target: DerivedDeltaTable, run: int) -> None:
         self._target = target
@@ -69,11 +69,11 @@ class DeltaTransaction:
         last_run = target.run_of(self._transaction.snapshot())
         if last_run >= run:
             raise SinkError(f"the Delta table has run {last_run}", where=target.path)
-        self._transaction.readTxn().addOne(target.application)  # who else writes it is in the way
+        self._transaction.readTxn().addOne(target.application)  # other writers of it are conflicts
 
     @staticmethod
     def is_supported(target: DerivedDeltaTable) -> bool:
-        """Whether a commit to the table needs no more than this."""
+        """Whether a commit to the table needs nothing more."""
         jvm: Any = target.spark._jvm  # noqa: SLF001
         version = str(jvm.io.delta.package.VERSION())
         properties = target.properties()
@@ -82,10 +82,10 @@ class DeltaTransaction:
 
     @staticmethod
     def clone(source: DerivedDeltaTable, version: int, target: DerivedDeltaTable, run: int) -> None:
-        """Make a table of the files that a version of another one has, as a run's commit.
+        """Create a table from the files of another table's version, as a run's commit.
 
-        Protocol, properties and columns are the same, and the files' paths are absolute. Delta's
-        SHALLOW CLONE does that by several jobs, and leaves out the run.
+        It copies protocol, properties and columns, and uses absolute paths of files. Delta's
+        SHALLOW CLONE takes several jobs, and leaves out the run.
         """
         jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way)
         snapshot, delta = source.snapshot_at(version), jvm.org.apache.spark.sql.delta
@@ -99,26 +99,26 @@ class DeltaTransaction:
         has_run = delta.actions.SetTransaction(target.application, run, now)
         actions = jvm.millrace.sinks.ListedFiles.absolute(source.log(), snapshot).appended(has_run)
         protocol = json.loads(snapshot.protocol().json())["protocol"]
-        if _DOMAINS in protocol.get("writerFeatures", ()):  # to ask for any takes a job
+        if _DOMAINS in protocol.get("writerFeatures", ()):  # a query for any takes a job
             copied = delta.DomainMetadataUtils.handleDomainMetadataForCloneTable(snapshot, new)
             actions = actions.appendedAll(copied)
         operation = getattr(delta, "DeltaOperations$Clone")(source.path, version)
         transaction.commit(actions, operation)
 
     def files(self, condition: SparkColumn | None = None) -> Any:
-        """The files that may have rows for which the condition holds, by their statistics."""
+        """Return the files that may have rows that meet the condition, by their statistics."""
         if condition is None:
             return self._all_files()
         filtered = self.rows(self._sequence([])).where(condition)
         plan = filtered._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
         while plan.nodeName() != "Filter" and not plan.children().isEmpty():
-            plan = plan.children().head()  # of a VARIANT, Spark reads a part
+            plan = plan.children().head()  # Spark reads a part of a VARIANT
         if plan.nodeName() != "Filter":
             return self._all_files()
         return self._transaction.filterFiles(self._sequence([plan.condition()]), True)
 
     def _all_files(self) -> Any:
-        """All of them; of a small table the version's checksum has them without any job.
+        """Return all files. The checksum of a small table has them without a job.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
         """
@@ -129,11 +129,11 @@ class DeltaTransaction:
         return self._transaction.filterFiles()
 
     def rows(self, files: Any) -> DataFrame:
-        """The rows of some of the table's files, as they are in the transaction's version."""
+        """Return the rows of some of the table's files, in the transaction's version."""
         return self._target.rows_in(self._transaction.snapshot(), files)
 
     def mark(self, indexes: DataFrame, files: Any) -> int:
-        """Take out the rows at these indexes, by deletion vectors; returns how many there were.
+        """Remove the rows at these indexes, by deletion vectors. Return their number.
 
         ``indexes`` are ``FILE_AND_INDEX`` of each row.
         """
@@ -158,19 +158,19 @@ class DeltaTransaction:
         return int(counts.apply("numModifiedRows"))
 
     def remove(self, files: Any) -> None:
-        """Take out whole files."""
+        """Remove whole files."""
         now = self._now_ms()
         removed = [file.removeWithTimestamp(now, True) for file in self._each(files)]
         self._actions.append(self._sequence(removed))
 
     def write(self, rows: DataFrame) -> int:
-        """Put rows in; returns how many there were."""
+        """Add rows, and return their number."""
         added = self._transaction.writeFiles(rows._jdf)  # noqa: SLF001
         self._actions.append(added)
         return sum(int(file.numLogicalRecords().get()) for file in self._each(added))
 
     def change_columns(self, columns: TableColumns) -> None:
-        """Have the table have these columns, and these properties."""
+        """Set the table's columns and properties."""
         old = self._transaction.metadata()
         action = json.loads(old.json())
         action["metaData"] = columns.into(action["metaData"])
@@ -180,12 +180,15 @@ class DeltaTransaction:
         self._update = update(old.schema(), new.schema())
 
     def commit_columns(self) -> None:
-        """Make that one version, which isn't the run's yet; raises if others were faster."""
+        """Commit that as one version, which isn't the run's yet.
+
+        Raise if other writers were faster.
+        """
         run = self._set_transaction(self._target.columns_application)
         self._transaction.commit(self._all_actions([run]), self._update)
 
     def commit(self, inserted: int, updated: int, deleted: int) -> Rows:
-        """Make all of that, and the run's number, one version; raises if others were faster."""
+        """Commit everything with the run's number. Raise if other writers were faster."""
         self._set_metrics({
             "operationNumSourceRows": inserted + updated + deleted,
             "numTargetRowsInserted": inserted,
@@ -211,7 +214,7 @@ class DeltaTransaction:
         return actions
 
     def _set_metrics(self, metrics: Mapping[str, int]) -> None:
-        """Set the metrics that the table's history has of the commit."""
+        """Set the metrics of the commit in the table's history."""
         context = self._target.spark.sparkContext._jsc.sc()  # noqa: SLF001
         made = self._jvm.java.util.HashMap()
         metric_of = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
@@ -225,7 +228,7 @@ class DeltaTransaction:
         return self._python().toSeq(of)
 
     def _python(self) -> Any:
-        """What Spark has for Python to make Scala's collections."""
+        """Return Spark's helper for Python to make Scala's collections."""
         return self._jvm.org.apache.spark.api.python.PythonUtils
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Versions of Delta tables → their rows, all of them or those that may have some values.
 
-Rows that are marked as deleted aren't there. A version is opened once, and read as often as needed:
-Delta resolves every table that a query names, and joining reads each of its tables many times.
+Rows that are marked as deleted are left out. A version is opened once, and read as often as needed:
+Delta resolves every table in a query, and joins read each of their tables many times.
 """
 
 import json
@@ -20,23 +20,23 @@ from sinks.delta.lookup import BoundedColumn, Lookup, bounded_columns
 from sinks.delta.table import DerivedDeltaTable
 
 SMALL_BYTES: Final = 32 << 20
-"""Reading a smaller table as a whole is faster than comparing its files."""
+"""A smaller table is read as a whole faster than its files are compared."""
 _LISTED_MAX: Final = 64
-"""Of so many files, going through them here is faster than any job of Spark's."""
+"""Up to this number of files, a loop here is faster than any Spark job."""
 _FILES_MAX: Final = 1_000
-"""With more matching files than that, all of the table is read: their list would be too long."""
+"""With more matching files than that, the whole table is read, as their list would be too long."""
 _LOOKED_AT_MAX: Final = 10_000
-"""So many files' statistics are looked at one by one."""
+"""Maximum files whose statistics are checked one by one."""
 _NUMBER: Final = "_millrace_number"
 
 
 def all_there(columns: Iterable[str]) -> SparkColumn:
-    """Whether none of the columns is null (``dropna`` knows no name with a dot)."""
+    """Whether none of the columns is null (``dropna`` doesn't support names with dots)."""
     return reduce(and_, (F.col(quoted(name)).isNotNull() for name in columns))
 
 
 class Version:
-    """A table as of one of its versions."""
+    """A table at one of its versions."""
 
     def __init__(self, target: DerivedDeltaTable, number: int) -> None:
         jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
@@ -53,14 +53,14 @@ class Version:
 
     @cached_property
     def columns(self) -> StructType:
-        """The table's columns at this version, with what Delta's log says of each."""
+        """Return the table's columns at this version, with their metadata in Delta's log."""
         return StructType.fromJson(json.loads(self._snapshot.schema().json()))
 
     @property
     def size_bytes(self) -> int:
-        """How large its files are."""
+        """Return the size of its files."""
         checksum = self._snapshot.checksumOpt()
-        if checksum.isDefined():  # without it, Delta puts the whole state together
+        if checksum.isDefined():  # without it, Delta reconstructs the state
             return int(checksum.get().tableSizeBytes())
         return int(self._snapshot.sizeInBytes())
 
@@ -70,7 +70,7 @@ class Version:
         return self.size_bytes < SMALL_BYTES
 
     def count(self) -> int:
-        """How many rows it has, by what Delta's log says of its files."""
+        """Return the number of rows, by the files in Delta's log."""
         if self.listed is not None:
             numbers = [file.numLogicalRecords() for file in self.listed.values()]
             return sum(int(number.get()) for number in numbers if number.isDefined())
@@ -81,23 +81,25 @@ class Version:
         return int(counted["rows"] or 0) if counted is not None else 0
 
     def rows(self) -> DataFrame:
-        """All rows."""
+        """Return all rows."""
         return self._of(self._all_files())
 
     def stored(self) -> DataFrame:
-        """All rows, those that are marked as deleted, too."""
+        """Return all rows, including those that are marked as deleted."""
         return self._target.rows_in(self._snapshot, self._all_files())
 
     def rows_with(
         self, values: DataFrame, columns: Mapping[str, str], *, nulls: bool = False
     ) -> DataFrame:
-        """All rows that may have any of the ``values``; ``columns``: of which column each is.
+        """Return all rows that may have any of the ``values``.
 
-        Rows are also those that have ``nulls`` where the values do; else there is no such row. A
-        value may be a span of time, for a column with times in it.
+        ``columns``: the column of each value.
 
-        Of a large table only files are read whose statistics don't exclude it, and of these, where
-        all values are few, rows between the least and the greatest.
+        With ``nulls``, null values match null columns; otherwise they match no row. A value may be
+        a span of time, for a column with times in it.
+
+        In a large table, only files are read whose statistics don't exclude a match. If all values
+        are few, only rows between the least and the greatest are read.
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
         """
         if self.is_small:
@@ -114,7 +116,7 @@ class Version:
         return rows.where(lookup.between())
 
     def _paths_with(self, lookup: Lookup) -> list[str]:
-        """The files that may have values; of too many, some."""
+        """Return the files that may have values. If they are too many, return some."""
         files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
         near = files.where(lookup.may_be_near()).select("path", "stats")
         looked_at = near.limit(_LOOKED_AT_MAX + 1).collect()
@@ -124,26 +126,26 @@ class Version:
 
     @cached_property
     def bounded(self) -> dict[str, BoundedColumn]:
-        """The columns that files have bounds of."""
+        """Return the columns with bounds in files."""
         schema: dict[str, Any] = json.loads(self._snapshot.schema().json())
         return bounded_columns(schema["fields"])
 
     def deletion_vectors(self) -> DataFrame:
-        """The path of each file, and its deletion vector, which names the rows that are gone."""
+        """Return the path of each file, and its deletion vector, which marks removed rows."""
         vector = F.col("deletionVector")
         text = F.concat_ws(" ", vector.storageType, vector.pathOrInlineDv, vector.offset)
         files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
         return files.select("path", text.alias("vector"))
 
     def rows_of(self, paths: Sequence[str]) -> DataFrame:
-        """The rows of some files."""
+        """Return the rows of some files."""
         chosen = F.col("path").isin(list(paths))._jc  # noqa: SLF001
         files = self._snapshot.allFiles().filter(chosen).collect()
         return self._of(self._sequence.unsafeWrapArray(files))
 
     @cached_property
     def listed(self) -> dict[tuple[str, str], Any] | None:
-        """The files of a table of few, by path and deletion vector; None: it has many."""
+        """Return a small table's files, by path and deletion vector. None: it has many."""
         checksum = self._snapshot.checksumOpt()
         if not checksum.isDefined() or checksum.get().numFiles() > _LISTED_MAX:
             return None
@@ -152,13 +154,13 @@ class Version:
         return {(str(file.path()), _vector(file)): file for file in each}
 
     def rows_in(self, files: Sequence[Any]) -> DataFrame:
-        """The rows of some of the ``listed`` files."""
+        """Return the rows of some of the ``listed`` files."""
         jvm: Any = self._target.spark._jvm  # noqa: SLF001
         python = jvm.org.apache.spark.api.python.PythonUtils
         return self._of(python.toSeq(list(files)))
 
     def marked(self, file: Any) -> Any:
-        """The numbers of the rows of a file that are marked as gone.
+        """Return the numbers of a file's rows that are marked as removed.
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
         """
@@ -178,7 +180,7 @@ class Version:
         return stores.createInstance(self._target.log().newDeltaHadoopConf())
 
     def rows_at(self, file: Any, numbers: Any, between: SparkColumn | None = None) -> DataFrame:
-        """Rows of a file by their numbers, a bitmap of Delta's, and ``between`` some values."""
+        """Return rows of a file by their numbers, a Delta bitmap, and ``between`` some values."""
         jvm: Any = self._target.spark._jvm  # noqa: SLF001
         text = F.lit(jvm.java.util.Arrays.toString(numbers.toArray()))
         parsed = F.from_json(text, "array<bigint>")
@@ -189,7 +191,7 @@ class Version:
         return rows.join(F.broadcast(chosen), same, "left_semi")
 
     def _all_files(self) -> Any:
-        """All of them; of a small table its checksum has them without any job."""
+        """Return all files. A small table's checksum has them without a job."""
         jvm: Any = self._target.spark._jvm  # noqa: SLF001
         return jvm.millrace.sinks.ListedFiles.of(self._snapshot)
 
@@ -199,6 +201,6 @@ class Version:
 
 
 def _vector(file: Any) -> str:
-    """What tells a file's deletion vector from others; empty: it has none."""
+    """Return the unique id of a file's deletion vector. Empty: it has none."""
     unique = file.getDeletionVectorUniqueId()
     return str(unique.get()) if unique.isDefined() else ""

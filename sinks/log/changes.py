@@ -1,12 +1,12 @@
-"""A table's plan, over Millrace's own log → its changes, in the forms that targets need.
+"""A table's plan, over Millrace's own log → its changes, in the forms of targets.
 
-The plan says which of the log's records count: those newer than what the table has, up to the cut.
-Their positions order them; the schema versions in the log say how to parse each.
+The plan selects the log's records: those newer than the table, up to the cut. Their positions order
+them. The schema versions in the log determine how each is parsed.
 
-Of a large table, the newest changes may be read before there is a plan (``read_early``): one read
-of the log gives them and the census. It serves the usual case: no end of rows and no value among
-the claims. In any other case, or where a record is refused, its result is dropped, and the table
-gets a census and a read of its own like any other.
+The newest changes of a large table may be read before there is a plan (``read_early``): one read of
+the log gives them and the census. This serves the usual case: no end of rows, and no value among
+the claims. In any other case, or if a record is refused, its result is dropped, and the table gets
+the ordinary census and read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ from sinks.spark.session import RECORDS_FEW, jvm_ended
 class MillraceChanges:
     """The changes of one table that its plan applies.
 
-    ``early`` are its contenders, if they were read already; ``archived`` are raw records that come
+    ``early`` are its contenders, if they were read already. ``archived`` are raw records from
     before those of the log. Records up to ``floor`` belong to an older history of the source.
     """
 
@@ -73,12 +73,15 @@ class MillraceChanges:
         self._raw = of_newest(raw, versions) if table.kind == "current" else raw
 
     def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
-        """The changes as they come; ``snapshot``: with a column that marks rows of snapshots."""
+        """Return the changes in their order.
+
+        ``snapshot`` adds a column that marks snapshots' rows.
+        """
         changes = parse(self._raw, shape, snapshot=snapshot)
         return without_ended(changes, shape, self._table.ended)
 
     def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
-        """The newest state of each key."""
+        """Return the newest state of each key."""
         if self._early is not None:
             early = in_session(self._spark, self._early)
             return newest_of_contenders(early, shape, ranges=ranges)
@@ -86,33 +89,33 @@ class MillraceChanges:
 
     @contextmanager
     def contenders(self, shape: TableShape) -> Iterator[DataFrame]:
-        """What that is made of, for a target that reads them once."""
+        """Yield the input of that, for a target that reads it once."""
         if self._early is None:
             yield contenders(self.parsed(shape), shape)
         else:
             yield in_session(self._spark, self._early)
 
     def older(self, shape: TableShape) -> Older | None:
-        """The stored rows that go if no change speaks of them."""
+        """Return the stored rows to remove if no change has them."""
         rebuilt = RowsEnd(position=self._plan.cut, ts_us=self._plan.cut_ts_us)
         return older((rebuilt,) if self._table.rebuilds else self._table.ends, shape)
 
     def are_newer(self, newest: Newest) -> bool:
-        """Whether no stored row can be as new: all are of before what the table had reached."""
+        """Whether no stored row can be as new, as all are from before the table's position."""
         after = self._table.after
         return after is not None and (newest.oldest is None or newest.oldest > str(after))
 
     def timed(self, shape: TableShape, stored: DataFrame | None) -> DataFrame:
-        """The changes with the times of their commits; none comes twice, whatever is stored.
+        """Return the changes with their commit times. None is repeated, whatever is stored.
 
-        They are those under the key of the newest version that the ``shape`` is of.
+        They are those with the key of the ``shape``'s newest version.
         """
         del stored
         raw = of_newest(self._raw, shape.versions, self.versions[-1].version)
         return parse(raw, shape, timed=True)
 
     def behind_gap(self, shape: TableShape) -> DataFrame | None:
-        """All that the log still has, where it has forgotten changes that the table lacks."""
+        """Return everything left in the log, if it has lost changes that the table lacks."""
         if self._table.gap is None:
             return None
         log = of_newest(self._log, shape.versions, self.versions[-1].version)
@@ -120,16 +123,16 @@ class MillraceChanges:
         return without_ended(changes, shape, self._table.ends)
 
     def events(self, shape: TableShape, *, records: bool) -> DataFrame:
-        """Every event, once; ``records``: with the raw key and value."""
+        """Return every event, once. ``records`` adds the raw key and value."""
         once = _once(self._raw) if self._table.gap is None else _once_behind_gap(self._raw)
         return parse_events(once, shape, records=records)
 
     def images(self, shape: TableShape) -> DataFrame:
-        """The rows that changes add and take away, of a table without a key."""
+        """Return the rows that changes add and remove, for a table without a key."""
         return parse_images(self._raw, shape)
 
     def _applicable(self, floor: Position | None) -> DataFrame:
-        """The records that the run has to apply; an archive goes by offsets, not by its cut."""
+        """Return the records that the run applies. An archive uses offsets, not its cut."""
         table, cut = self._table, self._plan.cut
         if table.kind == "changes":
             upto = within(self._log, None, cut, None, keyed=self._keyed)
@@ -139,9 +142,9 @@ class MillraceChanges:
         return within(self._log, table.after, cut, lower, keyed=self._keyed)
 
     def _behind(self, archived: DataFrame, raw: DataFrame) -> DataFrame:
-        """The archived records, and those of the log that came after; none that a TRUNCATE took.
+        """Return archived records, and later ones from the log, without those before a TRUNCATE.
 
-        What this very run, which may be a repeated one, has archived is read from the log.
+        Records that this run itself, which may be a repetition, has archived are read from the log.
         """
         table = self._table
         assert table.replay is not None  # noqa: S101 (what else would have been archived)
@@ -154,7 +157,7 @@ class MillraceChanges:
 
 
 def is_archived(table: TablePlan) -> Column:
-    """Whether a run before this plan of the archive has archived a raw record.
+    """Whether a run before the archive's plan has archived a raw record.
 
     Records that an earlier run has read and left are above its cut.
     """
@@ -166,12 +169,12 @@ def is_archived(table: TablePlan) -> Column:
 
 
 def _once(raw: DataFrame) -> DataFrame:
-    """One record of each event: not the tombstone of a delete, nor other copies of an end."""
+    """Return one record of each event: no tombstone of a delete, and no copies of an end."""
     return raw.where(F.col("value").isNotNull() & ~is_copy())
 
 
 def _once_behind_gap(raw: DataFrame) -> DataFrame:
-    """The same, and tombstones where compaction has left nothing else of a delete."""
+    """Return the same, and tombstones if compaction has left nothing else of a delete."""
     event = Window.partitionBy("partition", "position", "key")
     events = raw.withColumn("has_value", F.count("value").over(event) > 0)
     lonely = events.where(F.col("value").isNull() & ~F.col("has_value")).drop("has_value")
@@ -179,14 +182,14 @@ def _once_behind_gap(raw: DataFrame) -> DataFrame:
 
 
 class EarlyRead(NamedTuple):
-    """What is read before there is a plan: the kept ``contenders``, and the census by partition."""
+    """The result of a read before the plan: kept ``contenders``, and the census by partition."""
 
     rows: DataFrame
     census: Mapping[int, PartitionCensus]
 
 
 def is_read_early(table: TablePlan) -> bool:
-    """Whether a plan's table is one that may be read before there is a plan."""
+    """Whether a plan's table may be read before there is a plan."""
     plain = table.kind == "current" and not (table.rebuilds or table.replay)
     return plain and table.unread >= RECORDS_FEW and len(table.start) <= PARTITIONS_MAX
 
@@ -194,14 +197,14 @@ def is_read_early(table: TablePlan) -> bool:
 def read_early(
     spark: SparkSession, records: Records, table: TablePlan, cut: Position, columns: TableShape
 ) -> EarlyRead | None:
-    """Read a table's records, parsed by these ``columns``; None: it takes the ordinary way."""
+    """Read a table's records, parsed by these ``columns``. None: it takes the ordinary way."""
     raw = observe_census(records.of(spark, {table.topic: table}), [table], cut)
     raw = of_newest(within(raw, table.after, cut, None, keyed=True), columns.versions)
     changes = parse(raw, columns)
     newest = contenders(changes, columns)
     rows = census = None
     try:
-        # With adaptive execution this is no lazy call: all before the last shuffle runs in it.
+        # With adaptive execution this call isn't lazy: it runs everything before the last shuffle.
         rows = newest.localCheckpoint(eager=False)
         rows.count()
         census = census_of(observed(newest, FACTS), [table])

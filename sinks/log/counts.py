@@ -1,4 +1,4 @@
-"""New records of all tables → how many there are, what a plan says of them, and an earlier cut."""
+"""New records of all tables → their number, the plan's part about them, and an earlier cut."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ from sinks.spark.jvm import observed
 
 FACTS: Final = "millrace"
 PARTITIONS_MAX: Final = 16
-"""Whose records are counted as they are read: each has columns of its own in the observation."""
+"""Maximum partitions for counting during the read, as each adds columns to the observation."""
 ByTable = dict[str, dict[int, PartitionCensus]]
 """The census of tables' new records, by partition."""
 
@@ -33,7 +33,7 @@ ByTable = dict[str, dict[int, PartitionCensus]]
 def keep_counted(
     spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
 ) -> ByTable:
-    """Read the tables' records once and keep them; their census, as far as that tells it."""
+    """Read the tables' records once and keep them. Return their census, as far as that shows it."""
     starts = {(table.topic, *sorted(table.start.items())) for table in tables.values()}
     topics = {table.topic: table for table in tables.values()}
     partitions = sum(len(table.start) for table in topics.values())
@@ -49,7 +49,7 @@ def keep_counted(
 def census(
     spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
 ) -> ByTable:
-    """Count the tables' new records, by table and partition; a row of each comes to the driver."""
+    """Count the tables' new records, by table and partition. The driver gets a row of each."""
     by_table: ByTable = {}
     remaining = tables
     while remaining:
@@ -59,7 +59,7 @@ def census(
         except (PySparkException, Py4JError) as error:
             if GONE not in str(error):
                 raise
-            records.forget()  # an earlier run has kept them, on an executor that has ended since
+            records.forget()  # an earlier run kept them on an executor that has ended
             continue
         same_start = {
             name: table
@@ -92,7 +92,7 @@ def _counts(raw: DataFrame, cut: Position) -> dict[str, dict[int, PartitionCensu
 
 
 def observe_census(raw: DataFrame, tables: Iterable[TablePlan], cut: Position) -> DataFrame:
-    """The same records with an observation named ``FACTS``, which ``census_of`` reads.
+    """Add an observation named ``FACTS`` to the records, which ``census_of`` reads.
 
     The tables are those of different topics.
     """
@@ -114,9 +114,9 @@ def observe_census(raw: DataFrame, tables: Iterable[TablePlan], cut: Position) -
 def census_of(
     facts: Any, tables: Iterable[TablePlan]
 ) -> dict[str, dict[int, PartitionCensus]] | None:
-    """The census of records, by topic and partition; None where they end rows, or have claims.
+    """Return the census by topic and partition. None: records end rows, or have claims.
 
-    ``facts`` is a row of Java's, or None where Spark saw no rows and removed the observation.
+    ``facts`` is a Java row, or None if Spark saw no rows and removed the observation.
     """
     if facts is None or facts.getAs("ends") or facts.getAs("claims"):
         return None
@@ -132,7 +132,7 @@ def _partitions(tables: Iterable[TablePlan]) -> list[tuple[str, int]]:
 
 
 def _end(above: Column) -> Column:
-    """What a record that ends rows tells, and isn't above the cut; else null."""
+    """Return the contents of a record that ends rows, up to the cut; else null."""
     committed_us = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
     ts_us = F.coalesce(committed_us, F.col("ts_ms") * 1000)
     return F.when(ends_rows() & ~above, end_struct(ending_op(), F.col("value"), ts_us))
@@ -141,7 +141,7 @@ def _end(above: Column) -> Column:
 def last_commit_us(
     spark: SparkSession, kafka: Mapping[str, str], tables: Iterable[TablePlan], cut: Position
 ) -> int:
-    """When the last transaction up to the cut was committed (µs since 1970; 0: nothing tells)."""
+    """Return the commit time of the last transaction up to the cut (µs since 1970; 0: unknown)."""
     topics = {table.topic: table for table in tables}
     start = {topic: table.start for topic, table in topics.items()}
     end = {topic: table.end for topic, table in topics.items()}
@@ -164,9 +164,9 @@ def with_census(
     keyed: bool,
     archived: tuple[RowsEnd, ...] = (),
 ) -> TablePlan:
-    """The table's plan with the census of its new records, by partition.
+    """Return the table's plan with the census of its new records, by partition.
 
-    ``archived`` are the ends of rows that it has in an archive.
+    ``archived`` are the ends of rows in its archive.
     """
     by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
     censuses = [*by_number.values(), PartitionCensus(None, 0, archived)]
@@ -199,11 +199,11 @@ def _ends(
     *,
     keyed: bool,
 ) -> list[RowsEnd]:
-    """Where rows of the table end: what the records tell, and whole new snapshots."""
+    """Return where rows of the table end: by records, and by whole new snapshots."""
     if table.kind == "changes":
         return []
-    # Where the source was idle, one of a table that was made anew stands at that very cut. Within
-    # bounds, rows end before the event that tells it; to apply it twice changes nothing.
+    # If the source was idle, the end of a recreated table is at exactly that cut. Within bounds,
+    # rows end before the event about it. A second application changes nothing.
     ends = {
         end
         for partition in partitions
@@ -213,8 +213,8 @@ def _ends(
     }
     snapshot = snapshot_position(captured)
     if _replaces_all(table, snapshot, keyed=keyed):
-        # Rows with a key may have been read at several positions: before the first one the log has
-        # a TRUNCATE, and an epoch's own positions come behind those of older ones.
+        # Rows with a key may have been read at several positions. The log has a TRUNCATE before the
+        # first one, and an epoch's own positions come after those of older ones.
         begins = Position(snapshot.epoch, Lsn(0), 0)
         position = begins if keyed else snapshot.just_before()
         ends.add(RowsEnd(position=position, ts_us=captured.begun_ms * 1000))
@@ -222,18 +222,18 @@ def _ends(
 
 
 def _last(ends: list[RowsEnd]) -> tuple[RowsEnd, ...]:
-    """The last end of all rows, and those within bounds that are newer."""
+    """Return the last end of all rows, and the newer ones within bounds."""
     last = max((number for number, end in enumerate(ends) if not end.bounds), default=0)
     return tuple(ends[last:])
 
 
 def _replaces_all(table: TablePlan, snapshot: Position, *, keyed: bool) -> bool:
-    """Whether the last snapshot is a whole new one, which takes the place of everything older.
+    """Whether the last snapshot is a whole new one, which replaces everything older.
 
-    It does in a new epoch, and always where rows have no key to be matched by. The table has the
-    rows of any snapshot up to the cut that it has reached: none is planned before it is whole, and
-    an epoch has no cut before all tables are to be read again. A table that was made anew at that
-    very cut has a TRUNCATE there.
+    It is in a new epoch, and always if rows have no key to match. The table has the rows of any
+    snapshot up to its cut: none is planned before it is complete, and an epoch has no cut before
+    all tables must be read again. A table that was recreated at exactly that cut has a TRUNCATE
+    there.
     """
     if table.after is None:
         return not keyed
@@ -251,9 +251,9 @@ def bounded(
     last: Position | None,
     report: Report,
 ) -> LogState:
-    """The log as if it ended at an earlier commit, so that about so many records are read.
+    """Return the log as if it ended at an earlier commit, so that about this many records are read.
 
-    As it is, where that wouldn't be less. ``last`` is the cut of the run before.
+    Return it unchanged if that isn't less. ``last`` is the cut of the run before.
     """
     captured = [state.tables[table.source] for table in tables.values()]
     before_all = min(map(snapshot_position, captured)).just_before()
@@ -277,9 +277,9 @@ def bounded(
 
 
 def _kept_from(starts: Offsets, first: Offsets) -> Offsets:
-    """The offsets, none before a topic's first record: tables may come too late for what was there.
+    """Return the offsets, but none before a topic's first record: a table may be too late.
 
-    What becomes of these is for ``Topics.require_retained`` to find.
+    ``Topics.require_retained`` reports the missing records.
     """
     return {
         topic: {number: max(offset, first[topic][number]) for number, offset in start.items()}
@@ -288,7 +288,7 @@ def _kept_from(starts: Offsets, first: Offsets) -> Offsets:
 
 
 def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
-    """What there is to read of each topic behind what its furthest table has applied."""
+    """Return what to read of each topic, after the position of its furthest table."""
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:
@@ -299,7 +299,7 @@ def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
 
 
 def some_of(starts: Offsets, ends: Offsets, records: int) -> Offsets:
-    """Ends that bound the ranges to about so many records: the same fraction of each partition."""
+    """Return ends for about this many records: the same fraction of each partition."""
     total = sum(
         end - starts[topic][number]
         for topic, partitions in ends.items()
@@ -323,7 +323,7 @@ def _complete(
     ends: Offsets,
     applied: Position,
 ) -> Position | None:
-    """Up to where everything was committed that isn't behind ``upto``; None: nothing new was."""
+    """Return the position up to which ``upto`` has all commits. None: nothing is new."""
     newer = F.when(F.col("position") > str(applied), F.col("position"))
     rows = (
         read_raw(spark, kafka, starts, upto)
@@ -340,7 +340,7 @@ def _complete(
             last_read = last.get((topic, number))
             if last_read is None:
                 return None
-            # Of that transaction there may be more to come.
+            # More of that transaction may follow.
             before = Position.parse(last_read).just_before()
             cut = before if cut is None else min(cut, before)
     first = min((row["first"] for row in rows if row["first"] is not None), default=None)

@@ -1,7 +1,7 @@
-"""Raw records → those that end rows at once, and the ends that they tell.
+"""Raw records → those that end rows at once, and their ends.
 
-A TRUNCATE ends all rows that are older; a partition that was dropped those within its bounds. Each
-is in every Kafka partition, in a compacted topic under a key that no row has.
+A TRUNCATE ends all older rows. A dropped partition ends those within its bounds. Each is in every
+Kafka partition, in a compacted topic with a key that no row has.
 """
 
 from collections.abc import Iterable
@@ -23,9 +23,9 @@ _ENDED_KEY: Final = f'{{"{ENDED_KEY}":'
 
 
 def ending_op() -> Column:
-    """The operation of a raw record that ends rows, null of any other.
+    """Return the operation of a raw record that ends rows, null for any other.
 
-    Parses the value of a record without a key only.
+    Parses the value only of a record without a key.
     """
     key, value = F.col("key"), F.col("value")
     keyless = F.get_json_object(value, "$.op")
@@ -42,9 +42,9 @@ def ends_rows() -> Column:
 
 
 def is_copy() -> Column:
-    """Whether a raw record that ends rows is in another Kafka partition as well, which is shown.
+    """Whether a raw record that ends rows is a copy of one in another Kafka partition.
 
-    Debezium's rules have one record of a TRUNCATE without a key, in any partition.
+    Debezium's rules write one record of a TRUNCATE without a key, in any partition.
     """
     copied = F.coalesce((ending_op() == DROP) | F.col("key").isNotNull(), F.lit(False))
     # The cheap test first: most records, if not all, are in that partition.
@@ -52,13 +52,13 @@ def is_copy() -> Column:
 
 
 def end_struct(op: Column, value: Column, time_us: Column) -> Column:
-    """What ``ends_of`` reads of a record; its position and schema version are beside them."""
+    """Return the input of ``ends_of`` from a record, with its position and schema version."""
     ended = F.when(op == DROP, F.coalesce(F.get_json_object(value, "$.ended"), F.lit("")))
     return F.struct("position", time_us.alias("ts_us"), ended.alias("ended"), "schema_version")
 
 
 def ends_of(structs: Iterable[Row]) -> tuple[RowsEnd, ...]:
-    """The ends that records tell; raises LogFormatError where one can't be read."""
+    """Return the ends in records. Raise LogFormatError if one can't be read."""
     return tuple(
         RowsEnd.of_record(end["position"], end["ts_us"], end["ended"], end["schema_version"])
         for end in structs

@@ -1,6 +1,6 @@
 """librdkafka's options ([kafka]) → those of Spark's Kafka source (Kafka's Java client).
 
-Every option is mapped, known to mean nothing to a reader, or refused: none is dropped in silence.
+Every option is mapped, known to be irrelevant for a reader, or refused. None is dropped silently.
 https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md and
 https://kafka.apache.org/documentation/#consumerconfigs name both sides.
 """
@@ -30,7 +30,7 @@ SAME_NAME: Final = frozenset({
     "sasl.oauthbearer.token.endpoint.url",
     "security.protocol",
 })  # fmt: skip
-"""Options that both clients call the same."""
+"""Options with the same name in both clients."""
 
 RENAMED: Final = {
     "metadata.broker.list": "bootstrap.servers",
@@ -78,7 +78,7 @@ PRODUCER_ONLY: Final = frozenset({
     "transaction.timeout.ms",
     "transactional.id",
 })  # fmt: skip
-"""Options of the daemon's producer, which mean nothing to a reader."""
+"""Options of the daemon's producer, which are irrelevant for a reader."""
 
 LIBRDKAFKA_ONLY: Final = frozenset({
     "api.version.request",
@@ -97,7 +97,7 @@ LIBRDKAFKA_ONLY: Final = frozenset({
     "statistics.interval.ms",
     "topic.metadata.refresh.interval.ms",
 })  # fmt: skip
-"""Options of the C library's own workings, without a counterpart that a reader needs."""
+"""Options of the C library's internals, without a counterpart that a reader needs."""
 
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -113,26 +113,26 @@ _PEM: Final = {
 
 
 _FETCH_WAIT_MS: Final = 20
-"""How long a broker may keep us waiting at a partition's end, by default half a second.
+"""How long a broker may wait at a partition's end; the default is half a second.
 
-A partition that ends with a transaction's marker is read to its end by one more fetch, which
-waits for so long: for every partition of every table.
+A partition that ends with a transaction's marker takes one more fetch, which waits this long, for
+every partition of every table.
 """
 _BOUNDED_READ: Final = {
     "fetch.max.wait.ms": str(_FETCH_WAIT_MS),
     "receive.buffer.bytes": str(1 << 20),
-    # A reader that comes as a topic is deleted would make it again, with the broker's settings.
+    # A reader that meets the deletion of a topic would create it again, with the broker's settings.
     "allow.auto.create.topics": "false",
 }
-"""The Java client's defaults are made for endless streams; a run reads up to known offsets.
+"""The Java client's defaults suit endless streams. A run reads up to known offsets.
 
-But not its ``max.partition.fetch.bytes`` (1 MiB, as they were compressed) and ``max.poll.records``
-(500): each task holds so much of its partition, and more of it isn't read any faster.
+Its ``max.partition.fetch.bytes`` (1 MiB, compressed) and ``max.poll.records`` (500) stay: each task
+keeps this much of its partition in memory, and more makes no read faster.
 """
 
 
 def spark_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Options for ``spark.read.format("kafka")``; raises ConfigError for one without a meaning."""
+    """Return options for ``spark.read.format("kafka")``. Raise ConfigError for unknown ones."""
     java: dict[str, str] = {}
     for name, value in options.items():
         if name in SAME_NAME:
@@ -186,13 +186,13 @@ def _sasl(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(value: str) -> str:
-    """A quoted value of a JAAS configuration."""
+    """Return a quoted value of a JAAS configuration."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _certificates(options: Mapping[str, str]) -> dict[str, str]:
-    """PEM files go along as text, so that executors on other machines need no files."""
+    """Return PEM files as text, so that executors on other machines need no files."""
     java = {
         target: pem
         for name, target in _PEM.items()
@@ -203,7 +203,7 @@ def _certificates(options: Mapping[str, str]) -> dict[str, str]:
     if "ssl.keystore.key" in java:
         java["ssl.keystore.type"] = "PEM"
     elif "ssl.keystore.location" in options:
-        java["ssl.keystore.type"] = "PKCS12"  # the only form that librdkafka reads
+        java["ssl.keystore.type"] = "PKCS12"  # librdkafka reads no other form
     return java
 
 

@@ -1,8 +1,8 @@
 """Raw records of one table → its columns, typed, with position, operation and absent columns.
 
-An envelope is read with the columns of all schema versions, so that one batch may hold several,
-and each value is then converted by the version of its record. A record that can't be read raises
-an error inside Spark, which fails its table and no other.
+An envelope is read with the columns of all schema versions, so one batch may have several. Each
+value is then converted by the version of its record. A record that can't be read raises an error in
+Spark, which fails only its table.
 """
 
 from collections.abc import Callable
@@ -52,14 +52,13 @@ _ROW: Final = "_millrace_image"
 def parse(
     raw: DataFrame, shape: TableShape, *, timed: bool = False, snapshot: bool = False
 ) -> DataFrame:
-    """One row per change of a table with a key, with the columns of a derived table.
+    """Return one row per change of a table with a key, with the columns of a derived table.
 
-    Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete) and
-    ``_millrace_absent`` (columns that the record has no value for), ``_millrace_filled`` (columns
-    that the change left as they were: their values were read at another time). If ``timed``,
-    ``_millrace_time`` and ``_millrace_created`` (op c), too; if ``snapshot``,
-    ``_millrace_snapshot`` (op r). A delete and its tombstone both come, with nothing but the key.
-    Records that end rows don't.
+    Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete), ``_millrace_absent``
+    (columns that the record has no value for) and ``_millrace_filled`` (columns that the change
+    left unchanged, with values read at another time). ``timed`` adds ``_millrace_time`` and
+    ``_millrace_created`` (op c), ``snapshot`` adds ``_millrace_snapshot`` (op r). A delete and its
+    tombstone both appear, with only the key. Records that end rows don't.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     form, row = EnvelopeSchema.of(shape), envelope["after"]
@@ -86,7 +85,7 @@ def parse(
 
 
 def _as_in_json(shape: TableShape, form: EnvelopeSchema) -> dict[str, str]:
-    """Columns in a row → fields, where values are what JSON has, in every schema version."""
+    """Return columns in a row → fields whose values equal JSON's in every schema version."""
 
     def is_plain(field: DerivedField) -> bool:
         changes = field.hashed or field.nulled or field.unfit_is_null or field.partitions
@@ -106,7 +105,7 @@ def _as_in_json(shape: TableShape, form: EnvelopeSchema) -> dict[str, str]:
 def _value_in_row_or_key(
     row: SparkColumn, key: SparkColumn, form: EnvelopeSchema
 ) -> Callable[[Column], SparkColumn]:
-    """A column's value in the row; a deleted row has the values of its key in the key alone."""
+    """Return a column's value in the row. A deleted row has its key's values only in the key."""
 
     def value(column: Column) -> SparkColumn:
         own = form.value(row, column)
@@ -116,17 +115,17 @@ def _value_in_row_or_key(
 
 
 def committed_at(envelope: SparkColumn) -> SparkColumn:
-    """When the change was committed; of a tombstone alone, when the log took it."""
+    """Return the commit time of the change. A tombstone's alone: when the log received it."""
     committed_us = F.coalesce(envelope["source"]["ts_us"], envelope["source"]["ts_ms"] * 1000)
     return F.timestamp_micros(F.coalesce(committed_us, F.col("ts_ms") * 1000))
 
 
 def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFrame:
-    """One row per event: the row after it, or what a delete tells of the row before.
+    """Return one row per event: the new row, or a delete's old row.
 
     Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE; p: a partition was dropped), time,
     absent columns (names), filled ones (their ordinals in the schema version), that version, and
-    the record's offset; if ``records``, its key and value, too.
+    the record's offset. ``records`` adds its key and value.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     form = EnvelopeSchema.of(shape)
@@ -152,11 +151,11 @@ def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFra
 
 
 def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
-    """Two rows at most per change of a table without key: what goes, and what comes.
+    """Return at most two rows per change of a table without key: the removed and the added row.
 
-    Adds ``_millrace_position``, ``_millrace_count`` (-1: a row goes, 1: it comes) and
-    ``_millrace_row`` (the record's topic, partition and offset, which name the row that comes).
-    A value that an update leaves out is the one of the row's old image.
+    Adds ``_millrace_position``, ``_millrace_count`` (-1: removed, 1: added) and ``_millrace_row``
+    (the record's topic, partition and offset, which identify the added row). A value that an update
+    leaves out comes from the row's old image.
     """
     envelope, form = F.col(_READ[0]), EnvelopeSchema.of(shape)
     before = F.when(envelope["op"].isin("u", "d"), envelope["before"])
@@ -186,7 +185,7 @@ def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _value_in_images(image: SparkColumn, form: EnvelopeSchema) -> Callable[[Column], SparkColumn]:
-    """A column's value in the row's new image; in the old one, if the new one lacks it."""
+    """Return a column's value in the row's new image, or in the old one if the new one lacks it."""
 
     def value(column: Column) -> SparkColumn:
         own, old = (form.value(image[name], column) for name in ("row", "old"))
@@ -196,7 +195,7 @@ def _value_in_images(image: SparkColumn, form: EnvelopeSchema) -> Callable[[Colu
 
 
 def _unless_lost(raw: DataFrame) -> SparkColumn:
-    """The position; where a record's value is lost, the end of the job."""
+    """Return the position. End the job if a record's value is lost."""
     position = F.col("position")
     if LOST not in raw.columns:
         return position
@@ -212,11 +211,11 @@ def _read(
     ends: bool = False,
     before: bool = False,
 ) -> DataFrame:
-    """Envelope and key as structs; anything that isn't a record of this table ends the job."""
+    """Return envelope and key as structs. End the job at a record that isn't this table's."""
     versions = [version.version for version in shape.versions]
     envelope = json_rows(F.col("value"), form.schema(timed=timed, before=before))
     rows = (raw if ends else raw.where(~ends_rows())).withColumn(_READ[0], envelope)
-    # The row itself has its key; a delete's record has it in the key alone.
+    # The row itself has its key. A delete's record has it only in the key.
     gone = F.col(_READ[0])["after"].isNull()
     keys = {column.name: column for version in shape.versions for column in version.key}
     if keys:
@@ -241,7 +240,7 @@ def _read(
         ).otherwise(" isn't a Millrace record, or has a value that its column can't hold: "),
         F.concat_ws("/", "position", "schema_version"),
     )
-    # Not a filter: Spark would push that below, and read each envelope once per mention there.
+    # Not a filter, which Spark would push below, and then read each envelope once per reference.
     return rows.withColumn(
         "position", F.coalesce(refuse(~good, message, "string"), F.col("position"))
     )
@@ -253,7 +252,7 @@ def _value(
     shape: TableShape,
     form: EnvelopeSchema,
 ) -> SparkColumn:
-    """The value by the type that the column had in the record's schema version."""
+    """Return the value by the column's type in the record's schema version."""
     if field.nulled:
         return F.lit(None).cast(field.type)
     branches: dict[tuple[object, ...] | None, tuple[Column | None, list[int]]] = {}
@@ -289,12 +288,12 @@ def _value(
 
 
 def _form(column: Column) -> tuple[object, ...]:
-    """What the form of the column's values in a record depends on."""
+    """Return the properties that determine the form of the column's values in a record."""
     return column.type, column.array, column.time_precision <= 3, column.precision_scale
 
 
 def _absent(row: SparkColumn, shape: TableShape, form: EnvelopeSchema) -> SparkColumn:
-    """Names of the columns that may be left out of a record, and are."""
+    """Return the names of the columns that a record leaves out."""
     none = F.array().cast("array<string>")
 
     def lacking(version: TableSchema) -> SparkColumn:
@@ -309,9 +308,9 @@ def _absent(row: SparkColumn, shape: TableShape, form: EnvelopeSchema) -> SparkC
 
 
 def _filled(operation: SparkColumn, shape: TableShape) -> SparkColumn:
-    """Names of the columns that an update has filled values of.
+    """Return the names of the columns for which an update has filled values.
 
-    A row that is new under its key (its key changed) has no other value than the filled one.
+    A row that is new under its key (its key changed) has only the filled value.
     """
     none = F.array().cast("array<string>")
     ordinals = F.split("filled", ",")
@@ -334,7 +333,7 @@ def _filled(operation: SparkColumn, shape: TableShape) -> SparkColumn:
 def _by_version(
     shape: TableShape, of_version: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
 ) -> SparkColumn:
-    """The column that ``of_version`` makes for the record's schema version."""
+    """Return the column that ``of_version`` makes for the record's schema version."""
     return reduce(
         lambda rest, version: F.when(
             F.col("schema_version") == version.version, of_version(version)

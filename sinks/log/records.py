@@ -1,7 +1,7 @@
-"""Offsets of the log → its records, read once for all tables of a turn where they are few.
+"""Offsets of the log → its records, read once for all tables of a turn if they are few.
 
-A read of Kafka costs a plan, consumers and a task for each partition, which for a few records is
-most of it, and each run reads twice: for the census, and to apply.
+A Kafka read costs a plan, consumers and a task for each partition, which is most of the time for a
+few records. Each run reads twice: for the census, and to apply.
 """
 
 import json
@@ -23,7 +23,7 @@ from sinks.run.plan import RunPlan, TablePlan
 from sinks.spark.jvm import header_fields, in_session, release
 
 _CLOCKS_MS: Final = 600_000
-"""How much later than its own claim a record may say that it was sent."""
+"""How much later than its own claim a record's time may be."""
 _HEADER: Final = "id string, pieces int, sha256 string"
 _KEY: Final = "claim string, piece int"
 RAW: Final = (
@@ -32,13 +32,14 @@ RAW: Final = (
 )
 """The columns of raw records, in Spark's words."""
 TASK_RECORDS_MAX: Final = 50_000
-"""Of a partition with more records several tasks read, so that all cores have some to the end."""
+"""Several tasks read a partition with more records, so that all cores have work to the end."""
 
 
 class Records:
-    """Where tables get their records from; ``keep`` reads those of all of a run's.
+    """The source of tables' records. ``keep`` reads those of all tables of a run.
 
-    They serve each run whose tables end where they do. ``are_missed``: a table has read others.
+    They serve each run whose tables end at the same offsets. ``are_missed``: a table has read
+    others.
     """
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
@@ -54,9 +55,9 @@ class Records:
         tables: Iterable[TablePlan],
         observing: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     ) -> DataFrame | None:
-        """Read the records of all tables, from the first that any of them needs, and keep them.
+        """Read and keep the records of all tables, from the first that any of them needs.
 
-        Returns the read that was done, for what was observed of it; None: there was none to do.
+        Return the read, for its observations. None: there was nothing to read.
         """
         starts: Offsets = {}
         ends: Offsets = {}
@@ -75,7 +76,7 @@ class Records:
         return read
 
     def of(self, spark: SparkSession, tables: Mapping[str, TablePlan]) -> DataFrame:
-        """The raw records of topics, each from where its table goes on to where it ends."""
+        """Return the raw records of topics, each from its table's start to its end."""
         starts = {topic: table.start for topic, table in tables.items()}
         ends = {topic: table.end for topic, table in tables.items()}
         kept = self._kept
@@ -88,7 +89,7 @@ class Records:
         return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
 
     def forget(self) -> None:
-        """Begin as if nothing had been read."""
+        """Discard everything that was read."""
         self.are_missed = False
         self._release()
 
@@ -99,7 +100,7 @@ class Records:
             release(kept)
 
     def _has(self, starts: Offsets, ends: Offsets) -> bool:
-        """Whether what is kept ends there, and doesn't begin later."""
+        """Whether the kept records end there, and don't begin later."""
         return self._kept is not None and all(
             self._ends.get(topic) == ends[topic]
             and all(offset >= self._starts[topic][n] for n, offset in partitions.items())
@@ -119,9 +120,9 @@ class Records:
 def with_values(
     raw: DataFrame, kafka: Mapping[str, str], table: TablePlan, plan: RunPlan
 ) -> DataFrame:
-    """Raw records with all of their values.
+    """Return raw records with complete values.
 
-    Where there are claims, they have a column more, which says why a value isn't whole.
+    If there are claims, one more column says why a value isn't complete.
     """
     if table.claims_ms is None:
         return raw
@@ -133,7 +134,7 @@ def with_values(
 
 
 def joined(raw: DataFrame, pieces: DataFrame, topic: str) -> DataFrame:
-    """Raw records with the values that the pieces make."""
+    """Return raw records with the values assembled from the pieces."""
     key, claim = F.from_json("key", _KEY), F.from_json("claim", _HEADER)
     values = (
         pieces.where(F.col("value").isNotNull())
@@ -183,7 +184,7 @@ def committed(
     *,
     headers: bool,
 ) -> DataFrame:
-    """Spark's frame of exactly the committed records between the offsets, where there are any."""
+    """Return Spark's frame of exactly the committed records between the offsets."""
     filled = {
         topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
         for topic, partitions in start.items()
@@ -211,12 +212,12 @@ def committed(
 def read_raw(
     spark: SparkSession, kafka: Mapping[str, str], start: Offsets, end: Offsets
 ) -> DataFrame:
-    """Read exactly the committed records from ``start`` up to, not including, ``end``.
+    """Read exactly the committed records from ``start`` up to, but excluding, ``end``.
 
-    Columns: topic, partition, offset, key, value (text), position (text, null where a record has
-    no header of ours), commit_lsn (bigint), schema_version (int), filled (text: the ordinals of
-    the columns whose values were filled, null where none were), claim (text: the header that says
-    where the whole value is, null where it is here) and ts_ms (since 1970).
+    Columns: topic, partition, offset, key, value (text), position (text, null if a record lacks our
+    header), commit_lsn (bigint), schema_version (int), filled (text: the ordinals of the columns
+    with filled values, null without any), claim (text: the header that locates the whole value,
+    null if it is here) and ts_ms (since 1970).
     """
     if not has_records(start, end):
         return spark.createDataFrame([], RAW)

@@ -1,4 +1,4 @@
-"""The log that Millrace's daemon writes → a run's state, plans, and the changes that it applies.
+"""The log of Millrace's daemon → a run's state, plans, and the changes that it applies.
 
 Records that several tables need are read once, for one run or several. Those of a run's largest
 table may be read before there is a plan.
@@ -37,11 +37,11 @@ from sinks.spark.session import RECORDS_FEW, tune
 
 
 class MillraceTopics(Topics):
-    """The log of one daemon, for runs that come one after the other.
+    """The log of one daemon, for successive runs.
 
-    Until ``forget``, they share the state that the first has read, and the records that it keeps.
-    After a run that has read others, which may take long, the next one reads the state again.
-    They see the log as if it ended at a position (``until``), where one is given.
+    Until ``forget``, they share the state that the first one has read, and the records that it
+    keeps. If a run has read other records, which may take long, the next one reads the state again.
+    With a position (``until``), they see the log as if it ended there.
     """
 
     written_by: TopicWriter = "millrace"
@@ -62,7 +62,7 @@ class MillraceTopics(Topics):
         return LogReader(self._settings.kafka, self._while_waiting)
 
     def state(self, last: RunPlan | None) -> LogState:
-        """The log's state once it can be read up to its ends."""
+        """Return the log's state once it can be read up to its ends."""
         if self._state is None or self._records.are_missed or not _reaches(self._state, last):
             self.forget()
             capture = self._settings.capture
@@ -73,7 +73,7 @@ class MillraceTopics(Topics):
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
-        """The log as if it ended at an earlier commit."""
+        """Return the log as if it ended at an earlier commit."""
         return bounded(
             self._session(records_max),
             self._settings.kafka,
@@ -87,7 +87,7 @@ class MillraceTopics(Topics):
     def require_retained(
         self, name: str, table: TablePlan, state: LogState, *, fresh: bool
     ) -> None:
-        """By the first records of topics; by what the log promises of those that are compacted."""
+        """Check the first records of topics, and what compacted ones promise."""
         keep, start = self._settings.log.keep, {table.topic: table.start}
         is_deleted = state.tables[table.source].cleanup == "delete"
         if is_deleted and not table.base and table.replay is None:
@@ -99,7 +99,10 @@ class MillraceTopics(Topics):
     def examined(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
     ) -> ExaminedTables:
-        """By a census of headers; one large table may have had its census in an early read."""
+        """Examine the headers in a census.
+
+        One large table may have its census from an early read.
+        """
         pending = {name: table for name, table in tables.items() if table.pending}
         records = to_read(pending)
         spark = self._session(records).newSession()
@@ -137,13 +140,13 @@ class MillraceTopics(Topics):
     def _read_early(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
     ) -> dict[str, EarlyRead]:
-        """The table with most records, if it can be read before there is a plan."""
+        """Read the table with most records early, if its plan isn't needed first."""
         for name, table in sorted(tables.items(), key=lambda item: -item[1].unread):
             if not is_read_early(table):
                 continue
             try:
                 shape = examination.shape(name, table, versions_of(state, table))
-            except MillraceError:  # the target raises it again where it applies the table
+            except MillraceError:  # the target raises it again when it applies the table
                 continue
             if shape is None or not shape.keys:
                 continue
@@ -153,7 +156,7 @@ class MillraceTopics(Topics):
         return {}
 
     def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
-        """By the ends of rows: none of an older key may stand beside those of the new one."""
+        """Return tables whose ends of rows mix an older key with the new one."""
         errors = dict[str, MillraceError]()
         for name, table in tables.items():
             versions, captured = versions_of(state, table), state.tables[table.source]
@@ -164,7 +167,7 @@ class MillraceTopics(Topics):
             if not table.begins:
                 is_rekeyed = has_other_key(versions, table.applied_version)
             elif table.lacks != "nothing" or (captured.cleanup == "delete" and has_lost_records):
-                continue  # what tells that rows have ended may be gone with them
+                continue  # the records that end rows may be gone with them
             if is_rekeyed and not begins_read(versions, table.ends):
                 errors[name] = SinkError(
                     f"the key of {table.source} has changed, and the log has no new read of it",
@@ -182,7 +185,7 @@ class MillraceTopics(Topics):
         state: LogState,
         archived: DataFrame | None = None,
     ) -> Iterator[MillraceChanges]:
-        """By the schema versions in the log."""
+        """Yield changes, read by the schema versions in the log."""
         table = plan.tables[name]
         early = self._early.pop(name, None)
         rows = early.rows if early is not None and not table.ends else None
@@ -198,23 +201,23 @@ class MillraceTopics(Topics):
                 release(early.rows)
 
     def forget(self) -> None:
-        """Free the kept records; they are read again where a table needs them, as is the state."""
+        """Free the kept records and the state. They are read again if a table needs them."""
         self._state = None
         self._records.forget()
-        # Taken away first: other tables' threads read the mapping meanwhile.
+        # Swapped first, as other tables' threads read the mapping.
         unused, self._early = self._early, {}
         for early in unused.values():
             release(early.rows)
 
 
 def ended_at(state: LogState, position: Position) -> LogState:
-    """A state as if no transaction behind a position had been committed yet."""
+    """Return a state as if no transaction after a position had been committed yet."""
     cut = min(state.progress.cut, position)
     return replace(state, progress=state.progress.model_copy(update={"cut": cut}))
 
 
 def _reaches(state: LogState, plan: RunPlan | None) -> bool:
-    """Whether a state has all that a plan was made of: another process may have merged since."""
+    """Whether a state has everything of a plan. Another process may have merged since."""
     if plan is None:
         return True
     return plan.cut <= state.progress.cut and all(
@@ -225,6 +228,6 @@ def _reaches(state: LogState, plan: RunPlan | None) -> bool:
 
 
 def versions_of(state: LogState, table: TablePlan) -> list[TableSchema]:
-    """A table's schema versions up to its plan's."""
+    """Return a table's schema versions up to its plan's."""
     versions = state.schemas.get(table.source, ())
     return [schema for schema in versions if schema.version <= table.schema_version]

@@ -1,1 +1,1 @@
-"""Latest rows → search documents: one index a table, versioned by commit LSN."""
+"""Latest rows → search documents: one index per table, versioned by commit LSN."""

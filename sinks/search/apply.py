@@ -1,11 +1,11 @@
 """A table's plan → its documents at the server, then its progress record.
 
 A crash between the two repeats the plan: the same documents at the same versions, into the same
-index. A first load is recorded before it begins, and goes on behind the last of its steps.
+index. A first load is recorded before it begins, and continues after the last of its steps.
 
-A load writes the rows of snapshots first, as they come. They are most of it, and their order
-doesn't matter: each carries its version, and none is a delete. The changes that came later are
-written behind them, only the newest of each key, so that no delete comes too early.
+A load writes the rows of snapshots first, in any order. They are most of it, and their order
+doesn't matter: each has its version, and none is a delete. The later changes follow, only the
+newest of each key, so that no delete comes too early.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,16 +60,16 @@ class SearchContext:
         settings: Mapping[str, Any],
         former: Generation | None = None,
     ) -> None:
-        """Let a loaded index serve; dead letters about the ones before it go with them."""
+        """Let a loaded index serve. Dead letters about earlier indexes are removed with them."""
         target.publish(index, settings, former)
         dead_letters = DocumentDeadLetters(self.client, self.search.index_prefix, target.alias)
         dead_letters.forget(but_of=index)
 
 
 class EarlyLoad(NamedTuple):
-    """A first load that was begun before there is a plan: ``into`` has the rows of snapshots.
+    """A first load begun before there is a plan. ``into`` has the rows of snapshots.
 
-    ``census`` is what the plan has to know of each partition's records; None: the run counts them.
+    ``census`` has the plan's numbers about each partition's records. None: the run counts them.
     """
 
     into: TableGeneration
@@ -97,15 +97,15 @@ class TableIndexer:
         *,
         removes: bool = False,
     ) -> Counts | None:
-        """Write what the plan says to the table's index, unless this run has recorded it.
+        """Write the plan's changes to the table's index, unless this run has recorded that.
 
-        ``loaded`` is what there already is of its first load. A new index ``removes`` dropped
-        columns. None: a load of several steps is begun (``IndexTarget.load_next`` goes on).
+        ``loaded`` is the existing part of its first load. A new index ``removes`` dropped columns.
+        None: a load of several steps has begun (``IndexTarget.load_next`` continues it).
         """
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([str(newest.name)]).get(str(newest.name))
         is_there = before is not None and target.is_there(before.newest)
-        # A run number alone doesn't tell: a new capture starts again.
+        # A run number isn't enough, as a new capture starts again.
         done = (plan.run, str(plan.cut), table.next)
         if before is not None and is_there and (before.run, before.cut, before.offsets) == done:
             return Counts()
@@ -134,7 +134,7 @@ class TableIndexer:
         if table.events:
             with read() as changes:
                 counts += self.write(index, changes)
-        # What a TRUNCATE leaves is written first, so that the index is never empty in between.
+        # New rows after a TRUNCATE are written first, so that the index is never empty in between.
         counts += self._end_rows(target, index, table, versions)
         target.refresh(index)
         return counts
@@ -161,7 +161,7 @@ class TableIndexer:
     def write(
         self, index: str, changes: TableChanges, only: frozenset[str] | None = None
     ) -> Counts:
-        """Write to an index what changes leave; ``only`` documents with such an id."""
+        """Write the result of changes to an index. ``only``: documents with such an id."""
         shape = shape_of(changes.versions, self._search)
         name, keep = str(shape.table), self._settings.log.keep
         with explained(name, keep), changes.contenders(shape) as rows:
@@ -176,9 +176,9 @@ class TableIndexer:
         versions: Sequence[TableSchema],
         early: EarlyLoad | None = None,
     ) -> Counts:
-        """Write the same to an index that is being loaded, which may have an ``early`` part of it.
+        """Write the same to an index that is being loaded, which may have an ``early`` part.
 
-        An end of rows deletes what earlier steps of the load have brought of them.
+        An end of rows deletes the documents of earlier steps of the load.
         """
         counts = Counts()
         if table.events:
@@ -199,7 +199,7 @@ class TableIndexer:
     ) -> EarlyLoad | None:
         """Begin a first load before there is a plan: one read of the log instead of two.
 
-        None: it takes the ordinary way, which also tells why.
+        None: it takes the ordinary way, which also reports why.
         """
         name, history, kafka = table.source, history_of(cut), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
@@ -217,7 +217,7 @@ class TableIndexer:
         except MillraceError:
             return None
         facts = rows.observed(FACTS)
-        if facts is None or facts.getAs("claims"):  # whose rows have other values
+        if facts is None or facts.getAs("claims"):  # the values of such rows differ
             return None
         counted = census_of(facts, [table])
         return EarlyLoad(into, rows, None if counted is None else counted[table.topic])
@@ -225,14 +225,14 @@ class TableIndexer:
     def changes(
         self, table: TablePlan, plan: RunPlan, versions: Sequence[TableSchema]
     ) -> MillraceChanges:
-        """What a plan's records say, of the source's history of now."""
+        """Return a plan's changes, from the source's current history."""
         records, floor = Records(self._settings.kafka), history_of(plan.cut)
         return MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
 
     def begin_load(
         self, target: TableIndex, before: TableRecord, versions: Sequence[TableSchema]
     ) -> TableRecord:
-        """Make another index, to be loaded beside the one that serves; the record of both."""
+        """Create another index, to be loaded next to the serving one. Return the record of both."""
         into = self._made(target, versions, before)
         record = before.model_copy(update={"loading": TableLoad(into=into, ts_ms=now_ms())})
         self._ledger.write_table(str(versions[-1].name), record)
@@ -241,7 +241,7 @@ class TableIndexer:
     def finish_load(
         self, target: TableIndex, table: str, record: TableRecord, loaded: TableGeneration
     ) -> None:
-        """Let the loaded index serve, and record it alone."""
+        """Let the loaded index serve, and record only it."""
         target.require(loaded)
         settings = self._search.index_of(table).settings
         self._context.publish(target, loaded.index, settings, former=record.serves)
@@ -257,7 +257,10 @@ class TableIndexer:
         versions: Sequence[TableSchema],
         loaded: EarlyLoad | None,
     ) -> Counts | None:
-        """Begin an index that nobody sees before it is complete; one of a single step is loaded."""
+        """Begin an index that is hidden until complete.
+
+        With a single step, it is loaded at once.
+        """
         newest = versions[-1]
         into = loaded.into if loaded is not None else self._made(target, versions, before)
         loading = TableLoad(into=into, ts_ms=now_ms())
@@ -266,7 +269,7 @@ class TableIndexer:
             return None
         counts = self.load(target, into.index, table, plan, versions, loaded)
         self.finish_load(target, table.source, record, into)
-        # What was written on the way, and is another one or gone by now, counts for nothing.
+        # Documents written in between that have changed or are gone don't count.
         return replace(counts, inserted=counts.inserted - counts.deleted, updated=0, deleted=0)
 
     def _record(
@@ -298,9 +301,9 @@ class TableIndexer:
         *,
         removes: bool,
     ) -> TableRecord:
-        """The record of an index that the table's columns fit, or beside which one is loaded.
+        """Return the record of an index that fits the table's columns, or of a new load.
 
-        Documents have ids by the key, and columns by name: those of before would keep another's.
+        Documents have ids by the key, and fields by column name. Earlier ones would keep another's.
         """
         serves, loading = before.serves, before.loading
         loading = loading if loading and target.is_there(loading.into) else None
@@ -336,11 +339,11 @@ class TableIndexer:
 
 
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
-    """The columns of a table's documents; raises SinkError where there can't be such."""
+    """Return the columns of a table's documents. Raise SinkError if it can't have any."""
     unfit = search.index_of(str(versions[-1].name)).unfit
     return plain_shape(versions, RESERVED, [name for name, what in unfit.items() if what == "null"])
 
 
 def history_of(cut: Position) -> Position:
-    """Where it begins: a load must not see what the log still has of an older one of the source."""
+    """Return its begin: a load must not see records of an older history in the log."""
     return Position(cut.epoch, Lsn(0), 0)

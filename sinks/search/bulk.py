@@ -1,9 +1,9 @@
-"""Actions → bulk requests: each document at its version, once in effect, however often repeated.
+"""Actions → bulk requests: each document at its version takes effect once, however repeated.
 
-The version is the commit LSN of the change, of type ``external_gte``: the server refuses whatever
-is older than what it has, deletions included, and takes the same again. So its 409 is a success.
-What is refused because the server is busy is sent again, alone; what is refused for its content
-becomes a dead letter, or stops the run: a document left out in silence would be a lie.
+The version is the commit LSN of the change, of type ``external_gte``. The server refuses anything
+older than its own version, including deletions, and accepts the same again. So its 409 is a
+success. Documents refused by a busy server are sent again, without the others. A document refused
+for its content becomes a dead letter, or stops the run, as it must not be left out silently.
 """
 
 import json
@@ -32,7 +32,7 @@ from sinks.search.client import (
 from sinks.search.dead_letters import MADE_MAX, DocumentDeadLetters, RefusedDocument
 
 ACTIONS_MAX: Final = 10_000
-"""Deletions have few bytes: this bounds what the server answers to one request."""
+"""Deletions have few bytes, so this limits the server's answer to one request."""
 _REFUSALS_SHOWN: Final = 3
 _NEVER: Final = 1 << 63
 """Above any version."""
@@ -40,10 +40,10 @@ _ANSWER_FIELDS: Final = "items.*._id,items.*.status,items.*.result,items.*.error
 
 
 class Action(NamedTuple):
-    """One document's new state: ``source`` is a JSON object, None deletes.
+    """One document's new state. ``source`` is a JSON object; None deletes.
 
-    ``absent`` names the fields that the log has no value for: those that the index has are kept.
-    So are those of ``filled``, whose values in ``source`` are for an index without the document.
+    ``absent`` names the fields that the log has no value for: the index keeps its own. The same
+    applies to ``filled``, whose values in ``source`` are for an index without the document.
     """
 
     id: str
@@ -55,9 +55,9 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the actions; ``stale`` ones found something newer in the index.
+    """The results of the actions. ``stale`` ones found a newer document in the index.
 
-    ``incomplete`` of the documents written lack fields (``_millrace_absent`` names them).
+    ``incomplete`` documents lack fields (``_millrace_absent`` names them).
     """
 
     inserted: int = 0
@@ -89,19 +89,19 @@ def write(
 ) -> Counts:
     """Send the actions in requests of about bulk_bytes.
 
-    An index is written by an alias, never by its own name. What is refused goes to ``refusals``;
-    raises SinkError where there is none.
+    An index is written through an alias, never under its own name. ``refusals`` gets refused
+    documents; without it, raise SinkError.
     """
     requests = _BulkRequests(client, alias, patience, refusals or RefusalHandler(None))
     return sum(map(requests.send, _batches(actions, bulk_bytes)), Counts())
 
 
 class RefusalHandler:
-    """Makes refused documents dead letters, or raises an error where the user wants that.
+    """Makes refused documents dead letters, or raises an error if the user wants that.
 
-    ``refused_versions`` are the versions of the documents that have a dead letter: once a document
-    is written at that version or a newer one, its dead letter is removed. Where it isn't
-    ``is_final``, refused documents are only counted: newer ones follow.
+    ``refused_versions`` are the versions of the documents with a dead letter. Once a document is
+    written at that version or a newer one, its dead letter is removed. Unless it ``is_final``,
+    refused documents are only counted, as newer ones follow.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RefusalHandler:
         self._made = 0
 
     def handle(self, refused: Sequence[tuple[bytes, dict[str, Any]]], where: str) -> int:
-        """Make dead letters of lines and what the server answered; returns how many."""
+        """Make dead letters of lines and the server's answers. Return their number."""
         if not refused or not self.is_final:
             return len(refused)
         self._made += len(refused)
@@ -136,7 +136,7 @@ class RefusalHandler:
         return len(refused)
 
     def settle(self, written: Sequence[bytes]) -> None:
-        """Remove the dead letters about documents that are written, by their lines."""
+        """Remove the dead letters about documents that were written, by their lines."""
         if self._dead_letters is None or not self._refused_versions:
             return
         heads = (next(iter(json.loads(line.partition(b"\n")[0]).values())) for line in written)
@@ -183,7 +183,7 @@ class _BulkRequests:
         self._where = f"index {alias}"
 
     def send(self, lines: Sequence[bytes]) -> Counts:
-        """One request, and again with what the server was too busy for."""
+        """Send one request, and again for what the server was too busy for."""
         counts = Counts()
         backoff = Backoff(self._patience)
         while True:
@@ -191,7 +191,7 @@ class _BulkRequests:
                 answer = self._client.bulk(
                     index=self._alias,
                     body=b"".join(lines),
-                    # A server left to itself would make an index that was deleted meanwhile anew.
+                    # Without this, the server would create a deleted index again.
                     params={"filter_path": _ANSWER_FIELDS, "require_alias": "true"},
                 )
             except OpenSearchException as failure:
@@ -217,7 +217,7 @@ class _BulkRequests:
     def _settle(
         self, lines: Sequence[bytes], items: Sequence[dict[str, Any]]
     ) -> tuple[Counts, list[bytes]]:
-        """What the server did, and the lines that it was too busy for."""
+        """Return what the server did, and the lines that it was too busy for."""
         results = Counter[str]()
         busy: list[bytes] = []
         refused: list[tuple[bytes, dict[str, Any]]] = []
@@ -228,7 +228,7 @@ class _BulkRequests:
             if status == HTTPStatus.CONFLICT:
                 results["stale"] += 1
                 written.append(line)
-            elif "error" not in result:  # to delete what isn't there is a 404 without an error
+            elif "error" not in result:  # deleting a missing document is a 404 without an error
                 results[result["result"]] += 1
                 written.append(line)
             elif is_busy(status) and not is_blocked(*_error(result)):
@@ -253,7 +253,7 @@ class _BulkRequests:
 
 
 def _error(result: dict[str, Any]) -> tuple[str, str]:
-    """An item's kind of error, and the reason with its causes, outermost first."""
+    """Return an item's kind of error, and the reason with its causes, outermost first."""
     error = result.get("error") or {}
     kind, reasons = str(error.get("type", "")), []
     while isinstance(error, dict) and error.get("reason"):

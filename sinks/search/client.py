@@ -1,9 +1,9 @@
 """SearchSettings → a client of the search server, and its failures → errors with a remedy.
 
-OpenSearch 2 and 3 are what this is tested with. Elasticsearch 7 and 8 take the same requests: all
-that we send (bulk, mget, external versions, if_seq_no, aliases, scroll, delete by query) is older
-than the fork, and opensearch-py makes no product check, which Elasticsearch's own client would fail
-OpenSearch by. What differs some day belongs into this file.
+Tests use OpenSearch 2 and 3. Elasticsearch 7 and 8 accept the same requests: all of ours (bulk,
+mget, external versions, if_seq_no, aliases, scroll, delete by query) are older than the fork.
+opensearch-py makes no product check, with which Elasticsearch's own client refuses OpenSearch. Any
+future difference belongs in this file.
 """
 
 import logging
@@ -32,21 +32,21 @@ from cdc.settings import SearchSettings
 from sinks.search.documents import clean_name
 
 REQUEST_TIMEOUT_S: Final = 60
-"""A bulk of the configured size takes a busy server a few seconds; beyond this it is lost."""
+"""A bulk of the configured size takes a busy server a few seconds. After this time it is lost."""
 
 
 SearchResponse = TypeVar("SearchResponse")
-"""What a request returns."""
+"""The result of a request."""
 LIMIT: Final = 10
 _NAMES_FIELD: Final = re.compile(r"(?:^|[\s(+!-])(?:[\w.*-]|\\.)+:|\bNOT\b|(?:^|\s)[!-]")
-"""A query that asks for a field, or for what isn't there: only words are asked of all rows."""
+"""A query with a field or a negation. Only words are searched in all rows."""
 IF_THERE: Final = {"ignore_unavailable": "true"}
-"""Parameters of a request that does nothing, and finds nothing, where there is no such index."""
+"""Parameters of a request that does nothing, and finds nothing, without such an index."""
 
 
 def connect(settings: SearchSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> OpenSearch:
-    """A client that sends nothing yet, and that leaves every retry to its caller."""
-    # The library logs each failed request with a traceback; we say it once, in words.
+    """Return a client that sends nothing yet, and leaves every retry to its caller."""
+    # The library logs each failed request with a traceback. We report it once, in words.
     logging.getLogger("opensearch").setLevel(logging.CRITICAL)
     options: dict[str, Any] = {}
     if settings.username is not None:
@@ -62,7 +62,7 @@ def connect(settings: SearchSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> O
 
 
 def check(client: OpenSearch, settings: SearchSettings) -> str:
-    """The server's kind and version; raises SinkError where none answers at the URL."""
+    """Return the server's kind and version. Raise SinkError if none answers at the URL."""
     answer = insist(client.info, server(settings), NO_PATIENCE)
     version = answer.get("version") if isinstance(answer, dict) else None
     if not isinstance(version, dict) or "number" not in version:
@@ -71,13 +71,13 @@ def check(client: OpenSearch, settings: SearchSettings) -> str:
 
 
 def server(settings: SearchSettings) -> str:
-    """The URL as messages may show it: without the credentials that it may hold."""
+    """Return the URL for messages, without credentials."""
     url = urlsplit(settings.url)
     return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
 
 
 def explain(failure: OpenSearchException, where: str) -> SinkError:
-    """The error that tells a user what to do about a failed request."""
+    """Return the error with the remedy for a failed request."""
     if isinstance(failure, SerializationError):
         return _not_a_server(where)
     if isinstance(failure, SSLError):
@@ -120,7 +120,7 @@ def _explain_status(failure: TransportError, where: str) -> SinkError:
 
 
 def reason_of(failure: TransportError) -> str:
-    """The server's own words about a failed request."""
+    """Return the server's own words about a failed request."""
     info = failure.info
     error = info.get("error") if isinstance(info, dict) else None
     if isinstance(error, dict) and error.get("reason"):
@@ -136,9 +136,9 @@ def is_busy(status: object) -> bool:
 
 
 def is_blocked(kind: str, reason: str) -> bool:
-    """Whether somebody, or the server's disk watermark, made an index read-only.
+    """Whether a user, or the server's disk watermark, made an index read-only.
 
-    A block of the cluster that only says that it isn't up yet passes by itself.
+    A block of a cluster that isn't up yet ends automatically.
     """
     return kind == "cluster_block_exception" and (
         "read-only" in reason or "index write" in reason or "disk usage" in reason
@@ -146,7 +146,7 @@ def is_blocked(kind: str, reason: str) -> bool:
 
 
 def blocked(reason: str, where: str) -> SinkError:
-    """An index that takes no writes until somebody acts."""
+    """Return the error for an index that takes no writes until a user acts."""
     return SinkError(
         f"an index is read-only: {reason}",
         where=where,
@@ -165,9 +165,10 @@ def _not_a_server(where: str) -> SinkError:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a server that is away or overloaded is waited for.
+    """How long to wait for an unavailable or overloaded server.
 
-    A restart of a node takes seconds to a minute. Longer than that is the next cron run's matter.
+    A restart of a node takes seconds to a minute. After a longer outage, the next cron run
+    continues.
     """
 
     total_s: float = 120.0
@@ -180,7 +181,7 @@ NO_PATIENCE: Final = Patience(total_s=0)
 
 
 class Backoff:
-    """Pauses that double, with jitter, so that many executors don't come back all at once."""
+    """Pauses that double, with jitter, so that many executors don't return at once."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class Backoff:
         self._end = clock() + patience.total_s
 
     def wait(self) -> bool:
-        """Pause; False, without pausing, once patience is out."""
+        """Pause. Return False, without a pause, if patience is over."""
         if self._clock() + self._pause_s > self._end:
             return False
         self._sleep(self._pause_s * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, no secret)
@@ -204,7 +205,7 @@ class Backoff:
 
 
 def is_transient(failure: OpenSearchException) -> bool:
-    """Whether the same request may succeed later without anybody's help."""
+    """Whether the same request may succeed later without a change by a user."""
     if isinstance(failure, SSLError):
         return False
     if isinstance(failure, NoConnectionError):
@@ -227,7 +228,7 @@ def is_too_large(failure: OpenSearchException) -> bool:
 def insist(
     send: Callable[[], SearchResponse], where: str, patience: Patience = PATIENT
 ) -> SearchResponse:
-    """Send until it is answered; raises what explain() makes of the last failure."""
+    """Send until it is answered. Raise the explained last failure."""
     backoff = Backoff(patience)
     while True:
         try:
@@ -238,7 +239,7 @@ def insist(
 
 
 def create_index(client: OpenSearch, index: str, body: Mapping[str, Any], where: str) -> None:
-    """Make an index; one of its name is ours, by a request whose answer was lost."""
+    """Create an index. An existing one is ours, from a request whose answer was lost."""
 
     def send() -> None:
         try:
@@ -251,14 +252,14 @@ def create_index(client: OpenSearch, index: str, body: Mapping[str, Any], where:
 
 
 def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where: str) -> None:
-    """Make an index of Millrace's own where it doesn't exist yet."""
+    """Create an index of Millrace's own if it doesn't exist yet."""
     settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
     if not insist(lambda: client.indices.exists(index=index), where):
         create_index(client, index, {"settings": settings, "mappings": mapping}, where)
 
 
 def count(client: OpenSearch, index: str) -> int | None:
-    """How many documents an index has; None where there is no such index."""
+    """Return how many documents an index has. None: it doesn't exist."""
     where = f"index {index}"
     if not insist(lambda: client.indices.exists(index=index), where):
         return None
@@ -267,16 +268,16 @@ def count(client: OpenSearch, index: str) -> int | None:
 
 
 def delete_index(client: OpenSearch, index: str) -> None:
-    """Delete an index; one that is gone already is no error."""
+    """Delete an index. A missing one is no error."""
     params = {"ignore_unavailable": "true"}
     insist(lambda: client.indices.delete(index=index, params=params), f"index {index}")
 
 
 def fetch(client: OpenSearch, index: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The documents that an mget asks for; one whose shard isn't there yet is asked for again.
+    """Return the documents of an mget. Repeat it for those whose shard isn't available yet.
 
-    The answer has such a document as an error of its own, which is easily mistaken for a document
-    that doesn't exist. Where there is no such index, there are no documents.
+    The answer has an error for such a document, which is easily mistaken for a missing one. A
+    missing index has no documents.
     """
     where, backoff = f"index {index}", Backoff(PATIENT)
     while True:
@@ -295,7 +296,7 @@ def fetch(client: OpenSearch, index: str, body: Mapping[str, Any]) -> list[dict[
 
 
 class SearchResult(NamedTuple):
-    """How many documents match, and the best of them with ``_id``, ``_score`` and their fields."""
+    """The number of matches, and the best of them with ``_id``, ``_score`` and their fields."""
 
     total: int
     hits: list[dict[str, Any]]
@@ -304,11 +305,11 @@ class SearchResult(NamedTuple):
 def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT) -> SearchResult:
     """Search an index, named by a table or with or without ``index.prefix``, in Lucene's syntax.
 
-    Raises ConfigError for a query that isn't valid syntax, and where there is no such index.
+    Raise ConfigError if the query has invalid syntax, or no such index exists.
     """
     client = connect(settings)
     name = clean_name(f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
-    if not name:  # which the server takes for all of them
+    if not name:  # the server takes an empty name for all of them
         raise ConfigError(f"unknown index: {index!r}", remedy="`millrace status` lists them")
     try:
         paths = nested_paths(client.indices.get_mapping(index=name))
@@ -336,10 +337,10 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
 
 
 def searched(query: str, paths: Iterable[str]) -> dict[str, Any]:
-    """The query in the server's words.
+    """Return the query in the server's words.
 
-    Fields of embedded rows (``many = true``) are in documents of their own, which a plain query
-    doesn't see: a query that names some is asked of these rows, and one that names no field of all.
+    Fields of embedded rows (``many = true``) are in separate documents, which a plain query doesn't
+    see. A query with such fields searches these rows. One without any field searches all.
     """
     words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
     named = [path for path in paths if re.search(rf"(?<![\w.]){re.escape(path)}\.\w", query)]
@@ -351,7 +352,7 @@ def searched(query: str, paths: Iterable[str]) -> dict[str, Any]:
 
 
 def nested_paths(mappings: Mapping[str, Any]) -> list[str]:
-    """The fields of an index whose rows are documents of their own, by their paths."""
+    """Return the paths of an index's fields whose rows are separate documents."""
 
     def within(properties: Mapping[str, Any], start: str) -> Iterator[str]:
         for name, field in properties.items():
@@ -364,7 +365,7 @@ def nested_paths(mappings: Mapping[str, Any]) -> list[str]:
 
 
 def _root_reason(failure: TransportError) -> str:
-    """The innermost of the server's reasons, on one line."""
+    """Return the innermost of the server's reasons, on one line."""
     info = failure.info
     error = info.get("error") if isinstance(info, dict) else None
     causes = error.get("root_cause") if isinstance(error, dict) else None

@@ -1,7 +1,7 @@
-"""Documents that the server refuses → dead letters: an index of their own, with the reason.
+"""Documents that the server refuses → dead letters: a separate index, with the reasons.
 
-A dead letter stands for a document of one index until a later change or a rebuild writes or deletes
-that document after all. It is never sent again itself, since the row may be gone by then.
+A dead letter replaces a document of one index until a later change or a rebuild writes or deletes
+that document. It is never sent again itself, since the row may be gone by then.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from sinks.run.summary import TableResult
 from sinks.search.client import IF_THERE, PATIENT, Backoff, create_own, fetch, insist, is_busy
 
 MADE_MAX: Final = 1_000
-"""Of one executor: more than so many refusals are no matter of single documents."""
+"""Of one executor. More refusals aren't a problem of single documents."""
 _PAGE: Final = 1_000
 _ALIASES_MAX: Final = 10_000
 _REASON_CHARS_MAX: Final = 2_000
@@ -34,7 +34,7 @@ _MAPPING: Final = {
 
 
 class RefusedDocument(NamedTuple):
-    """A document that the server didn't take, at a version, and what it said."""
+    """A document that the server refused, at a version, and the server's reason."""
 
     document: str
     version: int
@@ -43,7 +43,7 @@ class RefusedDocument(NamedTuple):
 
 
 class DocumentDeadLetter(NamedTuple):
-    """The dead letter about a document; each write of it gives it another ``seq_no``."""
+    """The dead letter about a document. Each write of it changes its ``seq_no``."""
 
     version: int
     seq_no: int
@@ -62,13 +62,13 @@ class DocumentDeadLetters:
         self._about = index
 
     def create(self) -> None:
-        """Make the index where it doesn't exist yet."""
+        """Create the index if it doesn't exist yet."""
         create_own(self._client, self.index, _MAPPING, self._where)
 
     def write(self, refused: Iterable[RefusedDocument]) -> None:
-        """Write dead letters; existing ones get the newer reason.
+        """Write dead letters. Existing ones get the newer reason.
 
-        Raises SinkError where they can't be kept: without them nobody would know.
+        Raise SinkError if they can't be stored, as the documents would be lost silently.
         """
         lines: list[str] = []
         for document in refused:
@@ -93,7 +93,7 @@ class DocumentDeadLetters:
         ])  # fmt: skip
 
     def by_document(self) -> dict[str, DocumentDeadLetter]:
-        """The dead letters, by the ids of their documents."""
+        """Return the dead letters, by the ids of their documents."""
         return {
             hit["_source"]["document"]: DocumentDeadLetter(
                 hit["_source"]["version"], hit["_seq_no"]
@@ -102,11 +102,11 @@ class DocumentDeadLetters:
         }
 
     def all(self) -> Iterator[dict[str, Any]]:
-        """The dead letters, with the documents as they were refused."""
+        """Return the dead letters, with the refused documents."""
         return (hit["_source"] for hit in self._hits(None))
 
     def sources(self, documents: Sequence[str]) -> dict[str, tuple[int, dict[str, Any]]]:
-        """Version and fields of documents as they were refused, of those that there are."""
+        """Return version and fields of those of the documents that were refused."""
         ids = {self._id(document): document for document in documents}
         if not ids:
             return {}
@@ -117,7 +117,7 @@ class DocumentDeadLetters:
         }
 
     def forget(self, *, but_of: str | None = None) -> None:
-        """Remove all of them, but those about documents of this index."""
+        """Remove all of them, except those about documents of this index."""
         query: dict[str, Any] = {"bool": {"filter": self._filters()}}
         if but_of is not None:
             query["bool"]["must_not"] = [{"term": {"index": but_of}}]
@@ -130,7 +130,7 @@ class DocumentDeadLetters:
         )
 
     def counts(self) -> dict[str, int]:
-        """How many there are, by alias."""
+        """Return their number, by alias."""
         body: Mapping[str, Any] = {
             "size": 0,
             "aggs": {"by": {"terms": {"field": "alias", "size": _ALIASES_MAX}}},
@@ -153,7 +153,7 @@ class DocumentDeadLetters:
         return [{"term": {name: value}} for name, value in wanted.items() if value is not None]
 
     def _hits(self, fields: list[str] | None) -> Iterator[dict[str, Any]]:
-        """All that match, in pages: a dead letter holds a whole document."""
+        """Yield all matches, in pages, as a dead letter has a whole document."""
         body: dict[str, Any] = {
             "query": {"bool": {"filter": self._filters()}},
             "size": _PAGE if fields else _PAGE // 10,
@@ -202,9 +202,9 @@ class DocumentDeadLetters:
 def replayed(
     name: str, dead_letters: DocumentDeadLetters, again: Callable[[Collection[str]], None]
 ) -> TableResult:
-    """Make the refused documents of an index ``again``; the result counts accepted ones as updated.
+    """Write an index's refused documents ``again``. The result counts accepted ones as updated.
 
-    A dead letter whose row is gone by now is removed.
+    A dead letter whose row is gone is removed.
     """
     before, started = dead_letters.by_document(), time.monotonic()
     if before:

@@ -1,23 +1,24 @@
-"""TableSchema → index name, mapping and document ids: how a table looks as an index.
+"""TableSchema → index name, mapping and document ids: the form of a table as an index.
 
-A document's ``_source`` is the truth, its mapping only how it is searched. So nothing in a value
-can get a document refused: the mapping is ``dynamic: false`` (what isn't mapped is kept, not
-indexed), numbers and dates that the server can't index (NaN, infinity, a year beyond its range)
-are kept and listed in ``_ignored``, and terms longer than Lucene takes are left out of the index.
+A document's ``_source`` is authoritative; its mapping only defines how it is searched. So no value
+can cause a refusal. The mapping is ``dynamic: false`` (unmapped fields are kept, not indexed).
+Numbers and dates that the server can't index (NaN, infinity, a year beyond its range) are kept and
+listed in ``_ignored``. Terms that are too long for Lucene are left out of the index.
 
 - text: full text, and exact under ``.keyword`` (up to 256 characters)
 - numeric: its exact text; searched and sorted as a double, exact under ``.exact``
-- json, jsonb: the exact text, words in it are found by full-text search; never an object, since
-  one odd document would claim a field's type for all the others
+- json, jsonb: the exact text, with full-text search of its words; never an object, since one
+  unusual document would define a field's type for all others
 - date, timestamp, timestamptz: ISO 8601 text with all its digits, searched by the millisecond; a
   timestamp without time zone is searched as if it were UTC
-- point: a geographical point by longitude (x) and latitude (y), where the values allow it
-- an array is a field with several values; bytea is base64 and not searched; all else is a keyword
+- point: a geographical point by longitude (x) and latitude (y), if the values allow it
+- an array is a field with several values; bytea is base64 and not searched; any other type is a
+  keyword
 
-The user's overrides of a field come last, and may well have documents refused.
+The user's overrides of a field come last, and can cause refusals.
 
-A field has its column's name, but a dot (which would make it an object) becomes ``_``, and a name
-that is blank or starts with ``_`` (the server's own fields) gets an ``x`` in front.
+A field has its column's name. ``_`` replaces a dot (which would make it an object), and a name that
+is blank or starts with ``_`` (the server's own fields) gets an ``x`` in front.
 """
 
 import hashlib
@@ -34,9 +35,9 @@ from cdc.settings import SearchSettings
 from cdc.settings.search import OWN_INDEXES
 
 POSITION_FIELD: Final = "_millrace_position"
-"""Position of the change that a document is the result of, as fixed-width text."""
+"""Position of the change that produced a document, as fixed-width text."""
 ABSENT_FIELD: Final = "_millrace_absent"
-"""Fields whose value neither the log nor the index had; only in documents that lack some."""
+"""Fields whose value neither the log nor the index had. Only in documents that lack some."""
 
 _ID_BYTES_MAX: Final = 512  # the server's limit
 _HASHED: Final = "sha256:"
@@ -100,9 +101,9 @@ _POSTGRES: Final = {
 
 
 def index_name(prefix: str, table: TableName | str) -> str:
-    """The alias that a table's documents are found under: ``<index.prefix><schema>.<table>``.
+    """Return the alias of a table's documents: ``<index.prefix><schema>.<table>``.
 
-    Raises SinkError where that is none, or one of Millrace's own.
+    Raise SinkError if that is invalid, or one of Millrace's own.
     """
     name = clean_name(f"{prefix}{table}")
     if not name or name in {f"{prefix}{own}" for own in OWN_INDEXES}:
@@ -115,21 +116,21 @@ def index_name(prefix: str, table: TableName | str) -> str:
 
 
 def clean_name(text: str) -> str:
-    """Lower case, and ``_`` where the server takes no such character; may be empty."""
+    """Return the name in lower case, with ``_`` for invalid characters. It may be empty."""
     return _INVALID.sub("_", text.lower()).lstrip("_-+.")
 
 
 def document_index(prefix: str, name: str) -> str:
-    """The alias that joined documents are found under."""
+    """Return the alias of joined documents."""
     return f"{prefix}{name}"
 
 
 class Aliases(NamedTuple):
-    """The aliases of tables that are indexed, and of documents, by their names.
+    """The aliases of indexed tables, and of documents, by their names.
 
-    ``refused`` says why tables that are to be indexed can't be: they would share an index with each
-    other, or with documents. The index behind an alias is ``<alias>-<generation>``, so names of
-    that form count, too.
+    ``refused`` says why tables can't be indexed: they would share an index with each other, or with
+    documents. The index behind an alias is ``<alias>-<generation>``, so names of that form count,
+    too.
     """
 
     by_name: dict[str, str]
@@ -137,7 +138,7 @@ class Aliases(NamedTuple):
 
 
 def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> Aliases:
-    """All aliases, where the log has these tables with keys."""
+    """Return all aliases, if the log has these tables with keys."""
     names, unnamed = _named(settings, tables)
     refused = unnamed | _shared(settings, names)
     of_tables = {name: alias for name, alias in names.items() if name not in refused}
@@ -147,7 +148,7 @@ def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> Aliases:
 def _named(
     settings: SearchSettings, tables: Iterable[TableName]
 ) -> tuple[dict[str, str], dict[str, SinkError]]:
-    """The aliases of tables, and why some have none."""
+    """Return the aliases of tables, and why some have none."""
     names, unnamed = dict[str, str](), dict[str, SinkError]()
     for table in sorted(tables):
         name = str(table)
@@ -191,12 +192,12 @@ def _shared(settings: SearchSettings, names: Mapping[str, str]) -> dict[str, Sin
 
 
 def field_names(schema: TableSchema) -> dict[str, str]:
-    """Each column's field; raises SinkError where two columns would share one."""
+    """Return each column's field. Raise SinkError if two columns would share one."""
     return fields_of(schema.name, schema.event_columns)
 
 
 def fields_of(table: TableName, event_columns: Iterable[Column]) -> dict[str, str]:
-    """The same of columns that no event has told of yet."""
+    """Return the same for columns without any event yet."""
     fields, columns = dict[str, str](), dict[str, str]()
     for column in event_columns:
         field = field_name(column.name)
@@ -213,7 +214,7 @@ def fields_of(table: TableName, event_columns: Iterable[Column]) -> dict[str, st
 
 
 def field_name(column: str) -> str:
-    """A column's field."""
+    """Return a column's field."""
     field = column.replace(".", "_")
     return f"x{field}" if field.startswith("_") or not field.strip() else field
 
@@ -223,9 +224,9 @@ def mapping(
     overrides: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     had: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The mapping of a table's index; the user's ``overrides`` of its fields come last.
+    """Return the mapping of a table's index. The user's ``overrides`` of its fields come last.
 
-    Those of columns that the table only ``had`` say nothing.
+    Overrides of columns that the table only ``had`` are ignored.
     """
     fields = field_names(schema)
     properties = {fields[column.name]: field_mapping(column) for column in schema.event_columns}
@@ -238,9 +239,9 @@ def mapping(
 def override(
     properties: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]], where: str
 ) -> None:
-    """Let fields be searched as the user says, by their paths.
+    """Apply the user's definitions to fields, by their paths.
 
-    Raises ConfigError where there is no such field.
+    Raise ConfigError if a field doesn't exist.
     """
     for path, about in overrides.items():
         *outer, field = path.split(".")
@@ -260,30 +261,30 @@ def override(
 
 
 def mapping_of(properties: dict[str, Any]) -> dict[str, Any]:
-    """The mapping of an index with these fields, and our own."""
+    """Return the mapping of an index with these fields, and our own."""
     own = {POSITION_FIELD: {"type": "keyword"}, ABSENT_FIELD: {"type": "keyword"}}
     return {"dynamic": False, "properties": properties | own}
 
 
 def field_mapping(column: Column) -> dict[str, Any]:
-    """How a column's values are searched."""
+    """Return how a column's values are searched."""
     return _KEYWORD if column.type == "point" and column.array else type_mapping(column.type)
 
 
 def type_mapping(kind: str) -> dict[str, Any]:
-    """How values of one of PostgreSQL's types are searched."""
+    """Return how values of one of PostgreSQL's types are searched."""
     return _TYPES.get(kind, _KEYWORD)
 
 
 def type_of(kind: str) -> str:
-    """The type of PostgreSQL that is searched as one of Spark's is."""
+    """Return the PostgreSQL type that is searched like a Spark type."""
     return "numeric" if kind.startswith("decimal") else _POSTGRES.get(kind, "text")
 
 
 def document_id(key: Sequence[str]) -> str:
-    """The id of a row: its key's text, of several columns the JSON array of their texts.
+    """Return the id of a row: its key's text, or the JSON array of several columns' texts.
 
-    What the server wouldn't take as an id (nothing, or more than 512 bytes) becomes a hash.
+    A text that the server refuses as an id (empty, or more than 512 bytes) becomes a hash.
     """
     text = key[0] if len(key) == 1 else json.dumps(key, ensure_ascii=False, separators=(",", ":"))
     encoded = text.encode()

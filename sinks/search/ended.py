@@ -1,9 +1,9 @@
 """Rows that end within bounds → the deletes of their documents.
 
-No query tells exactly which these are: a field holds a timestamp to the millisecond and a numeric
-as a double, and users may let it be searched otherwise. So the index is asked for documents that
-may be such, by the first column of each bound where its field is as we make it, and the keys in
-these documents tell. Each is deleted at the end's own version: a newer document stays.
+No query finds exactly these: a field has a timestamp to the millisecond and a numeric as a double,
+and users may define another search. So the index is searched for documents that may match, by the
+first column of each bound if its field has our definition. Then the keys in these documents decide.
+Each is deleted at the end's own version, so a newer document stays.
 """
 
 import json
@@ -32,16 +32,16 @@ from sinks.search.rows import JSON, value_in_json
 
 _PAGE: Final = 5_000
 _PAUSE_MAX: Final = "5m"
-"""How long the server keeps a search open from one page to the next."""
+"""How long the server keeps a search open between pages."""
 _KEYWORD_CHARS: Final = 256
-"""Of a text, how much is found as a whole."""
+"""How many characters of a text are found as a whole."""
 
 
 class _InDocuments(NamedTuple):
-    """A bound in the forms that documents have: the fields of its columns, and its values.
+    """A bound in the form of documents: the fields of its columns, and its values.
 
-    A column that was renamed has several fields, the newest name's first: documents that nobody has
-    written since have an older one.
+    A renamed column has several fields, the newest name's first. Documents not written since then
+    have an older one.
     """
 
     fields: list[list[str]]
@@ -73,7 +73,7 @@ class _InDocuments(NamedTuple):
         return True
 
     def clause(self, mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What documents match that may be within; nothing where the index can't tell."""
+        """Return a query for documents that may be within. Empty: the index can't decide."""
         (field, *older_names), column = self.fields[0], self.columns[0]
         if older_names or mapping.get(field) != field_mapping(column):
             return []
@@ -91,7 +91,7 @@ class _InDocuments(NamedTuple):
 
 
 class EndedDocuments(NamedTuple):
-    """The documents that an end of rows is about: those up to a position, within all bounds."""
+    """The documents that an end of rows deletes: those up to a position, within all bounds."""
 
     upto: str
     bounds: list[_InDocuments]
@@ -111,7 +111,7 @@ def delete_ended(
     *,
     bulk_bytes: int,
 ) -> Counts:
-    """Delete the documents of rows that are over; everything written has to be visible."""
+    """Delete the documents of ended rows. All earlier writes must be visible."""
     where = f"index {index}"
     answer = insist(lambda: client.indices.get_mapping(index=index), where)
     mapping = answer[index]["mappings"].get("properties", {})
@@ -134,7 +134,7 @@ def delete_ended(
 
 
 def ended_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> EndedDocuments:
-    """An end's bounds; their values go the way of a row's, from record to document."""
+    """Return an end's bounds, with values converted like a row's, from record to document."""
     columns = [bound_columns(bound, end, shape) for bound in end.bounds]
     literals = [
         value
@@ -157,13 +157,13 @@ def ended_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> End
 
 
 def _names(column: BoundColumn) -> list[str]:
-    """The fields that a column has, or had: the newest first."""
+    """Return the fields that a column has, or had: the newest first."""
     sources = sorted(column.field.sources.items(), reverse=True)
     return list(dict.fromkeys(field_name(source.name) for _, source in sources))
 
 
 def _literals(bound: Bound, columns: Sequence[BoundColumn]) -> list[SparkColumn]:
-    """A bound's values, and nulls where an edge has none, as documents have them."""
+    """Return a bound's values in the form of documents, with nulls for edges without one."""
     pairs = [
         *((value, columns[0]) for value in bound.values or ()),
         *((edge.value, column) for edge, column in zip(bound.lower, columns, strict=False)),
@@ -178,7 +178,7 @@ def _literals(bound: Bound, columns: Sequence[BoundColumn]) -> list[SparkColumn]
 
 
 def _with_values(bound: Bound, values: Iterator[Any]) -> Bound:
-    """The bound with other values: the next ones, in the order of ``_literals``."""
+    """Return the bound with the next values, in the order of ``_literals``."""
     return Bound(
         columns=bound.columns,
         values=None if bound.values is None else tuple(next(values) for _ in bound.values),
@@ -188,14 +188,14 @@ def _with_values(bound: Bound, values: Iterator[Any]) -> Bound:
 
 
 def _comparable(value: Any, column: Column) -> Any:
-    """A value of a document as one that compares: dates and times are texts of one width."""
+    """Return a document's value that compares. Dates and times are texts of one width."""
     return Decimal(value) if column.type == "numeric" and value is not None else value
 
 
 def _hits(
     client: OpenSearch, index: str, query: Mapping[str, Any], fields: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """The documents that match, with some fields, page by page, as they were at the start."""
+    """Yield the matching documents with some fields, page by page, as of the start."""
     where = f"index {index}"
     body = {"query": query, "size": _PAGE, "sort": ["_doc"], "_source": fields}
     answer = insist(lambda: client.search(index=index, body=body, scroll=_PAUSE_MAX), where)
@@ -210,7 +210,7 @@ def _hits(
 
 
 def _whole(answer: dict[str, Any], where: str) -> dict[str, Any]:
-    """A search's answer; raises SinkError where a part of the index hasn't answered."""
+    """Return a search's answer. Raise SinkError if a part of the index didn't answer."""
     if failed := answer["_shards"]["failed"]:
         raise SinkUnreachableError(
             f"{failed} shards of the index don't answer",

@@ -1,9 +1,8 @@
 """A table's documents → bulk requests from Spark's executors, and their counts back.
 
-An executor needs this package and opensearch-py. It gets a line of text for each document: a row
-takes Spark longer to hand over, and Python longer to read. It doesn't raise what a user can mend,
-but returns it as a value: Spark would wrap it into a traceback, and try again what was retried
-enough.
+An executor needs this package and opensearch-py. It gets a line of text for each document, as a row
+takes Spark longer to pass, and Python longer to read. It returns user errors as values: Spark would
+wrap an exception in a traceback, and repeat requests that were retried enough.
 """
 
 import json
@@ -35,14 +34,14 @@ _FETCH_MAX: Final = 500
 
 
 class WrittenDocuments(NamedTuple):
-    """What became of documents, and what was ``observed`` of their rows, by observations' names."""
+    """The results of documents, and the ``observed`` facts of their rows, by observation."""
 
     counts: Counts
     observed: Callable[[str], Any]
 
 
 class DocumentCompletion:
-    """Fills absent fields as actions pass by; afterwards, ``incomplete`` counts the failures."""
+    """Fills absent fields of passing actions. Afterwards, ``incomplete`` counts the failures."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class DocumentCompletion:
         self._fetch = _FIRST_FETCH
 
     def fill(self, actions: Iterable[Action]) -> Iterator[Action]:
-        """The same actions, complete as far as the index can tell; their order may change."""
+        """Yield the same actions, completed as far as the index allows. Their order may change."""
         lacking: list[Action] = []
         for action in actions:
             lacks = action.absent or (action.filled and not self._is_load)
@@ -77,7 +76,7 @@ class DocumentCompletion:
             yield from self._filled(lacking)
 
     def _filled(self, lacking: list[Action]) -> Iterator[Action]:
-        """As many at a time as keep the answer, judged by the last one, below bytes_max."""
+        """Complete as many at a time as keep the answer below bytes_max, judged by the last one."""
         docs = [
             {"_id": action.id, "_source": [*action.absent, *action.filled, ABSENT_FIELD]}
             for action in lacking
@@ -104,7 +103,7 @@ class DocumentCompletion:
 def completed(
     action: Action, stored: dict[str, Any] | None, *, is_load: bool = False
 ) -> tuple[dict[str, Any], bool]:
-    """An action's document with what it lacks of the ``stored`` one, and whether that is all."""
+    """Complete an action's document from the ``stored`` one. Return whether it is complete."""
     unknown = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
     missing = tuple(field for field in action.absent if field in unknown)
     document: dict[str, Any] = json.loads(action.source or b"{}")
@@ -119,7 +118,7 @@ def completed(
 
 @dataclass(frozen=True, slots=True)
 class DocumentWriter:
-    """What an executor needs to know; its settings hold the password, and are never printed."""
+    """The executor's parameters. Its settings have the password, and are never printed."""
 
     settings: SearchSettings = field(repr=False)
     index: str
@@ -158,11 +157,10 @@ def write_documents(
     is_load: bool = False,
     is_final: bool = True,
 ) -> WrittenDocuments:
-    """Write documents (``only`` those with such an id); raises the first SinkError of any executor.
+    """Write documents (``only`` those with such an id). Raise the first SinkError of any executor.
 
-    What the server refuses becomes a dead letter, if the user wants that; where it isn't
-    ``is_final``, it is only counted. ``is_load``: the log is read from its start on, in several
-    steps.
+    A refused document becomes a dead letter, if the user wants that. Unless it ``is_final``, it is
+    only counted. ``is_load``: the log is read from its start on, in several steps.
     """
     dead_letters = _dead_letters(connect(settings), settings, index)
     refused = dead_letters.by_document().items() if dead_letters is not None else ()
@@ -179,14 +177,14 @@ def write_documents(
 def _dead_letters(
     client: OpenSearch, settings: SearchSettings, index: str
 ) -> DocumentDeadLetters | None:
-    """The dead letters about an index's documents; None: a refused document stops the run."""
+    """Return the dead letters of an index's documents. None: a refused document stops the run."""
     if settings.refused_documents == "fail":
         return None
     return DocumentDeadLetters(client, settings.index_prefix, alias_of(index), index)
 
 
 def _line() -> Column:
-    """What ``_action`` reads: nothing but a source's own text may have a tab in it."""
+    """Return the input of ``_action``. Only a source's own text may contain a tab."""
     lists = (F.when(F.size(name) > 0, F.to_json(name)) for name in ("absent", "filled"))
     columns = (F.col("version").cast("string"), F.to_json("key"), *lists, F.col("source"))
     return F.concat_ws("\t", *(F.coalesce(column, F.lit("")) for column in columns))

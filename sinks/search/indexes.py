@@ -1,13 +1,13 @@
-"""A mapping → an index behind its alias: made, loaded, extended, published, emptied.
+"""A mapping → an index behind its alias: created, loaded, extended, published, emptied.
 
 A table's documents are in ``<alias>-<generation>``, behind ``<alias>`` once they are complete. A
-new generation is loaded beside the old one and takes over the alias in one step. We write through
-a second alias, ``<alias>-<generation>-write``: with ``require_alias`` the server doesn't invent an
-index where ours was deleted, or where a run that should be dead still writes to an old one.
+new generation is loaded next to the old one and takes over the alias in one step. Writes use a
+second alias, ``<alias>-<generation>-write``. With ``require_alias`` the server doesn't create an
+index after ours was deleted, or for an interrupted run that still writes to an old one.
 
-``index.gc_deletes`` is an hour: so long the server itself knows the versions of deleted documents
-and refuses a late, older write. Past that, a run's plan protects them: changes that aren't newer
-than the table's cut are never sent.
+``index.gc_deletes`` is an hour: for this time the server itself knows the versions of deleted
+documents and refuses a late, older write. After it, a run's plan protects them: changes that aren't
+newer than the table's cut are never sent.
 """
 
 import re
@@ -28,21 +28,21 @@ _GC_DELETES: Final = "1h"
 _FIELDS_SPARE: Final = 1_000  # the server's own default limit
 _LOADING: Final = {"refresh_interval": "-1", "number_of_replicas": 0}
 _SERVING: Final = {"refresh_interval": "-1", "auto_expand_replicas": "0-1"}
-"""Whoever writes refreshes in the end: searches see a run's documents together."""
+"""The writer refreshes at the end, so that a run's documents become visible together."""
 _SERVING_ONLY: Final = ("refresh_interval", "number_of_replicas", "auto_expand_replicas")
-"""Settings that a load needs otherwise: they are set once the index serves."""
+"""Settings with other values during a load. They are set once the index serves."""
 _TASK_POLL_S: Final = 0.2
 _TASK_POLL_S_MAX: Final = 5.0
 
 
 def _fields(inside: Mapping[str, Any]) -> int:
-    """How many fields, with those inside of others, the index has to take."""
+    """Return the number of fields for the index, including nested ones."""
     named = [*inside.get("properties", {}).values(), *inside.get("fields", {}).values()]
     return len(named) + sum(map(_fields, named))
 
 
 def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Settings of an index by their whole names, without ``index.`` in front."""
+    """Return settings of an index by their full names, without the prefix ``index.``."""
     flattened: dict[str, Any] = {}
     for name, value in settings.items():
         whole = f"{path}{name}"
@@ -54,20 +54,20 @@ def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def write_alias(index: str) -> str:
-    """The alias that an index is written through."""
+    """Return the alias for writes to an index."""
     return f"{index}-write"
 
 
 def alias_of(index: str) -> str:
-    """The alias that an index of ours is, or will be, behind."""
+    """Return the alias that an index of ours is, or will be, behind."""
     return index.rpartition("-")[0]
 
 
 class Generation(BaseModel):
-    """An index of ours: its name, and its own identity, which a new one of that name doesn't share.
+    """An index of ours: its name, and its id, which a new index of that name doesn't share.
 
     A table or a document has one that serves behind the alias, and may have one that is loaded to
-    take its place.
+    replace it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,12 +80,12 @@ class Generation(BaseModel):
 
 
 def _number(index: str) -> int:
-    """Its number among all that there were behind the alias."""
+    """Return its number among all generations of the alias."""
     return int(index.rpartition("-")[2])
 
 
 def indexes_of(client: OpenSearch, pattern: str, owner: Mapping[str, str]) -> list[str]:
-    """All indexes of ours by such a name that were made of a ``log`` (topic prefix), or a table."""
+    """Return our indexes that match the pattern and belong to a ``log`` (topic prefix) or table."""
     mappings = insist(
         lambda: client.indices.get_mapping(index=pattern, params={"allow_no_indices": "true"}),
         f"indexes {pattern}",
@@ -98,9 +98,9 @@ def indexes_of(client: OpenSearch, pattern: str, owner: Mapping[str, str]) -> li
 
 
 class TableIndex:
-    """The indexes of one table: ``log`` (the topic prefix) and its name say whose they are.
+    """The indexes of one table. ``log`` (the topic prefix) and its name identify the owner.
 
-    Or those of joined documents, where that is the ``kind``.
+    With ``kind``, those of joined documents.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class TableIndex:
         after: Generation | None,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Generation:
-        """Create an empty index, the next generation, set up for a fast load."""
+        """Create an empty index, the next generation, with settings for a fast load."""
         self.refuse_strangers()
         before, serving = self.generations(), self._aliased()
         taken = [_number(name) for name in before]
@@ -152,11 +152,11 @@ class TableIndex:
         return made
 
     def is_there(self, generation: Generation | None) -> bool:
-        """Whether the index exists, and nobody has made another one of its name."""
+        """Whether the index exists, and wasn't replaced by another one of its name."""
         return generation is not None and self._uuid(generation.index) == generation.uuid
 
     def require(self, generation: Generation) -> None:
-        """Raise SinkError where the index isn't there any more."""
+        """Raise SinkError if the index no longer exists."""
         if not self.is_there(generation):
             raise SinkError(
                 "the index was deleted while a run wrote to it",
@@ -165,7 +165,7 @@ class TableIndex:
             )
 
     def has_taken_over(self, generation: Generation) -> bool:
-        """Whether a loaded index serves already: who let it may have died before a note of it."""
+        """Whether a loaded index already serves, as the run may have died before recording it."""
         return self.is_there(generation) and self._aliased() == [generation.index]
 
     def _uuid(self, index: str) -> str | None:
@@ -173,7 +173,7 @@ class TableIndex:
         return str(answer[index]["settings"]["index"]["uuid"]) if index in answer else None
 
     def extend(self, index: str, mapping: Mapping[str, Any]) -> bool:
-        """Add the fields of new columns; False where they don't fit: one has another type now."""
+        """Add the fields of new columns. False: they don't fit, as one has another type now."""
         limit = "index.mapping.total_fields.limit"
         before = self._ask(
             lambda: self._client.indices.get_settings(
@@ -187,7 +187,7 @@ class TableIndex:
         def fits() -> bool:
             try:
                 self._client.indices.put_mapping(index=index, body=mapping)
-            except RequestError:  # 400; a right or room that lacks is no reason for a new index
+            except RequestError:  # 400; a missing right or room is no reason for a new index
                 return False
             return True
 
@@ -199,9 +199,10 @@ class TableIndex:
         settings: Mapping[str, Any] = MappingProxyType({}),
         former: Generation | None = None,
     ) -> None:
-        """Make a loaded index the one behind the alias, and delete the ones before it.
+        """Put a loaded index behind the alias, and delete the earlier ones.
 
-        The ``former`` one goes in the same step where another alias has it: no later run would.
+        The ``former`` one is deleted in the same step if it has another alias, as no later run
+        would delete it.
         """
         self.refuse_strangers()
         chosen = {name: value for name, value in flat(settings).items() if name in _SERVING_ONLY}
@@ -219,21 +220,21 @@ class TableIndex:
         self._delete(before)
 
     def count(self) -> int | None:
-        """How many documents the index that serves has; None where none does."""
+        """Return how many documents the serving index has. None: none serves."""
         serving = self._aliased()
         return (
             int(self._ask(lambda: self._client.count(index=serving))["count"]) if serving else None
         )
 
     def refresh(self, index: str) -> None:
-        """Make everything written so far visible to searches."""
+        """Make all earlier writes visible to searches."""
         self._ask(lambda: self._client.indices.refresh(index=index))
 
     def truncate(self, index: str, position: Position) -> int:
-        """Delete every document up to a TRUNCATE's position; the number of those deleted.
+        """Delete every document up to a TRUNCATE's position. Return their number.
 
-        Documents that change meanwhile are examined again. As a task of the server's, since no
-        request lives as long as this may take.
+        Documents that change in the meantime are checked again. It is a task of the server, since
+        no request lives long enough.
         """
         query = {"query": {"range": {POSITION_FIELD: {"lte": str(position)}}}}
         deleted = 0
@@ -278,13 +279,13 @@ class TableIndex:
             ))  # fmt: skip
 
     def generations(self) -> list[str]:
-        """Our indexes of this table, whatever alias they are behind."""
+        """Return our indexes of this table, behind any alias."""
         numbered = re.compile(re.escape(self.alias) + r"-\d+")
         names = indexes_of(self._client, f"{self.alias}-*", self._owner)
         return [name for name in names if numbered.fullmatch(name)]
 
     def _aliased(self) -> list[str]:
-        """The indexes behind the alias."""
+        """Return the indexes behind the alias."""
 
         def ask() -> list[str]:
             try:
@@ -295,7 +296,7 @@ class TableIndex:
         return self._ask(ask)
 
     def refuse_strangers(self) -> None:
-        """Never take an alias or a name away from somebody else's index; raises SinkError."""
+        """Raise SinkError rather than take an alias or a name from an index that isn't ours."""
         ours = self.generations()
         strangers = [name for name in self._aliased() if name not in ours]
         exists = self._client.indices.exists

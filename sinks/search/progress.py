@@ -1,14 +1,14 @@
-"""The progress index → who runs, the plan that is under way, and how far each index is.
+"""The progress index → the active run, its plan, and the progress of each index.
 
-Documents of ours in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``, so that
-of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of the last
-run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a table's
-index has been given and how far a load is, ``document/<topic.prefix>/<name>`` the same of joined
+Documents of ours in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``: of two
+writers one wins and the other gets an error. ``run/<topic.prefix>`` has the plan of the last run,
+started or done, and its owner. ``table/<topic.prefix>/<schema>.<table>`` has a table's index with
+its contents and its load's progress, ``document/<topic.prefix>/<name>`` the same of joined
 documents.
 
-The owner's heartbeat only keeps two runs from doing the same work twice. Correctness doesn't hang
-on it: a run that lost its claim repeats what the winner's plan, which is the same plan, says, and
-can't record anything (docs/decisions/0004-sinks-and-cuts.md).
+The owner's heartbeat only keeps two runs from doing the same work twice. Correctness doesn't depend
+on it: a run that lost its claim repeats the winner's plan, which is the same plan, and can't record
+anything (docs/decisions/0004-sinks-and-cuts.md).
 """
 
 import os
@@ -33,24 +33,24 @@ from sinks.search.client import IF_THERE, PATIENT, Patience, create_own, fetch, 
 from sinks.search.indexes import Generation
 
 SILENCE_S_MAX: Final = 30.0
-"""After this long without a heartbeat a run counts as dead; a clock may be off by half of it."""
+"""After this time without a heartbeat a run counts as dead. Clocks may differ by half of it."""
 BEAT_S: Final = 5.0
 BRIEF: Final = Patience(total_s=1.0)
-"""For what is tried again anyway, and for what mustn't delay the news of a failure."""
+"""For requests that are repeated anyway, and those that mustn't delay a failure's report."""
 _RECORDS_MAX: Final = 10_000
 
 ProgressRecord = TypeVar("ProgressRecord", bound=BaseModel)
 StoredVersion = Mapping[str, Any]
-"""What the server compares with before it writes, as a request's parameters."""
+"""What the server compares before a write, as a request's parameters."""
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970, as records have them."""
+    """Return milliseconds since 1970, as in records."""
     return time.time_ns() // 1_000_000
 
 
 class Owner(BaseModel):
-    """The process that runs; ``token`` tells two runs of one process apart."""
+    """The process that runs. ``token`` distinguishes two runs of one process."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -60,7 +60,7 @@ class Owner(BaseModel):
     beat_ms: int
 
     def alive(self, now_ms: int) -> bool:
-        """Whether the process may still run: its heart beats, and if it is ours, it exists."""
+        """Whether the process may still run: its heartbeat is recent, and, if local, it exists."""
         if now_ms - self.beat_ms > SILENCE_S_MAX * 1000:
             return False
         if self.host != socket.gethostname() or self.pid == os.getpid():
@@ -73,7 +73,7 @@ class Owner(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """The last run: its plan, and its outcome once nothing of it is under way any more.
+    """The last run: its plan, and its outcome once it has ended.
 
     ``checked`` is when a run last found nothing to do.
     """
@@ -88,9 +88,9 @@ class RunRecord(BaseModel):
 
 
 class TableGeneration(Generation):
-    """An index of a table; ``overrides`` are the user's for it (``Indexed.overrides``).
+    """An index of a table. ``overrides`` are the user's for it (``Indexed.overrides``).
 
-    Documents may have values of columns that were dropped, where it ``has_dropped`` ones.
+    If it ``has_dropped`` columns, documents may have their values.
     """
 
     overrides: str = ""
@@ -98,9 +98,9 @@ class TableGeneration(Generation):
 
 
 class TableLoad(BaseModel):
-    """An index that is being loaded: it has what is before the offsets ``loaded``.
+    """An index that is being loaded. It has everything before the offsets ``loaded``.
 
-    ``ts_ms`` is when it got that far.
+    ``ts_ms`` is the time of that progress.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -111,11 +111,10 @@ class TableLoad(BaseModel):
 
 
 class TableRecord(BaseModel):
-    """What a table has been given: everything before ``offsets``, up to ``cut`` (text).
+    """A table's progress: everything before ``offsets``, up to ``cut`` (text).
 
-    The index that ``serves`` has all of it, once there is one. The one that is ``loading`` to take
-    its place has what its load has come to, and ends there, too. Neither has what the table was
-    ``emptied`` of.
+    The index that ``serves``, if one does, has all of it. The one that is ``loading`` to replace it
+    has as much as its load, and ends there, too. Neither has the rows before ``emptied``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -131,16 +130,16 @@ class TableRecord(BaseModel):
 
     @property
     def newest(self) -> TableGeneration | None:
-        """The index that was made last."""
+        """Return the newest index."""
         return self.loading.into if self.loading is not None else self.serves
 
 
 class JoinedIndex(Generation):
-    """An index of joined documents, and what these are like.
+    """An index of joined documents, and their definition.
 
-    ``columns`` has the identity of each column of the joined tables, which another one of its name
-    hasn't, and what its values are like. ``mapping`` is the server's. Documents may have values of
-    columns that were dropped, where it ``has_dropped`` ones; both then have these, too.
+    ``columns`` has the identity of each column of the joined tables, which another column of its
+    name doesn't share, and the form of its values. ``mapping`` is the server's. If it
+    ``has_dropped`` columns, documents may have their values, and both of these include them.
     """
 
     definition: Document
@@ -150,7 +149,7 @@ class JoinedIndex(Generation):
 
 
 DocumentRecord = CutRecord[JoinedIndex]
-"""How far a joined document's indexes are."""
+"""The progress of a joined document's indexes."""
 
 
 class Ledger:
@@ -164,22 +163,22 @@ class Ledger:
         self.run_id = f"run/{topic_prefix}"
 
     def create(self) -> None:
-        """Make the progress index where it doesn't exist yet."""
+        """Create the progress index if it doesn't exist yet."""
         create_own(self._client, self.index, {"dynamic": False}, self._where)
 
     def run(self) -> RunRecord:
-        """The last run's record; an empty one where there was none."""
+        """Return the last run's record, or an empty one."""
         return self.read(self.run_id, RunRecord)[0] or RunRecord()
 
     def read(
         self, document: str, kind: type[ProgressRecord]
     ) -> tuple[ProgressRecord | None, StoredVersion]:
-        """A record of ours, if there is one, and what to compare with when writing it."""
+        """Return a record of ours, if it exists, and the version for a conditional write."""
         source, version = self._get(document)
         return (self._parse(kind, source) if source else None), version
 
     def tables(self, names: Iterable[str]) -> dict[str, TableRecord]:
-        """The records of those tables that have one."""
+        """Return the records of those tables that have one."""
         wanted = {self.record_id("table", name): name for name in names}
         if not wanted:
             return {}
@@ -194,13 +193,13 @@ class Ledger:
         return self.run().plan is not None or len(self._ids()) > 1
 
     def record_count(self) -> int:
-        """How many records the log has here."""
+        """Return the number of the log's records."""
         return len(self._ids())
 
     def forget(self) -> None:
         """Delete all records of the log's runs, tables and documents.
 
-        Raises BusyError while a run is under way.
+        Raise BusyError while a run is active.
         """
         with self.claim():
             others = [document for document in self._ids() if document != self.run_id]
@@ -209,17 +208,20 @@ class Ledger:
         insist(lambda: self._client.delete(index=self.index, id=self.run_id), self._where)
 
     def _ids(self) -> list[str]:
-        """Of all records of this log."""
+        """Return the ids of all records of this log."""
         body = {"query": {"match_all": {}}, "size": _RECORDS_MAX, "_source": False}
         indices, ask = self._client.indices, self._client.search
         insist(lambda: indices.refresh(index=self.index, params=IF_THERE), self._where)
         answer = insist(lambda: ask(index=self.index, body=body, params=IF_THERE), self._where)
         documents = [hit["_id"] for hit in answer["hits"]["hits"]]
-        # <kind>/<topic prefix>, and of some kinds a name behind that
+        # <kind>/<topic prefix>, and for some kinds a name after it
         return [name for name in documents if name.split("/")[1] == self._topic_prefix]
 
     def claim(self) -> "RunClaim":
-        """The right to run, until it is released; raises BusyError while another run has it."""
+        """Claim the right to run, until it is released.
+
+        Raise BusyError while another run has it.
+        """
         record, version = self.read(self.run_id, RunRecord)
         owner = record.owner if record is not None else None
         if owner is not None and owner.alive(now_ms()):
@@ -233,7 +235,7 @@ class Ledger:
         return RunClaim(self, record or RunRecord(), version)
 
     def write_table(self, name: str, record: TableRecord) -> None:
-        """Replace a table's record; raises BusyError if a later run has written it."""
+        """Replace a table's record. Raise BusyError if a later run has written it."""
         document = self.record_id("table", name)
         stored, version = self.read(document, TableRecord)
         if stored is not None and stored.run > record.run:
@@ -241,7 +243,7 @@ class Ledger:
         self.write(document, record, version)
 
     def record_id(self, kind: Literal["table", "document"], name: str) -> str:
-        """The record of the index of a table, or of joined documents."""
+        """Return the id of the record of a table's index, or of joined documents."""
         return f"{kind}/{self._topic_prefix}/{name}"
 
     def _get(self, document: str) -> tuple[dict[str, Any], StoredVersion]:
@@ -261,9 +263,9 @@ class Ledger:
         expected: StoredVersion,
         patience: Patience = PATIENT,
     ) -> StoredVersion:
-        """Write against the expected version; a conflict with our own lost answer is none.
+        """Write if the version is the expected one. A conflict with our own lost answer is none.
 
-        Raises BusyError if somebody else has written it since.
+        Raise BusyError if another run has written it since.
         """
         text = record.model_dump_json()
 
@@ -294,10 +296,10 @@ class Ledger:
 
 
 class RunClaim:
-    """The right to run: a heartbeat from entering to leaving, and the plan's two steps.
+    """The right to run: a heartbeat while it is entered, and the plan's two steps.
 
-    A heartbeat that fails is left to the run's own next write to complain about. A claim that is
-    left without finish() leaves the plan started: the next run repeats it.
+    The run's own next write reports a failed heartbeat. Without finish() the plan stays started,
+    and the next run repeats it.
     """
 
     def __init__(self, ledger: Ledger, record: RunRecord, version: StoredVersion) -> None:
@@ -322,26 +324,26 @@ class RunClaim:
             self._write(BRIEF if failed else PATIENT, owner=None)
 
     def last(self) -> RunPlan | None:
-        """The newest plan, finished or not."""
+        """Return the newest plan, finished or not."""
         return self.record.plan
 
     def outcome(self, plan: RunPlan) -> RunOutcome | None:
-        """How the newest plan ended, if it did."""
+        """Return how the newest plan ended, if it did."""
         del plan
         return self.record.outcome
 
     def start(self, plan: RunPlan) -> None:
-        """Record the plan of a new run; raises BusyError if the claim was taken over."""
+        """Record the plan of a new run. Raise BusyError if the claim was taken over."""
         if self.record.plan is not None and self.record.outcome is None:
             raise AssertionError("a started plan is finished or repeated, never replaced")
         self.renew(plan=plan, outcome=None)
 
     def finish(self, outcome: RunOutcome) -> None:
-        """Record that nothing of the plan is under way any more, and how it ended."""
+        """Record the end of the plan, and its outcome."""
         self.renew(outcome=outcome)
 
     def checked(self) -> LastCheck:
-        """When a run last found nothing to do."""
+        """Return when a run last found nothing to do."""
         return self.record.checked
 
     def check(self, check: LastCheck) -> None:
@@ -349,7 +351,7 @@ class RunClaim:
         self.renew(checked=check)
 
     def renew(self, patience: Patience = PATIENT, **changes: object) -> None:
-        """Write the heartbeat, and what changes; raises BusyError if another run took over."""
+        """Write the heartbeat and changes. Raise BusyError if another run took over."""
         owner = Owner(
             host=socket.gethostname(), pid=os.getpid(), token=self._token, beat_ms=now_ms()
         )
@@ -362,7 +364,7 @@ class RunClaim:
             self.record = record
 
     def _beat(self) -> None:
-        """Whatever goes wrong here meets the run itself at its next write."""
+        """Beat. The run itself meets any failure at its next write."""
         while not self._stopped.wait(BEAT_S):
             try:
                 self.renew(BRIEF)
@@ -385,7 +387,7 @@ def _overtaken(where: str) -> BusyError:
 
 
 def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
-    """How far a load is, for people."""
+    """Return a load's progress, for people."""
     total = sum(end[partition] - offset for partition, offset in start.items())
     done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
     return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"

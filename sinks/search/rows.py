@@ -1,7 +1,7 @@
 """Latest rows of a table → key texts and JSON documents, by Spark functions only.
 
-What Python does to a row afterwards, in the executor, is to put an id and a version before it. A
-null field is left out of its document: to a search that is the same, and a wide table is smaller.
+Afterwards, Python in the executor only prepends an id and a version. A null field is left out of
+its document: that makes no difference to a search, and makes a wide table smaller.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ JSON: Final = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "timeZone": "UTC",
 }
-"""How Spark writes a document."""
+"""Spark's options to write a document."""
 _KEY: Final = "_millrace_key"
 RESERVED: Final = (*OWN, _KEY)
 """Names that no column of the source can have in rows that become documents."""
@@ -31,9 +31,9 @@ _SECOND_US: Final = 1_000_000
 
 
 def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """Columns key (array of text), version, source (JSON, null: delete), absent, filled (fields).
+    """Return columns key (array of text), version, source (JSON, null: delete), absent, filled.
 
-    Filled ones have values that count only where the index has no document of the row.
+    Filled fields have values that count only if the index has no document of the row.
     """
     schema = shape.versions[-1]
     fields = field_names(schema)
@@ -62,14 +62,14 @@ def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _is_changed(column: Column) -> bool:
-    """Whether a value in JSON isn't the one that Spark has."""
+    """Whether a value in JSON differs from Spark's."""
     return column.type in {"numeric", "time"} or (column.type == "point" and not column.array)
 
 
 def value_in_json(column: Column, value: SparkColumn) -> SparkColumn:
-    """A value as its JSON needs it: Spark's own JSON would change decimals and times of day.
+    """Convert a value for JSON, as Spark's own JSON would change decimals and times of day.
 
-    So do points, which a search server reads as well-known text.
+    Points also change: a search server reads them as well-known text.
     """
     kind = "array<string>" if column.array else "string"
     if column.type == "numeric":
@@ -82,7 +82,10 @@ def value_in_json(column: Column, value: SparkColumn) -> SparkColumn:
 
 
 def _time_of_day(value: SparkColumn) -> SparkColumn:
-    """Microseconds since midnight as PostgreSQL writes them; 24:00:00 is a time of day, too."""
+    """Return microseconds since midnight as PostgreSQL writes them.
+
+    24:00:00 is a time of day, too.
+    """
     return F.when(
         value.isNotNull(),
         F.format_string(
@@ -96,7 +99,7 @@ def _time_of_day(value: SparkColumn) -> SparkColumn:
 
 
 def key_text(column: Column, value: SparkColumn) -> SparkColumn:
-    """A key value as its document has it."""
+    """Return a key value in the form of documents."""
     if column.array:
         return F.to_json(value, JSON)
     if column.type == "bytea":
@@ -110,7 +113,7 @@ def key_text(column: Column, value: SparkColumn) -> SparkColumn:
 
 
 def _renamed(columns: SparkColumn, fields: dict[str, str]) -> SparkColumn:
-    """Names of target columns as names of fields, where any differs."""
+    """Convert names of target columns to names of fields, if any differs."""
     renamed = {target: field for target, field in fields.items() if target != field}
     if renamed:
         by_column = F.create_map(*(F.lit(name) for pair in renamed.items() for name in pair))

@@ -1,8 +1,8 @@
 """The log → every search index, up to one cut: one bounded run.
 
-The tables' indexes first, by the same engine as the lakehouse's tables. Then joined documents,
-which are made of the lakehouse. Then the indexes that are loaded beside those that serve, step by
-step: between two steps those that serve keep up.
+The tables' indexes come first, with the same engine as the lakehouse's tables. Then joined
+documents follow, which are made of the lakehouse. Then new indexes are loaded step by step, next to
+the serving ones, which keep up between two steps.
 """
 
 import time
@@ -26,10 +26,10 @@ from sinks.search.target import IndexTarget
 
 
 def run_search(run: RunContext, log: MillraceTopics) -> RunSummary:
-    """Apply what the log has to the search indexes; tables that fail are in the summary.
+    """Apply the log to the search indexes. Tables that fail are in the summary.
 
-    Indexes go by the names of tables and of joined documents. Raises MillraceError where no table
-    could be applied at all (the log or the server can't be reached, another run).
+    Indexes have the names of tables and of joined documents. Raise MillraceError if no table could
+    be applied at all (the log or the server can't be reached, another run).
     """
     settings = run.settings
     search = settings.require_search()
@@ -64,15 +64,15 @@ def _run(
     results += target.replayed()
     if context.search.documents:
         results += _documents(context, state, topics, documents)
-    # The index that serves keeps up meanwhile, and the one that is loaded follows.
+    # The serving index keeps up during a load, and the loaded one follows.
     failed = {table.name for table in results if table.error is not None}
     while (step := target.load_next(failed)) is not None:
         results.append(step)
         failed |= {step.name} if step.error is not None else set()
         context.run.while_waiting()
         if options.records_max is not None:
-            break  # the rest is later runs'
-        topics.forget()  # there is more in the log by now
+            break  # later runs do the rest
+        topics.forget()  # the log has grown
         ended = Run(context.run, topics, target).once()
         plan, results, state = ended.plan or plan, results + ended.results, ended.state
     return replace(ended, plan=plan, results=results, state=state)
@@ -84,9 +84,9 @@ def _documents(
     topics: MillraceTopics,
     standing: dict[str, Standing],
 ) -> list[TableResult]:
-    """Bring each document's index to the newest cut; those that nothing has changed for have none.
+    """Bring each document's index to the newest cut. Those without changes have no result.
 
-    An error of one document holds up no other. ``standing`` gets where each is.
+    An error of one document holds up no other. ``standing`` gets the position of each.
     """
     settings, options = context.run.settings, context.run.options
     prefix, session = settings.capture.topic_prefix, context.run.session

@@ -1,4 +1,4 @@
-"""The records that an index is loaded from → those of the next step, if the log has all of them."""
+"""The records of an index's load → those of the next step, if the log has all of them."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,7 @@ from sinks.run.plan import TablePlan
 from sinks.run.retained import rows_lacking
 
 STEP_RECORDS: Final = 500_000
-"""So many of the log's records are loaded between two notes of how far it is."""
+"""How many of the log's records are loaded between two progress records."""
 
 
 def is_one_step(table: TablePlan) -> bool:
@@ -21,9 +21,9 @@ def is_one_step(table: TablePlan) -> bool:
 
 
 def require_rows(context: RunContext, table: TablePlan, state: LogState) -> None:
-    """Raise LogForgottenError where the log lacks records of rows that haven't ended.
+    """Raise LogForgottenError if the log lacks records of rows that haven't ended.
 
-    A partition has all of them where it begins before the last end of all rows.
+    A partition has all of them if it begins before the last end of all rows.
     """
     lost = {partition for partition, offset in state.starts[table.topic].items() if offset}
     if lost and table.truncated is not None:
@@ -37,9 +37,9 @@ def require_rows(context: RunContext, table: TablePlan, state: LogState) -> None
 
 
 def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
-    """A plan's next records behind those that are ``loaded``, in all partitions at once.
+    """Return a plan's next records after the ``loaded`` ones, in all partitions at once.
 
-    A key has its partition, so that what is older comes first.
+    A key has its partition, so older records come first.
     """
     start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
     left = table.model_copy(update={"start": start})

@@ -1,11 +1,10 @@
 """Search indexes, as a target of runs: one for each table with a key.
 
-What is planned is finished or repeated, and since every document carries its version, repeating it
-changes nothing. A table that has no index yet (or lost it, or begins a new epoch, or comes so late
-that the log may have forgotten changes) is loaded from the log's start into a new index, beside the
-one that serves, if any does. Such a load follows the log like any other reader, step by step. Once
-it has come to where the table is, it takes the alias; whoever dies in between leaves the rest to
-the next run.
+A plan is finished or repeated, and since every document has its version, a repetition changes
+nothing. Some tables are loaded from the log's start into a new index, next to the serving one, if
+there is any: a table without an index, one that begins a new epoch, or one so late that the log may
+have lost changes. Such a load follows the log like any other reader, step by step. Once it has
+reached the table's position, it takes the alias. If a run dies in between, the next run continues.
 """
 
 import time
@@ -75,7 +74,7 @@ class IndexTarget(Target):
         self._loaded: dict[str, EarlyLoad] = {}
 
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
-        """The tables that [search] names, or all of them, but for those without a key."""
+        """Return the tables in [search], or all of them, without those that have no key."""
         del begun
         search, captured = self._search, state.tables.keys()
         tables = CapturedTables.of(captured, state.newest_schemas)
@@ -104,7 +103,7 @@ class IndexTarget(Target):
         return Wanted(indexed, remarks, refused)
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
-        """Whether the table has the index that it had, of the source's history of now."""
+        """Whether the table still has its index, of the source's current history."""
         del table
         if self._records is None:
             self._records = self._context.ledger.tables(self._state.tables)
@@ -121,21 +120,21 @@ class IndexTarget(Target):
         return True
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
-        """Where the log keeps every key, the table is loaded again; else it stays as it is."""
+        """Load the table again if the log keeps every key. Otherwise it stays unchanged."""
         again = super().behind_gap(name, table, forgotten)
         if again is not None:
             self._report(f"{name}: {forgotten.error.what}: loading it again from the log")
         return again
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
-        """First loads of a single step begin here: by one read of the log instead of two."""
+        """Begin first loads of a single step here: one read of the log instead of two."""
         self._loaded = {}
         for name, table in tables.items():
             is_small = table.pending and is_one_step(table) and not self._lacks_records(name)
             if table.base or not is_small or not is_read_early(table):
                 continue
             versions, target = versions_of(state, table), self._index(name)
-            self.plans.renew()  # what another run is loading would be taken for left behind
+            self.plans.renew()  # another run's load would look abandoned
             self._report(f"{name}: about {table.unread:,} records to load")
             early = self._indexer().load_early(target, table, state.progress.cut, versions)
             if early is not None:
@@ -151,7 +150,7 @@ class IndexTarget(Target):
     def apply(
         self, spark: "SparkSession", name: str, plan: RunPlan, read: ReadChanges
     ) -> Rows | None:
-        """Write the documents, then the table's progress record; nothing, if that is there."""
+        """Write the documents, then the table's progress record. Skip it if that exists."""
         self._records = None
         if name in self._refused:
             raise self._refused[name]
@@ -173,11 +172,11 @@ class IndexTarget(Target):
         return Rows(counts.inserted, counts.updated, counts.deleted)
 
     def rows(self, name: str) -> int | None:
-        """How many documents the table's index has."""
+        """Return how many documents the table's index has."""
         return self._index(name).count()
 
     def replayed(self) -> list[TableResult]:
-        """Make documents of tables again that were refused, where that is asked for."""
+        """Write refused documents of tables again, if that is asked for."""
         names = sorted(self._context.run.options.replayed & self._state.tables.keys())
         results: list[TableResult] = []
         for name, record in self._context.ledger.tables(names).items():
@@ -194,9 +193,9 @@ class IndexTarget(Target):
         return results
 
     def begin_loads(self, names: Collection[str], topics: Topics) -> list[TableResult]:
-        """Make new indexes for tables, unless they are being loaded; and say where that can't be.
+        """Create new indexes for tables, unless they are being loaded. Report where that fails.
 
-        Also for those that the user now wants otherwise, and whose load can't go on.
+        Includes tables with changed options, whose load can't continue.
         """
         results = []
         for name, record in self._context.ledger.tables(self._state.tables).items():
@@ -208,10 +207,9 @@ class IndexTarget(Target):
         return [result for result in results if result.error is not None]
 
     def load_next(self, failed: Collection[str]) -> TableResult | None:
-        """Load the next step of a table that is being loaded, but of those that have ``failed``.
+        """Load the next step of a table that is being loaded, except those that have ``failed``.
 
-        Behind the last one, the new index takes the place of the one that serves. None: there is
-        nothing to load.
+        After the last step, the new index replaces the serving one. None: nothing is to be loaded.
         """
         for name, record in self._context.ledger.tables(self._state.tables).items():
             loading = record.loading
@@ -226,8 +224,8 @@ class IndexTarget(Target):
         return None
 
     def _again(self, name: str, record: TableRecord, documents: Collection[str]) -> None:
-        """Write some documents of the index that serves once more."""
-        assert record.serves is not None  # noqa: S101 (the caller has looked)
+        """Write some documents of the serving index again."""
+        assert record.serves is not None  # noqa: S101 (the caller has checked it)
         index, whole = record.serves.index, self._plan(name, record)
         table = self._examined(whole, whole.tables[name])
         indexer = self._indexer()
@@ -238,7 +236,7 @@ class IndexTarget(Target):
         self._index(name).refresh(index)
 
     def _adopted(self, record: TableRecord, table: str) -> TableRecord:
-        """The record of a table whose new index serves already: who let it died before the note."""
+        """Return the record of a table whose new index serves, which a run has not recorded."""
         loading = record.loading
         if loading is None or not self._index(table).has_taken_over(loading.into):
             return record
@@ -247,7 +245,7 @@ class IndexTarget(Target):
         return record
 
     def _reason_to_rebuild(self, name: str, record: TableRecord) -> str | None:
-        """Why the index of a table, or the one that is being loaded, isn't the one to have."""
+        """Return why the index of a table, or the one being loaded, must be replaced."""
         if (reason := self._outgrown(name, record.newest)) is not None:
             return reason
         if (loading := record.loading) is None:
@@ -262,7 +260,7 @@ class IndexTarget(Target):
         return None
 
     def _outgrown(self, name: str, newest: TableGeneration | None) -> str | None:
-        """Why the index that was made last isn't like the one that the user wants."""
+        """Return why the newest index doesn't match the user's configuration."""
         overrides = newest.overrides if newest is not None else ""
         if overrides != self._search.index_of(name).overrides:
             return "its options in [[search.indexes]] have changed"
@@ -273,20 +271,20 @@ class IndexTarget(Target):
         return None
 
     def _removes_columns(self, name: str) -> bool:
-        """Whether a column that was dropped has a new index loaded, without its values.
+        """Whether a dropped column causes the load of a new index, without its values.
 
-        Not where the log lacks records that the new one would need.
+        It doesn't if the log lacks records that the new one would need.
         """
         wanted = self._search.removes_columns(self._search.index_of(name))
         return wanted and not self._lacks_records(name)
 
     def _lacks_records(self, name: str) -> bool:
-        """Whether the log has lost any record that a table ever had, and needs."""
+        """Whether the log has lost a record that the table needs."""
         captured = self._state.tables[name]
         return captured.cleanup == "delete" and any(self._state.starts[captured.topic].values())
 
     def _report_kept_columns(self, name: str) -> None:
-        """Say that an index still has values that should be gone."""
+        """Report that an index still has values of dropped columns."""
         wanted = self._search.removes_columns(self._search.index_of(name))
         if not (wanted and self._lacks_records(name)):
             return
@@ -333,7 +331,7 @@ class IndexTarget(Target):
         return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
 
     def _examined(self, whole: RunPlan, step: TablePlan) -> TablePlan:
-        """A step with what the census of its records tells: TRUNCATEs, and claims."""
+        """Add the census of a step's records: TRUNCATEs, and claims."""
         records, name = Records(self._context.run.settings.kafka), step.source
         by_table = census(self._context.run.session(), records, {name: step}, whole.cut)
         captured = self._state.tables[name]
@@ -342,11 +340,11 @@ class IndexTarget(Target):
         table = table.model_copy(update={"ends": tuple(ends)})
         if step.emptied is None:
             return table
-        # The log still has what the index was emptied of.
+        # The log still has the rows that the index was emptied of.
         return table.model_copy(update={"ends": (*table.ends, step.emptied)})
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
-        """What a table's index has been given, as a plan."""
+        """Return a table's progress as a plan."""
         topic = self._state.tables[name].topic
         starts = self._state.starts[topic]
         offsets = {number: max(starts[number], end) for number, end in record.offsets.items()}

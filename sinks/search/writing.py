@@ -1,7 +1,7 @@
-"""A table's parsed changes → documents of what they leave, each key's once, in one pass or two.
+"""A table's parsed changes → documents, each key's once, in one pass or two.
 
-What comes whole is written as it comes. Whether anything else is left is counted on the way: where
-there is, the changes are read once more.
+Whole changes are written as they come. The first pass counts the others, and if there are any, a
+second pass reads the changes again.
 """
 
 from dataclasses import replace
@@ -24,9 +24,9 @@ _SEVERAL: Final = "millrace_several"
 
 
 def marked(changes: DataFrame) -> DataFrame:
-    """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
+    """Mark changes (parsed with ``snapshot``) as rows of the snapshot or not. Count the latter.
 
-    Spark pushes no filter below an observation: below it, the filter would parse each record again.
+    Spark pushes no filter below an observation. Otherwise the filter would parse each record again.
     """
     patchy = is_patchy(changes)
     marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
@@ -42,7 +42,7 @@ def write_snapshot_rows(
 ) -> WrittenDocuments:
     """Write the rows of snapshots among the changes, marked by ``marked``.
 
-    A refused row may have changed since: it remains to be written.
+    A refused row may have changed since, so it is written again later.
     """
     rows = documents(changes.where(SNAPSHOT), shape)
     return write_documents(rows, settings, index, is_load=True, is_final=False)
@@ -55,16 +55,16 @@ def write_remaining(
     settings: SearchSettings,
     index: str,
 ) -> Counts:
-    """Write the newest of each key of the same changes that ``write_snapshot_rows`` has left.
+    """Write the newest of each key of the changes that ``write_snapshot_rows`` has left.
 
-    Returns the counts of both.
+    Return the counts of both.
     """
     summary = rows.observed(_REMAINING)
     written = replace(rows.counts, refused=0)
     if rows.counts.refused:
         others = contenders(changes, shape)
     elif summary is None or summary.getAs("patchy"):
-        # Of those, a row's values are exact, and count before what was read at another time.
+        # Those of a row are exact, and take precedence over values read at another time.
         others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
     elif summary.getAs("changes"):
         others = contenders(changes.where(~F.col(SNAPSHOT)), shape)
@@ -82,10 +82,10 @@ def write_newest(
     *,
     is_load: bool = False,
 ) -> Counts:
-    """Write the newest of each key of ``contenders``: first those that are whole as they come.
+    """Write the newest of each key of ``contenders``: first those that are whole.
 
-    Those that have to be made of several are read once more, which is rare, and kept by executors
-    meanwhile. A key is one or the other.
+    Those that combine several are read once more, which is rare; executors keep them. A key is one
+    or the other.
     """
     counted = rows.observe(_SEVERAL, F.count_if(PATCHY).alias("rows"))
     whole = counted.where(~F.col(PATCHY)).drop(PATCHY, LOST)

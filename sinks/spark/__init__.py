@@ -1,1 +1,1 @@
-"""The Spark session, and what Spark is asked beside PySpark."""
+"""The Spark session, and calls to Spark that PySpark doesn't have."""

@@ -1,6 +1,7 @@
-"""An error of Spark's → the Java errors behind it, each apart from what it says.
+"""Spark's error → its Java errors, each with class, message and place separately.
 
-What an error says may quote a value, or a user's SQL: its text alone tells nothing of a machine.
+An error's message may quote a value, or a user's SQL, so its text alone says nothing about the
+machine.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 _OF_TASK: Final = re.compile(
     r"Job aborted due to stage failure: .*?\(TID \d+\) \(\S+ executor (\S+?)\): (.*)", re.DOTALL
 )
-"""How Spark tells why a task failed: the executor, and its error's class and text."""
+"""Spark's message about a failed task: the executor, and its error's class and text."""
 _KIND: Final = re.compile(r"[\w.$]+")
 _DEPTH_MAX: Final = 20
 _FRAMES_MAX: Final = 20
@@ -26,27 +27,27 @@ class JavaError(NamedTuple):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """All that tells where it was: a file system's message has a path."""
+        """Return everything that shows its place, as a file system's message has a path."""
         return (self.message, *self.frames)
 
 
 class TaskFailure(NamedTuple):
-    """Why a task failed, as Spark's scheduler tells it; its own process is ``driver``."""
+    """Why a task failed, from Spark's scheduler. Its own process is ``driver``."""
 
     executor: str
     reason: str
 
     @property
     def kind(self) -> str:
-        """The class of the error that it begins with, if it does."""
+        """Return the class of the error at its beginning, if there is one."""
         found = _KIND.match(self.reason)
         return found[0] if found else ""
 
 
 def java_errors(error: Exception) -> list[JavaError]:
-    """The errors behind one of PySpark's or Py4J's, the root cause last."""
+    """Return the Java errors of one of PySpark's or Py4J's, the root cause last."""
     found: list[JavaError] = []
-    with suppress(Exception):  # Py4J asks a JVM, which may end meanwhile
+    with suppress(Exception):  # Py4J asks a JVM, which may have ended
         found.extend(_chain(error))
     failure = task_failure(found[-1:])
     if failure is not None and failure.kind:  # the error itself couldn't be sent to the driver
@@ -56,7 +57,7 @@ def java_errors(error: Exception) -> list[JavaError]:
 
 
 def task_failure(errors: list[JavaError]) -> TaskFailure | None:
-    """Why a task failed that has failed a job; None: none has."""
+    """Return why a task failed that has failed a job. None: none has."""
     for each in errors:
         if found := _OF_TASK.match(each.message):
             return TaskFailure(*found.groups())
@@ -64,7 +65,7 @@ def task_failure(errors: list[JavaError]) -> TaskFailure | None:
 
 
 def thrown(error: Exception) -> Any:
-    """What Java threw: PySpark keeps it in a member of its own, Py4J in a public one."""
+    """Return Java's exception: a private member in PySpark, a public one in Py4J."""
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
 
 

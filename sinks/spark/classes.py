@@ -1,6 +1,6 @@
-"""A small run of what merges do → an archive of the classes that it has loaded.
+"""A small run of a merge's operations → an archive of the classes that it has loaded.
 
-A JVM that starts with the archive has them in memory at once, not from hundreds of jars.
+A JVM that starts with the archive has them in memory at once, and doesn't read hundreds of jars.
 https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def archive_classes(report: Callable[[str], None]) -> None:
-    """Make the archive where that can be and it isn't there; without, a merge starts later."""
+    """Create the archive if possible and missing. Without it, a merge starts later."""
     if find_spec("pyspark") is None:
         report("no class archive: PySpark isn't installed (millrace[spark])")
         return
@@ -36,9 +36,9 @@ def archive_classes(report: Callable[[str], None]) -> None:
 
 
 def _is_fresh() -> bool:
-    """Whether an archive was made for these jars; Java sees whether it fits.
+    """Whether an archive was made for these jars. Java checks whether it fits.
 
-    An empty file is none: Java may have come since.
+    An empty file doesn't count: Java may have been installed since.
     """
     try:
         made = class_archive().stat()
@@ -49,9 +49,9 @@ def _is_fresh() -> bool:
 
 
 def make_archive() -> str:
-    """Write the archive, which is there once it is whole; returns why there is none, or "".
+    """Write the archive, which appears once it is whole. Return why there is none, or "".
 
-    The file is empty where Java can't make one, and then isn't used; make looks at it all the same.
+    If Java can't make one, the file is empty and isn't used, but make needs it.
     """
     file = class_archive()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def make_archive() -> str:
 
 
 def _merge(spark: "SparkSession", path: str) -> None:
-    """Make a Delta table, change it, and look at it."""
+    """Create a Delta table, change it, and read it."""
     from delta.tables import DeltaTable
     from pyspark.sql import Window
     from pyspark.sql import functions as F

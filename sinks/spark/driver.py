@@ -1,8 +1,8 @@
 """The JVM that this process has started → why it has ended, or its end.
 
-A JVM out of memory ends at once, by Java's own option, and so does one that does little but collect
-garbage (sinks/jvm, HeapWatch): it may never throw an error. Both have an exit code of their own.
-Under spark-submit the JVM isn't ours: then nobody knows why it has ended.
+A JVM without memory ends at once, by Java's own option. So does one that mainly collects garbage
+(sinks/jvm, HeapWatch), and may never throw an error. Both have their own exit code. Under
+spark-submit the JVM isn't ours, so the reason for its end is unknown.
 """
 
 import re
@@ -17,16 +17,16 @@ from cdc.errors import DriverMemoryError, ExitCode, SparkEndedError, SparkTermin
 
 ON_OUT_OF_MEMORY: Final = "-XX:+ExitOnOutOfMemoryError"
 PAUSES_S: Final = 60
-"""A JVM that has spent nearly all of so long in pauses for its memory is out of it."""
+"""A JVM that spends nearly all of this time in pauses for its memory is out of it."""
 PAUSES_PERCENT: Final = 90
 _OUT_OF_MEMORY: Final = (3, ExitCode.MEMORY)
-"""What the JVM ends with, by that option or by HeapWatch."""
+"""Exit codes of that option and of HeapWatch."""
 _TOLD: Final = {
     code
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for code in (-number, 128 + number)
 }
-"""What it ends with that is told to."""
+"""Exit codes of a JVM that was asked to end."""
 _TERMINATED: Final = re.compile(r"Terminating due to java\.lang\.OutOfMemoryError: (.*)")
 _LACKING: Final = {
     "Metaspace": "raise -XX:MaxMetaspaceSize in spark.driver.extraJavaOptions",
@@ -34,15 +34,15 @@ _LACKING: Final = {
     "native thread": "raise the limit on threads (ulimit -u, TasksMax=, a container's limit)",
     "direct buffer memory": "raise -XX:MaxDirectMemorySize in spark.driver.extraJavaOptions",
 }
-"""What Java says that it lacks, other than room on its heap → what helps."""
+"""Java's name of a lack other than heap space → the remedy."""
 _ENDING_S: Final = 5.0
-"""A JVM that doesn't answer any more has ended by then."""
+"""How long a JVM that no longer answers may take to end."""
 _GOES_ON: Final = "the next run continues where this one stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A JVM that we have started: its output, and what it was given."""
+    """A JVM that we have started: its output, and its options."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
@@ -53,18 +53,18 @@ _drivers: list[Driver] = []
 
 
 def started(driver: Driver) -> None:
-    """Remember this process's JVM: the newest one counts."""
+    """Record this process's JVM, replacing an earlier one."""
     _drivers[:] = [driver]
 
 
 def kill() -> None:
-    """End the JVM at once, if there is one: nothing of it may outlive this process."""
+    """End the JVM at once, if there is one: it must not outlive this process."""
     for driver in _drivers:
         driver.process.kill()
 
 
 def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
-    """Why the JVM has ended, once it doesn't answer; ``reason_in`` looks into its output."""
+    """Return why a JVM that no longer answers has ended. ``reason_in`` reads its output."""
     code: int | None = None
     for driver in _drivers:
         with suppress(subprocess.TimeoutExpired):
@@ -95,14 +95,14 @@ def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
 
 
 def _terminated_by(output: IO[bytes]) -> str:
-    """What Java says that it lacked, as it ends by its own option."""
+    """Return what Java lacked, from its last message."""
     output.seek(0)
     found = _TERMINATED.search(output.read().decode(errors="replace"))
     return found[1] if found else ""
 
 
 def out_of_memory(memory: str = "", reason: str = "") -> DriverMemoryError:
-    """What is said of a JVM out of memory; the ``reason`` is what Java's error says."""
+    """Return the error for a JVM without memory. ``reason`` is Java's message."""
     for lacking, remedy in _LACKING.items():
         if lacking.lower() in reason.lower():
             return DriverMemoryError(

@@ -25,11 +25,11 @@ from sinks.spark.causes import JavaError, java_errors, task_failure, thrown
 from sinks.spark.session import first_line, full_text, jvm_ended, reason_in
 
 _SQLSTATE: Final = re.compile(r"SQLSTATE: ((?:21|22|42)\w{3})")
-"""Classes of what is wrong with SQL, and with the values that it meets."""
+"""Classes of errors in SQL, and in the values that it meets."""
 GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-"""What Spark's error says of kept rows that are gone with their executor."""
+"""Spark's error when kept rows are lost with their executor."""
 REFUSED: Final = "millrace: "
-"""How the text of an error begins that a value raises (sinks/changes/types.py)."""
+"""The beginning of an error's text that a value raises (sinks/changes/types.py)."""
 _OUT_OF_MEMORY: Final = re.compile(
     r"(?:java\.lang|org\.apache\.spark\.memory)\.\w*OutOfMemoryError"
 )
@@ -38,14 +38,14 @@ _LOST_BY_MEMORY: Final = re.compile(
     r"|ExecutorLostFailure.*?exceeding (?:\w+ )?memory limits",
     re.DOTALL | re.IGNORECASE,
 )
-"""How cluster managers tell of an executor that had too little: Spark's code, Java's, a kill."""
+"""Cluster managers' messages about an executor without memory: Spark's code, Java's, a kill."""
 _STOPPED: Final = re.compile(
     r"Job \d+ cancelled because SparkContext was shut down"
     r"|Cannot call methods on a stopped SparkContext"
     r"|LiveListenerBus is stopped"
     r"|Cannot invoke .*driverEndpoint\(\)"
 )
-"""How begins what Spark says while it ends; a table isn't to blame."""
+"""Beginnings of Spark's messages while it ends. No table is to blame."""
 _OF_FILES: Final = re.compile(
     r"java\.io\.(?:IO|FileNotFound|SyncFailed)Exception|java\.nio\.file\.\w+"
     r"|org\.apache\.hadoop\.[\w.$]+|org\.apache\.spark\.sql\.delta\.DeltaIOException"
@@ -59,25 +59,25 @@ _OF_DISK: Final = {
     "^Mkdirs failed to create": errno.EACCES,
     r"^\[DELTA_CANNOT_CREATE_LOG_PATH\]": errno.EACCES,
 }
-"""What a file system's refusal says → its number."""
+"""A file system's message about a refusal → its number."""
 _DENIED: Final = "java.nio.file.AccessDeniedException"
-"""It says nothing but a path."""
+"""Its message has only a path."""
 _ACCESS: Final = re.compile(r"access=\w+")
-"""What HDFS refuses."""
+"""HDFS's refusals."""
 _READ: Final = re.compile(r"InputStream|\.read|FileReader|access=READ")
 _WRITE: Final = re.compile(r"OutputStream|\.write|FileWriter|mkdir|access=WRITE")
 _FORGOTTEN: Final = re.compile(r"failOnDataLoss|OffsetOutOfRange|KAFKA_DATA_LOSS")
 _SCRATCH: Final = re.compile(r"DiskBlock|DiskStore|UnsafeSorter|\.shuffle\.|Spill|blockmgr-")
-"""What an error's trace, or a path, has where Spark writes what is too much for its memory."""
+"""Places in an error's trace, or in a path, where Spark writes what exceeds its memory."""
 
 
 class KeptLostError(SinkError):
-    """Rows that an executor kept are gone with it; whoever reads the log again has them again."""
+    """Rows that an executor kept are lost with it. Another read of the log restores them."""
 
 
 @contextmanager
 def explained(name: str, keep: timedelta) -> Iterator[None]:
-    """Turn what Spark raises while a table is applied into an error with a remedy."""
+    """Turn Spark's exceptions while a table is applied into an error with a remedy."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -85,7 +85,7 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         if spark_ended(error):
-            raise  # for all tables
+            raise  # an error of all tables
         where, text = f"table {name}", full_text(error)
         errors = java_errors(error)
         if any(each.message.startswith(f"[{GONE}]") for each in errors):
@@ -116,19 +116,19 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
 
 
 def spark_ended(error: Exception) -> bool:
-    """Whether a call failed since Spark has ended, or is about to: no table is to blame."""
+    """Whether a call failed because Spark has ended, or is about to. No table is to blame."""
     if jvm_ended(error):
         return True
     errors = java_errors(error)
-    if not errors:  # the JVM has ended before it could say what its error is about
+    if not errors:  # the JVM has ended before it could describe the error
         return thrown(error) is not None
     return any(_STOPPED.match(each.message) for each in errors)
 
 
 def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") -> SinkError:
-    """An error of Spark's as one of ours: ``what`` can't be done, unless the machine is to blame.
+    """Return Spark's error as ours: ``what`` can't be done, unless the machine is to blame.
 
-    One that tells of the end of Spark is to be raised as it is; ``spark_ended`` knows it.
+    Raise an error that reports Spark's end unchanged; ``spark_ended`` recognizes it.
     """
     of_machine = machine_error(error, where)
     if of_machine is not None:
@@ -139,9 +139,9 @@ def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") ->
 def query_error(
     what: str, error: Exception, *, where: str, missing_remedy: str = ""
 ) -> MillraceError:
-    """An error of Spark's at a user's query: what is wrong with the SQL, or with its values.
+    """Return our error for a user's query: what is wrong with the SQL, or with its values.
 
-    ``missing_remedy`` is for a query of a table that isn't there.
+    ``missing_remedy`` is for a query of a missing table.
     """
     state = _SQLSTATE.search(full_text(error))
     if state is None or machine_error(error, where) is not None:
@@ -151,9 +151,9 @@ def query_error(
 
 
 def machine_error(error: Exception, where: str) -> SinkUnreachableError | None:
-    """An error of Spark's that is due to memory or a file system; None: it isn't.
+    """Return our error if memory or a file system is the cause. None: it isn't.
 
-    It goes by the classes of Java's errors: their messages may quote values, and users' SQL.
+    Decides by the classes of Java's errors, as messages may quote values and users' SQL.
     """
     errors = java_errors(error)
     failure = task_failure(errors)
@@ -174,7 +174,7 @@ def machine_error(error: Exception, where: str) -> SinkUnreachableError | None:
 
 
 def _refusal(error: JavaError) -> int | None:
-    """The number of the system's error that a file system's tells of."""
+    """Return the system's error number for a file system's error."""
     if error.kind == _DENIED:
         return errno.EACCES
     if _OF_FILES.fullmatch(error.kind):
@@ -189,7 +189,7 @@ def _disk_error(
 ) -> DiskError:
     remedy, reason = DISK_REMEDIES[number], os.strerror(number)
     if remedy is DISK_REMEDIES[errno.EACCES]:
-        # Where Hadoop has only asked whether it could make a folder, nobody tells the reason.
+        # If Hadoop has only asked whether it could create a folder, the reason is unknown.
         reason = first_line(error)
     is_read, whose = _is_read(refused), ""
     what = f"the lakehouse can't be {'read' if is_read else 'written'}: {reason}"
@@ -206,7 +206,7 @@ def _disk_error(
 
 
 def _is_read(refused: JavaError) -> bool:
-    """Whether a file was to be read: the innermost place that tells says so."""
+    """Whether a file was being read, by the innermost place that shows it."""
     for place in (*_ACCESS.findall(refused.message), *refused.frames):
         if _WRITE.search(place):
             return False
@@ -226,9 +226,9 @@ def _is_of_kafka(error: JavaError) -> bool:
 
 
 def run_error(error: Exception) -> SinkUnreachableError | None:
-    """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
+    """Return our error for one of Spark's outside any table: a file system, or its Kafka source.
 
-    None: it isn't Spark's. It goes by modules' names, since a run that needs no Spark doesn't
+    None: it isn't Spark's. It decides by modules' names, since a run that needs no Spark doesn't
     import them.
     """
     if jvm_ended(error):

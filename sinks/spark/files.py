@@ -1,4 +1,4 @@
-"""A folder of small texts, on this machine or on any file system of Hadoop's."""
+"""A folder of small texts, on this machine or on any Hadoop file system."""
 
 import os
 import tempfile
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 RunState = TypeVar("RunState", bound=BaseModel)
 _NEW: Final = ".new"
 _WRITTEN_S: Final = 3600
-"""Whoever writes a text has done so by then, or has died."""
+"""After this time, a writer has finished its text, or has died."""
 
 
 class DamagedError(LogFormatError):
-    """A file isn't what was written. One of a newer format is no such file."""
+    """A file has other contents than were written. One of a newer format doesn't count."""
 
 
 class Files(Protocol):
     """A folder of small texts."""
 
     def names(self) -> list[str]:
-        """The names of the files that are there."""
+        """Return the names of the existing files."""
 
     def read(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
+        """Return the text of a file. None: it doesn't exist."""
 
     def create(self, name: str, text: str) -> None:
-        """Write a new file whole; raises FileExistsError if there is one already."""
+        """Write a whole new file. Raise FileExistsError if it exists."""
 
     def replace(self, name: str, text: str) -> None:
         """Write a file, new or not."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
     def tidy(self) -> None:
-        """Remove what processes have left that died while they wrote."""
+        """Remove the remains of processes that died while they wrote."""
 
 
 class LocalFiles:
@@ -56,19 +56,19 @@ class LocalFiles:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """The names of the files that are there."""
+        """Return the names of the existing files."""
         with reachable(self._folder), suppress(FileNotFoundError):
             return sorted(os.listdir(self._folder))  # noqa: PTH208 (names are what is asked for)
         return []
 
     def read(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
+        """Return the text of a file. None: it doesn't exist."""
         with reachable(self._folder), suppress(FileNotFoundError):
             return (self._folder / name).read_text(encoding="utf-8")
         return None
 
     def create(self, name: str, text: str) -> None:
-        """Write a new file whole; raises FileExistsError if there is one already."""
+        """Write a whole new file. Raise FileExistsError if it exists."""
         with self._written(text) as new:
             os.link(new, self._folder / name)
 
@@ -78,12 +78,12 @@ class LocalFiles:
             Path(new).replace(self._folder / name)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with reachable(self._folder):
             (self._folder / name).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove what processes have left that died while they wrote."""
+        """Remove the remains of processes that died while they wrote."""
         with reachable(self._folder):
             for path in self._folder.glob(f".*{_NEW}"):
                 with suppress(FileNotFoundError):  # another process tidies up, too
@@ -92,7 +92,7 @@ class LocalFiles:
 
     @contextmanager
     def _written(self, text: str) -> Iterator[str]:
-        """A durable file with the text, under a name of its own."""
+        """Yield a durable file with the text, under its own name."""
         with reachable(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=_NEW)
@@ -108,7 +108,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """A folder on any file system of Hadoop's."""
+    """A folder on any Hadoop file system."""
 
     def __init__(self, spark: "SparkSession", folder: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
@@ -120,13 +120,13 @@ class HadoopFiles:
         self._files = self._folder.getFileSystem(self._conf)
 
     def names(self) -> list[str]:
-        """The names of the files that are there."""
+        """Return the names of the existing files."""
         if not self._files.exists(self._folder):
             return []
         return sorted(entry.getPath().getName() for entry in self._files.listStatus(self._folder))
 
     def read(self, name: str) -> str | None:
-        """The text of a file, or None where there is none."""
+        """Return the text of a file. None: it doesn't exist."""
         path = self._path(name)
         if not self._files.exists(path):
             return None
@@ -134,7 +134,7 @@ class HadoopFiles:
         return "\n".join(lines.apply(i) for i in range(lines.size()))
 
     def create(self, name: str, text: str) -> None:
-        """Write a new file whole; raises FileExistsError if there is one already."""
+        """Write a whole new file. Raise FileExistsError if it exists."""
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -151,11 +151,11 @@ class HadoopFiles:
         self._write(name, text, overwrite=True)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         self._files.delete(self._path(name), False)
 
     def tidy(self) -> None:
-        """Nothing: Delta's own writer of small files has none of ours."""
+        """Do nothing: Delta's own writer of small files leaves no remains."""
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
@@ -170,7 +170,7 @@ class HadoopFiles:
 
 @contextmanager
 def reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
-    """Raise SinkUnreachableError for what the file system refuses, ``but`` for one kind."""
+    """Raise SinkUnreachableError for the file system's errors, ``but`` for one kind."""
     try:
         yield
     except OSError as error:
@@ -184,9 +184,9 @@ def reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
 
 
 def read_state(files: Files, name: str, kind: type[RunState], where: str) -> RunState | None:
-    """What a file says; None: there is none.
+    """Return a file's contents. None: it doesn't exist.
 
-    Raises LogFormatError without a remedy, a DamagedError where no newer version has written it.
+    Raise LogFormatError without a remedy; DamagedError if it isn't from a newer version.
     """
     try:
         text = files.read(name)

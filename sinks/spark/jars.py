@@ -1,9 +1,9 @@
-"""The jars that a driver's JVM loads beside Spark → where they lie: those of others, and our own.
+"""The jars that a driver's JVM loads in addition to Spark → their paths: other projects' and ours.
 
-Ours is in this installation. The others are in one folder, whose name tells which list of them it
-has: it is there once it is whole, and never changes, so nothing is taken from under a JVM. `make
-setup` and `millrace jars` make it, by sinks/jvm/jars.toml. ``python -m sinks.spark.jars`` prints
-all of them for spark-submit.
+Ours is in this installation. The others are in one folder, whose name identifies their list. It
+appears once it is complete, and never changes, so a running JVM loses nothing. `make setup` and
+`millrace jars` create it, from sinks/jvm/jars.toml. ``python -m sinks.spark.jars`` prints all of
+them for spark-submit.
 """
 
 import os
@@ -19,13 +19,13 @@ from cdc.errors import SparkMissingError
 _HOME: Final = Path(__file__).resolve().parents[2]
 _JVM: Final = _HOME / "sinks" / "jvm"
 OWN: Final = _JVM / "millrace-sinks.jar"
-"""Spark expressions of our own."""
+"""Our own Spark expressions."""
 VARIABLE: Final = "MILLRACE_JARS"
-"""Where they lie, where that isn't the installation itself."""
+"""The jars' folder, if it isn't the installation's own."""
 REPOSITORY: Final = "MILLRACE_MAVEN_REPOSITORY"
-"""The Maven repository that has them, where no option names it."""
+"""The Maven repository of the jars, if no option names it."""
 COMPLETE: Final = ".complete"
-"""What a folder has that is whole, for make."""
+"""A file that marks a complete folder, for make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """What the file is called."""
+        """Return the file's name."""
         return f"{self.artifact}-{self.version}.jar"
 
     @property
     def path(self) -> str:
-        """Where a Maven repository has it."""
+        """Return its path in a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A list of jars, and the name of the folder that has them."""
+    """A list of jars, and the name of their folder."""
 
     folder: str
     jars: tuple[Jar, ...]
@@ -58,7 +58,7 @@ class Manifest:
 
 @cache
 def manifest() -> Manifest:
-    """Read what this release needs."""
+    """Read the list of this release."""
     content = tomllib.loads((_JVM / "jars.toml").read_text("utf-8"))
     jars = [
         Jar(*jar["coordinates"].split(":"), sha256=jar["sha256"])  # type: ignore[misc]
@@ -73,7 +73,7 @@ def is_clone() -> bool:
 
 
 def data_folder() -> Path:
-    """Return the folder for what is fetched and made: a clone's or an installation's own."""
+    """Return the folder for fetched and created files: a clone's or an installation's own."""
     return _HOME / ".cache" if is_clone() else Path(sys.prefix) / "share" / "millrace"
 
 
@@ -83,21 +83,21 @@ def jars_root() -> Path:
 
 
 def jars_folder() -> Path:
-    """Return the folder that has, or is to have, the jars of others."""
+    """Return the folder of other projects' jars, which may not exist yet."""
     return jars_root() / manifest().folder
 
 
 def class_archive() -> Path:
-    """Return where an archive of the classes may be that a JVM loads of these jars.
+    """Return the path of an archive of the classes that a JVM loads from these jars.
 
-    It speaks of jars by their places and times: Java sees whether it fits, and it is this
-    installation's own.
+    It contains the jars' paths and times, and Java checks whether it fits. Each installation has
+    its own.
     """
     return data_folder() / "classes.jsa"
 
 
 def driver_jars() -> list[Path]:
-    """Return all jars, ours among them; raises SparkMissingError unless they are there."""
+    """Return all jars, ours included. Raise SparkMissingError if they are missing."""
     folder = jars_folder()
     if not (jars := sorted(folder.glob("*.jar"))):
         raise SparkMissingError(
@@ -117,7 +117,7 @@ def driver_jars() -> list[Path]:
 
 
 def class_path() -> str:
-    """Return the class path of all jars; Java itself expands the star."""
+    """Return the class path of all jars. Java itself expands the star."""
     *_, own = jars = driver_jars()
     return f"{jars[0].parent / '*'}{os.pathsep}{own}"
 

@@ -1,6 +1,6 @@
-"""What Spark's JVM can do, and PySpark has no call for: our own functions, rows that are kept.
+"""Functions of Spark's JVM without a call in PySpark: our own expressions, kept rows.
 
-Columns are computed by classes of our own (sinks/jvm) where Spark's functions are slow.
+Our own classes (sinks/jvm) compute columns where Spark's functions are slow.
 """
 
 import json
@@ -18,28 +18,27 @@ EXACT: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Values as JSON to be compared: by itself, Spark leaves out microseconds."""
+"""JSON options for comparisons of values, as Spark otherwise leaves out microseconds."""
 _COUNTED: Final = "millrace_counted"
 
 
 def json_rows(text: Column, schema: str) -> Column:
     """A JSON object in a text → a struct of the columns in ``schema``, in Spark's words.
 
-    What stands behind the colon in a field's name is its name in JSON. A struct's field ``MISSING``
-    (``array<int>``) has the places of the fields that its object lacks; null: it has them all.
-    The outermost struct's ``BROKEN`` has the text where it isn't JSON of these types, whose values
-    are null then.
+    In a field's name, the part after the colon is its name in JSON. A struct's field ``MISSING``
+    (``array<int>``) has the places of the fields that its object lacks; null: none. The outermost
+    struct's ``BROKEN`` has the text if it isn't JSON of these types; its values are null then.
     """
     return _call("json", text, schema)
 
 
 def texts(values: Sequence[str | None]) -> Column:
-    """A list of texts, as one literal however long it is; PySpark makes one of each."""
+    """Return a list of texts as one literal of any length. PySpark makes one of each."""
     return F.from_json(F.lit(json.dumps(values)), "array<string>")
 
 
 def struct_of(fields: Mapping[str, str]) -> Column:
-    """A struct of these expressions in SQL, by their names: one call, however many there are."""
+    """Return a struct of SQL expressions, by name, with one call for any number of them."""
     pairs = (f"{_literal(name)}, {value}" for name, value in fields.items())
     return F.expr(f"named_struct({', '.join(pairs)})")
 
@@ -52,13 +51,13 @@ def _literal(text: str) -> str:
 def header_fields(headers: Column) -> Column:
     """A record's headers → a struct: position, commit_lsn, schema_version, filled and claim.
 
-    Null where the record lacks the header, or has something else there; docs/reference/formats.md.
+    Null if the record lacks the header, or has another content; docs/reference/formats.md.
     """
     return _call("headers", headers)
 
 
 def timestamp_of(text: Column) -> Column:
-    """What Spark's ``try_cast`` to a timestamp makes of a text in UTC."""
+    """Return the result of Spark's ``try_cast`` of a text in UTC to a timestamp."""
     return _call("timestamp", text.cast("string"))
 
 
@@ -72,7 +71,7 @@ def _call(name: str, column: Column, *more: str) -> Column:
 
 
 def observed(rows: DataFrame, name: str) -> Any:
-    """An observation as a Java row; None: there was no row, and Spark has optimized the step away.
+    """Return an observation as a Java row. None: no row existed, and Spark removed the step.
 
     Works without an action of PySpark's, for which its own ``Observation`` would wait.
     """
@@ -81,7 +80,7 @@ def observed(rows: DataFrame, name: str) -> Any:
 
 
 def counted(rows: DataFrame, counts: Mapping[str, Column]) -> tuple[DataFrame, dict[str, int]]:
-    """Rows that the executors keep, and some counts of them: by one job."""
+    """Return rows that the executors keep, and some counts of them, with one job."""
     asked = [count.alias(name) for name, count in counts.items()]
     observing = rows.observe(_COUNTED, *asked)
     kept = observing.localCheckpoint()
@@ -92,13 +91,13 @@ def counted(rows: DataFrame, counts: Mapping[str, Column]) -> tuple[DataFrame, d
 
 
 def kept(rows: DataFrame) -> tuple[DataFrame, int]:
-    """Rows that the executors keep, and how many there are: by one job."""
+    """Return rows that the executors keep, and their number, with one job."""
     checkpoint, counts = counted(rows, {"rows": F.count("*")})
     return checkpoint, counts["rows"]
 
 
 def kept_bytes(kept: DataFrame) -> int:
-    """How much room kept rows take."""
+    """Return the size of kept rows."""
     rdd = _rdd(kept)
     stored = rdd.sparkContext().getRDDStorageInfo()
     own = [each for each in stored if each.id() == rdd.id()]
@@ -106,7 +105,7 @@ def kept_bytes(kept: DataFrame) -> int:
 
 
 def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
-    """Kept rows in a session, whose configuration is the one that then counts."""
+    """Return kept rows in a session, whose configuration then applies."""
     schema = kept._jdf.schema()  # noqa: SLF001
     session: Any = spark._jsparkSession  # noqa: SLF001
     return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
@@ -115,7 +114,7 @@ def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
 def release(kept: DataFrame) -> None:
     """Free the storage of rows that a ``localCheckpoint`` keeps, unless Spark has ended."""
     try:
-        with suppress(Py4JError):  # its context was stopped: no run fails by that
+        with suppress(Py4JError):  # its context was stopped, which fails no run
             _rdd(kept).unpersist(False)
     except Exception as error:
         if not jvm_ended(error):
@@ -123,6 +122,6 @@ def release(kept: DataFrame) -> None:
 
 
 def _rdd(kept: DataFrame) -> Any:
-    """The kept rows themselves."""
+    """Return the kept rows themselves."""
     plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
     return plan.rdd()

@@ -1,7 +1,7 @@
-"""A Maven repository, and the list of jars in this installation → the folder that has them.
+"""A Maven repository, and this installation's list of jars → their folder.
 
 Each file is checked against the list before it gets its name, and the folder gets its own once all
-files are there. What a run that was cut short has fetched is kept, and not fetched again.
+files exist. Files of an interrupted run are kept, and not fetched again.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ from cdc.errors import BusyError, ConfigError, DiskError, SparkMissingError
 from sinks.spark.jars import COMPLETE, OWN, REPOSITORY, Jar, jars_folder, manifest
 
 TIMEOUT_S: Final = 60.0
-"""An answer's next byte is waited for that long."""
+"""How long to wait for an answer's next byte."""
 _CHUNK: Final = 1 << 18
 
 Notify = Callable[[str], None]
 
 
 def fetch_jars(repository: str, report: Notify) -> None:
-    """Have the listed jars in their folder; nothing is fetched that is there and is right."""
+    """Fetch the listed jars into their folder, except those that are correct already."""
     folder = jars_folder()
     if not all(is_right(folder, jar) for jar in manifest().jars):
         opener = _opener(repository)
@@ -54,7 +54,7 @@ def fetch_jars(repository: str, report: Notify) -> None:
 
 
 def is_right(folder: Path, jar: Jar) -> bool:
-    """Whether a folder has a jar as the list has it."""
+    """Whether a folder has a jar as listed."""
     try:
         with (folder / jar.name).open("rb") as file:
             return file_digest(file, "sha256").hexdigest() == jar.sha256
@@ -63,10 +63,10 @@ def is_right(folder: Path, jar: Jar) -> bool:
 
 
 def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Notify) -> None:
-    """Fetch what a folder lacks; one that isn't there yet appears with all of it."""
+    """Fetch a folder's missing jars. A new folder appears with all of them."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.parent), _progress() as progress:
-        # Another run may have made it until now.
+        # Another run may have created it in the meantime.
         place = folder if folder.exists() else folder.with_name(f"{folder.name}.fetching")
         place.mkdir(exist_ok=True)
         for jar in manifest().jars:
@@ -82,7 +82,7 @@ def _fill(folder: Path, opener: OpenerDirector, repository: str, report: Notify)
 def _fetch(
     jar: Jar, place: Path, opener: OpenerDirector, repository: str, progress: Progress
 ) -> None:
-    """Fetch a jar; it has its name once it was checked."""
+    """Fetch a jar, which gets its name once it was checked."""
     url, new = f"{repository.rstrip('/')}/{jar.path}", place / f".{jar.name}"
     task = progress.add_task(jar.name, total=None)
     digest = sha256()
@@ -105,7 +105,7 @@ def _fetch(
 
 
 def _download(url: str, opener: OpenerDirector) -> Iterator[tuple[bytes, int | None]]:
-    """Yield the parts of a file, with its size where that is known."""
+    """Yield the parts of a file, with its size if known."""
     came = 0
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
@@ -118,7 +118,7 @@ def _download(url: str, opener: OpenerDirector) -> Iterator[tuple[bytes, int | N
         raise _unfetched(url, f"{error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         raise _unfetched(url, str(getattr(error, "reason", error))) from None
-    if total is not None and came < total:  # read(n) tells no end before the last byte
+    if total is not None and came < total:  # read(n) reports no early end
         raise SparkMissingError(
             f"the download of a jar was cut short: {came:,} of {total:,} bytes arrived",
             where=url,
@@ -136,7 +136,7 @@ def _unfetched(url: str, reason: str) -> SparkMissingError:
 
 
 def _opener(repository: str) -> OpenerDirector:
-    """Return what opens URLs of a repository, with the password that its URL may have."""
+    """Return an opener for the repository's URLs, with the password that its URL may have."""
     if not repository:
         raise ConfigError(
             "no Maven repository is given",
@@ -164,7 +164,7 @@ def _without_password(repository: str) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other runs from a folder; raises BusyError where one is at it."""
+    """Keep other runs from a folder. Raise BusyError if one uses it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -177,6 +177,6 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _progress() -> Progress:
-    """Return a bar for each file, where somebody looks."""
+    """Return a progress bar for each file, if a terminal shows it."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     return Progress(*columns, disable=not sys.stdout.isatty())

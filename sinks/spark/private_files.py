@@ -1,7 +1,7 @@
-"""What other users of this machine must neither read nor put there first → files of this user's.
+"""Data that other users of this machine must neither read nor replace → files of this user.
 
-A name in the temporary folder that can be guessed can be taken by anybody, as a folder or as a
-link to elsewhere; and a process' arguments are everybody's to read.
+Any user can take a guessable name in the temporary folder, as a folder or as a link. And any user
+can read a process's arguments.
 """
 
 import atexit
@@ -24,15 +24,15 @@ _PROPERTIES: Final = "--properties-file"
 _SUFFIX: Final = ".conf"
 _SCRATCH: Final = "spark-"
 _LOCKED_S: Final = 60
-"""Who writes a file has locked it by then."""
+"""After this time, the writer of a file has locked it."""
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/")
 
 
 def own_folder() -> Path:
-    """This user's folder in the temporary one, made if need be.
+    """Return this user's folder in the temporary one. Create it if necessary.
 
-    One that was opened to others (Kubernetes gives volumes to a pod's group) is closed to them.
-    Raises ConfigError where it is somebody else's, or stays open.
+    Close it if it is open to others (Kubernetes opens volumes to a pod's group). Raise ConfigError
+    if another user owns it, or it stays open.
     """
     folder = Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}"
     try:
@@ -52,7 +52,7 @@ def _is_open(status: os.stat_result) -> bool:
 
 
 def _closed(folder: Path) -> os.stat_result:
-    """The folder's status, once its mode is 0700 where the file system has modes."""
+    """Set the folder's mode to 0700 if the file system has modes. Return its status."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with suppress(OSError):
@@ -74,9 +74,9 @@ def _unfit(folder: Path, why: str) -> ConfigError:
 def submitted(options: Mapping[str, str]) -> Iterator[None]:
     """Let PySpark start a JVM with these options, which its arguments don't show.
 
-    The file is read before the gateway answers, so nobody needs it afterwards. spark-defaults.conf
-    counts less, as it does beside arguments. Raises ConfigError where the user's own arguments name
-    another such file: Spark reads the last one alone.
+    The file is read before the gateway answers, so it isn't needed afterwards. It takes precedence
+    over spark-defaults.conf, like arguments. Raise ConfigError if the user's own arguments name
+    another such file, as Spark reads only the last one.
     """
     before = os.environ.get(_ARGUMENTS)
     if _PROPERTIES in (before or ""):
@@ -90,7 +90,7 @@ def submitted(options: Mapping[str, str]) -> Iterator[None]:
     handle, name = tempfile.mkstemp(dir=folder, suffix=_SUFFIX)
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the JVM is there, or this process isn't
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the JVM exists, or this process ends
             file.writelines(f"{_escaped(key)}={_escaped(text)}\n" for key, text in options.items())
             file.flush()
             own = f"--load-spark-defaults {_PROPERTIES} {shlex.quote(name)}"
@@ -105,7 +105,7 @@ def submitted(options: Mapping[str, str]) -> Iterator[None]:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove files of processes that ended while their JVM started: nobody locks those."""
+    """Remove unlocked files of processes that ended while their JVM started."""
     for path in folder.glob(f"*{_SUFFIX}"):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,10 +114,10 @@ def _remove_stale(folder: Path) -> None:
 
 
 def scratch_folder() -> Path:
-    """A new folder for Spark's temporary files, which is this process's alone until it ends.
+    """Return a new folder for Spark's temporary files, used only by this process until it ends.
 
-    Spark removes its files at its end. What a JVM has left that was killed goes here, with the
-    next start: a join's files may be many.
+    Spark removes its files at its end. The next start removes the files of a killed JVM, as a
+    join's files may be many.
     """
     folder = own_folder()
     _remove_abandoned(folder)
@@ -145,7 +145,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _escaped(text: str) -> str:
-    """As java.util.Properties reads it; a character beyond 16 bits is two of its own."""
+    """Return the text as java.util.Properties reads it. A character above 16 bits becomes two."""
     units = text.encode("utf-16-be", "surrogatepass")
     numbers = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
     return "".join(chr(n) if chr(n) in _SAFE else f"\\u{n:04x}" for n in numbers)

@@ -1,9 +1,9 @@
 """The [spark] section → a SparkSession with Delta and Kafka, or one clear reason why not.
 
-Started from Python, the session takes its jars from where ``make setup`` or ``millrace jars`` left
-them (``sinks.spark.jars``). Under spark-submit, or where [spark] names jars itself, what is there
-is used. The JVM's own output goes to a file without a name, whose end is shown if
-it doesn't start: a user reads one message, not log4j's.
+Started from Python, the session takes its jars from ``make setup`` or ``millrace jars``
+(``sinks.spark.jars``). Under spark-submit, or if [spark] itself names jars, it uses those. The
+JVM's own output goes to a file without a name, whose end is shown if the JVM doesn't start. So a
+user reads one message, not log4j's.
 """
 
 import logging
@@ -35,29 +35,30 @@ REQUIRED: Final = {
 SESSION: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Spark's default, INT96, is read wrong by others outside of the years 1677 to 2262.
+    # Other readers misread Spark's default, INT96, outside the years 1677 to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A name may be ${env:…}: what that is has no business in SQL, nor in a table.
+    # A name may be ${env:…}. Its value must not get into SQL or a table.
     "spark.sql.variable.substitute": "false",
-    # A cut's version of a table that has long been idle is old, and all of its files are there.
+    # A cut may use an old version of an idle table, whose files all still exist.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # Kafka's secrets are options of the reader: keep them out of plans, logs and event files. So
-    # are a file system's, which may be Azure's.
+    # Kafka's secrets are options of the reader, so keep them out of plans, logs and event files.
+    # The same applies to a file system's, which may be Azure's.
     "spark.redaction.regex": "(?i)secret|password|token|(access|account)[.]?key|[.]sas[.]|jaas"
     "|keystore|ssl[.]key|(private|encryption)[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
     "spark.sql.shuffle.partitions": "8",
-    # What Spark infers from each value's own conditions: with 30 columns it never came to an end.
+    # Spark infers from each value's own conditions: with 30 columns this never ended.
     "spark.sql.constraintPropagation.enabled": "false",
-    # PySpark would ask the JVM twice for each function that is called, to tell its line in errors.
+    # PySpark would ask the JVM twice for each function call, to show its line in errors.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s so (docs: FACTS).
+    # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s with this (docs:
+    # FACTS).
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 ZONE: Final = "spark.sql.session.timeZone"
 PINNED: Final = {ZONE: "UTC"}
-"""What rows depend on, whatever [spark] says: times without a zone, and texts made of times."""
+"""Settings that rows depend on, whatever [spark] says: times without a zone, and their texts."""
 OWN_DRIVER: Final = {
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
@@ -65,19 +66,19 @@ OWN_DRIVER: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # What pages of the UI would show: plans as text, of each of a thousand queries.
+    # For pages of the UI only: plans as text, for each of a thousand queries.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
-    # Of a run that follows another, all generated code is there already: 100 are those of a table.
+    # A later run finds all generated code: 100 entries are those of one table.
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
 _LOCAL_FILES: Final = {
     "spark.hadoop.fs.file.impl": "millrace.sinks.LocalFiles$FileSystemWithChecksums",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "millrace.sinks.LocalFiles$FsWithChecksums",
 }
-"""Without a child process for each file. Executors of a cluster get our jar too late for that."""
+"""Avoids a child process for each file. Executors of a cluster get our jar too late for that."""
 _IN_DRIVER: Final = re.compile(r"local(\[|$)")
 """Masters whose tasks run in the driver."""
 _FEW: Final = {
@@ -88,17 +89,17 @@ _FEW: Final = {
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 _BYTES_FEW: Final = 1 << 20
-"""What is written anew: some 30,000 rows."""
+"""Bytes to rewrite: some 30,000 rows."""
 RECORDS_FEW: Final = 100_000
-"""A run of fewer records is over before the JVM's best compiler has paid off."""
-# Its own room for code is a fifth without the best compiler: it would compile again and again.
-# Compiled sooner, code costs less than what it would cost uncompiled meanwhile.
+"""A run with fewer records ends before the JVM's best compiler pays off."""
+# Its space for code is a fifth without the best compiler, so it would recompile repeatedly. Earlier
+# compilation costs less than uncompiled execution.
 QUICK: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -XX:Tier3InvocationThreshold=50 -XX:Tier3MinInvocationThreshold=25"
     " -XX:Tier3CompileThreshold=500 -XX:Tier3BackEdgeThreshold=15000"
 )
-"""For a JVM that is over soon."""
+"""For a JVM that ends soon."""
 # Only the hottest code is worth its best compilation, which shares the cores with the run.
 _STEADY: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=30000"
@@ -109,15 +110,15 @@ _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTION
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _QUERY_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""PySpark's loggers of every failed query, as a page of JSON on stderr."""
+"""PySpark's loggers of every failed query, with a page of JSON on stderr."""
 _SHOWN: Final = 500
-"""So many characters of what a Java error says are shown."""
+"""How many characters of a Java error's message are shown."""
 _CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
-@cache  # once in a process
+@cache  # once per process
 def ask_names_once() -> None:
-    """Remember classes, their methods and packages, for as long as their gateway is there."""
+    """Cache classes, their methods and packages, for the life of their gateway."""
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
     def remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -134,10 +135,10 @@ def ask_names_once() -> None:
 
 
 def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
-    """Fit a session's configuration to so many records, and the table that they go to.
+    """Adapt a session's configuration to the number of records, and the table that they go to.
 
-    For few, planning is most of the work: compiling what Spark generates, a job of its own for
-    each step, and deletion vectors take longer than what they save.
+    With few records, planning is most of the work: compilation of generated code, a job for each
+    step, and deletion vectors cost more than they save.
     """
     if records < RECORDS_FEW and table_bytes < _BYTES_FEW:
         for name, value in _FEW.items():
@@ -145,7 +146,7 @@ def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
 
 
 def untune(session: "SparkSession", base: "SparkSession") -> None:
-    """Take back what ``tune`` may have done: as in the session that it was made of."""
+    """Revert ``tune``, to the values of the session's base."""
     for name in _FEW:
         if (value := base.conf.get(name, None)) is None:
             session.conf.unset(name)
@@ -154,9 +155,9 @@ def untune(session: "SparkSession", base: "SparkSession") -> None:
 
 
 class SparkProvider(Protocol):
-    """Starts a run's Spark session at the first call, and returns the same one at each later call.
+    """Starts a run's Spark session at the first call, and returns it at each later call.
 
-    ``records`` is about how many records there are to read, where that is known.
+    ``records`` is about how many records to read, if known.
     """
 
     def __call__(self, records: int = RECORDS_FEW, /) -> "SparkSession":
@@ -166,10 +167,10 @@ class SparkProvider(Protocol):
 def open_session(
     options: Mapping[str, str], name: str = "millrace", records: int = RECORDS_FEW
 ) -> "SparkSession":
-    """Start Spark, or join the session of this process; raises SparkMissingError.
+    """Start Spark, or join this process's session. Raise SparkMissingError.
 
-    A driver of our own is tuned for about so many ``records``; [spark] overrides that, but for what
-    is ``PINNED``.
+    Our own driver is tuned for about this many ``records``. [spark] overrides that, except for
+    ``PINNED``.
     """
     try:
         from pyspark.sql import SparkSession
@@ -186,19 +187,19 @@ def open_session(
             "spark.app.name": name,
             "spark.driver.extraJavaOptions": java_options(options, records),
         }
-        # Never used, since tables go by path; but it would appear in the working directory.
+        # Never used, since tables have paths, but it would appear in the working directory.
         own["spark.sql.warehouse.dir"] = str(own_folder() / "warehouse")
         session = _start(own | SESSION | OWN_DRIVER | dict(options) | PINNED)
     else:
         builder = SparkSession.builder.appName(name)
         session = builder.config(map={**SESSION, **options, **PINNED}).getOrCreate()
-    if threading.current_thread() is threading.main_thread():  # PySpark takes Ctrl-C over there
+    if threading.current_thread() is threading.main_thread():  # PySpark handles Ctrl-C there
         signal.signal(signal.SIGINT, interrupted)
     ask_names_once()
     session.sparkContext.setLogLevel("OFF")
     for name_of_logger in _QUERY_ERRORS:
         logging.getLogger(name_of_logger).disabled = True
-    # Py4J logs what it raises, by the root logger.
+    # Py4J logs its exceptions with the root logger.
     logging.getLogger().addFilter(_not_of_py4j)
     _require_classes(session)
     if not joined:  # a notebook's JVM isn't ours to end
@@ -211,7 +212,7 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def java_options(options: Mapping[str, str], records: int) -> str:
-    """The JVM's options; two collectors would keep it from starting, so one of the user's wins."""
+    """Return the JVM's options. With two collectors it wouldn't start, so the user's wins."""
     words = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
     words.append(options.get("spark.driver.defaultJavaOptions", ""))
     collector = "" if _COLLECTOR.search(" ".join(words)) else "-XX:+UseParallelGC "
@@ -238,11 +239,11 @@ def _start(options: dict[str, str]) -> "SparkSession":
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
         if "spark.local.dir" not in options:
             options["spark.local.dir"] = str(scratch_folder())
-    # Executors are left to Spark: it spills what doesn't fit, and ends them itself (52) otherwise.
+    # Spark handles executors: it spills what doesn't fit, and ends them itself (52) otherwise.
     java = "spark.driver.defaultJavaOptions"
     options[java] = f"{driver.ON_OUT_OF_MEMORY} {options.get(java, '')}".strip()
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
-    output = tempfile.TemporaryFile()  # noqa: SIM115 (the JVM writes to it as long as it is there)
+    output = tempfile.TemporaryFile()  # noqa: SIM115 (the JVM writes to it until it ends)
     try:
         quiet = {"stdout": output, "stderr": output}
         with submitted(options):
@@ -262,7 +263,7 @@ def _start(options: dict[str, str]) -> "SparkSession":
 
 
 def too_little(memory: str) -> ConfigError:
-    """What to say of spark.driver.memory below Spark's own minimum."""
+    """Return the error for a spark.driver.memory below Spark's own minimum."""
     return ConfigError(
         f"spark.driver.memory = {memory} is less than Spark needs: 450 MiB",
         where="[spark]",
@@ -276,10 +277,11 @@ def _watch_heap(session: "SparkSession") -> None:
 
 
 def jvm_ended(error: Exception) -> bool:
-    """Whether a call of Spark failed since its JVM isn't there any more.
+    """Whether a call of Spark failed because its JVM has ended.
 
-    Told by names, since a run that needs no Spark doesn't import Py4J. It raises one of several
-    errors, by how far the call had come; of one that had an answer, it tells the Java error, too.
+    It decides by names, since a run that needs no Spark doesn't import Py4J. Py4J raises one of
+    several errors, depending on the call's progress. If the call had an answer, its error also has
+    the Java error.
     """
     name = type(error).__name__
     unanswered = name == "Py4JError" and "\n" not in str(error).strip()
@@ -287,9 +289,9 @@ def jvm_ended(error: Exception) -> bool:
 
 
 def full_text(error: Exception) -> str:
-    """All that an error tells, with the Java errors behind it and where they come from.
+    """Return all of an error's text, with its Java errors and their places.
 
-    PySpark shows a caught error's trace or not, as the session is configured.
+    PySpark shows a caught error's trace or not, depending on the session's configuration.
     """
     trace = getattr(error, "_stackTrace", None)
     try:
@@ -300,9 +302,9 @@ def full_text(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Spark's says first, and its root cause.
+    """Return the first line of Spark's error, and its root cause.
 
-    In one of Py4J's, the line before only names a call.
+    In Py4J's error, the line before only names a call.
     """
     text = full_text(error)
     lines = [line.lstrip(": ") for line in text.splitlines() if line.strip()]
@@ -319,7 +321,7 @@ def first_line(error: Exception) -> str:
 
 
 def require_java() -> str:
-    """The Java that Spark starts; raises SparkMissingError where there is none."""
+    """Return the Java that Spark starts. Raise SparkMissingError if it is missing."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:
@@ -331,7 +333,7 @@ def require_java() -> str:
 
 
 def _jars(*, local: bool) -> dict[str, str]:
-    """A local driver gets a class path, which starts faster; a cluster gets the files sent."""
+    """Return a class path for a local driver, which starts faster, or files for a cluster."""
     if local:
         return {"spark.driver.extraClassPath": jars.class_path()}
     return {"spark.jars": ",".join(map(str, jars.driver_jars()))}
@@ -355,7 +357,7 @@ def _require_classes(session: "SparkSession") -> None:
 
 
 def reason_in(output: IO[bytes]) -> str:
-    """What says most of the JVM's output: the first error and what follows, else the last line."""
+    """Return the most useful output of the JVM: from the first error on, or the last line."""
     output.seek(0)
     text = output.read().decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,1 +1,1 @@
-"""Views: a SELECT over tables at a cut → a Delta table that follows from cut to cut."""
+"""Views: a SELECT over tables at a cut → a Delta table that is updated from cut to cut."""

@@ -1,4 +1,4 @@
-"""A view's SQL and the columns of what it reads → its query; or what is wrong, and where."""
+"""A view's SQL and the columns of its sources → its query, or what is wrong, and where."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ _OPEN: Final = {
         "percentile(x, 0.5), or count(DISTINCT x): a sketch depends on the order of rows",
     ),
 }
-"""Functions with several right answers, and what has one."""
+"""Functions with several correct results, and definite replacements."""
 _TOLD: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 
 
@@ -65,7 +65,7 @@ class Analysis:
         self._where = where
 
     def parsed(self, sql: str) -> Any:
-        """The query as it is written; raises ConfigError."""
+        """Return the query as written. Raise ConfigError."""
         with self.explained():
             plan = self.catalyst.views.parsed(self.catalyst.session, sql)
         if self.catalyst.views.isCommand(plan):
@@ -73,13 +73,13 @@ class Analysis:
         return plan
 
     def tables(self, parsed: Any) -> frozenset[str]:
-        """The names of what a query reads; what isn't known is left to Spark's own words."""
+        """Return the names of a query's tables. Spark itself reports unknown ones."""
         names = self._sources.names
         written = self.catalyst.views.relations(parsed)
         return frozenset(names[name] for name in written if name in names)
 
     def query(self, parsed: Any, versions: "Mapping[str, Version]", at: Instant) -> ViewQuery:
-        """The query over tables as they are; raises ConfigError."""
+        """Return the query over the current tables. Raise ConfigError."""
         sources = self._sources
         plan = self._analysed(parsed, versions)
         self._require_one_answer(plan)
@@ -106,7 +106,7 @@ class Analysis:
             return views.analysed(self.catalyst.session, parsed, sources.names, schemas)
 
     def casts(self, parsed: Any, versions: "Mapping[str, Version]") -> tuple[str, ...]:
-        """Texts that the query takes for numbers, without saying so, with their places."""
+        """Return texts that the query implicitly uses as numbers, with their places."""
         plan = self._analysed(parsed, versions)
         found = (_fields(str(text)) for text in self.catalyst.views.casts(plan))
         return tuple(f"{sql}{_place(line, column)}" for _, sql, line, column in found)
@@ -125,7 +125,7 @@ class Analysis:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn what Spark raises into an error with a remedy."""
+        """Turn Spark's exceptions in the block into an error with a remedy."""
         try:
             yield
         except (AnalysisException, ParseException) as error:
@@ -141,7 +141,7 @@ class Analysis:
             ) from None
         except (PySparkException, Py4JError) as error:
             if spark_ended(error):
-                raise  # for all
+                raise  # an error of all views
             raise spark_error(
                 "can't evaluate the view",
                 error,
@@ -152,18 +152,18 @@ class Analysis:
 
 
 def _place_in(text: str) -> str:
-    """The place that an error of Spark's tells."""
+    """Return the place in Spark's error."""
     told = _TOLD.search(text)
     return _place(told[1], told[2]) if told is not None else ""
 
 
 def _fields(text: str) -> tuple[str, str, str, str]:
-    """What Java says of an expression: its kind, its SQL, which may have tabs, line and column."""
+    """Return Java's fields of an expression: kind, SQL, which may have tabs, line and column."""
     kind, _, rest = text.partition("\t")
     sql, line, column = rest.rsplit("\t", 2)
     return kind, sql, line, column
 
 
 def _place(line: str, column: str) -> str:
-    """A place in the SQL, for people."""
+    """Return a place in the SQL, for people."""
     return f", line {line}, column {int(column) + 1}" if int(line) else ""

@@ -1,8 +1,8 @@
-"""Nodes and expressions of Spark's plans, made and read from Python.
+"""Nodes and expressions of Spark's plans ⇄ Python.
 
-PySpark's own calls go by names of columns, which a query may have twice. Here columns go by the
-numbers that Spark gives each of them (expression ids), and stay what they are in joins of a table
-with itself. The classes aren't public, and those of the Spark that is pinned.
+PySpark's own calls use names of columns, which a query may have twice. Here columns have Spark's
+numbers (expression ids), which stay the same in joins of a table with itself. The classes aren't
+public, and belong to the pinned Spark.
 """
 
 import json
@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 
 class Catalyst:
-    """Makes plans in a session. A plan, an expression and an attribute are Java's objects."""
+    """Makes plans in a session. A plan, an expression and an attribute are Java objects."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
@@ -39,90 +39,90 @@ class Catalyst:
         self._jvm_id = self.new_number().jvmId()
 
     def frame(self, plan: Any) -> DataFrame:
-        """A plan's rows."""
+        """Return a plan's rows."""
         return DataFrame(self._dataset.ofRows(self.session, plan), self.spark)
 
     @staticmethod
     def plan(rows: DataFrame) -> Any:
-        """The analysed plan of some rows."""
+        """Return the analysed plan of some rows."""
         return rows._jdf.queryExecution().analyzed()  # noqa: SLF001
 
     @staticmethod
     def each(sequence: Any) -> list[Any]:
-        """A sequence of Scala's as a list."""
+        """Return a Scala sequence as a list."""
         return [sequence.apply(number) for number in range(sequence.size())]
 
     def output(self, plan: Any) -> list[Any]:
-        """The attributes that come out of a plan."""
+        """Return a plan's output attributes."""
         return self.each(plan.output())
 
     @staticmethod
     def number(named: Any) -> int:
-        """The number of an attribute or an alias."""
+        """Return the number of an attribute or an alias."""
         return int(named.exprId().id())
 
     def numbers(self, plan: Any) -> tuple[int, ...]:
-        """The numbers of the columns that come out of a plan."""
+        """Return the numbers of a plan's output columns."""
         return tuple(map(self.number, self.output(plan)))
 
     def by_number(self, plan: Any) -> dict[int, Any]:
-        """The attributes that come out of a plan, by their numbers."""
+        """Return a plan's output attributes, by their numbers."""
         return {self.number(attribute): attribute for attribute in self.output(plan)}
 
     def sequence(self, of: Sequence[Any]) -> Any:
-        """A list as a sequence of Scala's."""
+        """Return a list as a Scala sequence."""
         return self._python.toSeq(list(of))
 
     def alias(self, expression: Any, name: str, number: Any = None) -> Any:
-        """An expression as a column, under a number (Java's object); None: under a new one."""
+        """Return an expression as a column, with a number (Java object). None: with a new one."""
         number = self.new_number() if number is None else number
         nothing = self.sequence([])
         return self._expressions.Alias(expression, name, number, nothing, self._none, nothing)
 
     def shown(self, attribute: Any, name: str) -> Any:
-        """An attribute under a name, without what its metadata says of where it comes from."""
+        """Return an attribute under a name, without its metadata about its origin."""
         nothing = self.sequence([])
         empty = self._some(self._types.Metadata.empty())
         return self._expressions.Alias(attribute, name, self.new_number(), nothing, empty, nothing)
 
     def integer(self, value: int) -> Any:
-        """A literal."""
+        """Return a literal."""
         return self._expressions.Literal.create(value, self.integers)
 
     def null(self, type_: Any) -> Any:
-        """Null of a type."""
+        """Return null of a type."""
         return self._expressions.Literal.create(None, type_)
 
     def type_of(self, json: str) -> Any:
-        """A type of Spark's, of its JSON."""
+        """Return a Spark type from its JSON."""
         return self._types.DataType.fromJson(json)
 
     def is_binary(self, type_: Any) -> bool:
-        """Whether equal values of a type are the same bytes: other collations ignore case."""
+        """Whether equal values of a type have the same bytes. Other collations ignore case."""
         return bool(self._unsafe_rows.isBinaryStable(type_))
 
     def new_number(self) -> Any:
-        """The number of a new column, as Java has it."""
+        """Return the number of a new column, as a Java object."""
         return self._expressions.NamedExpression.newExprId()
 
     def id_of(self, number: int) -> Any:
-        """A column's number, as Java has it."""
+        """Return a column's number, as a Java object."""
         return self._expressions.ExprId(number, self._jvm_id)
 
     def boolean(self, *, value: bool) -> Any:
-        """A literal."""
+        """Return a literal."""
         return self._expressions.Literal.create(value, self._types.DataTypes.BooleanType)
 
     @staticmethod
     def kind(type_: Any) -> DataType:
-        """A type of Java's as PySpark has it."""
+        """Return a Java type as PySpark's."""
         field = {"name": "x", "type": json.loads(type_.json()), "nullable": True, "metadata": {}}
         return StructType.fromJson({"fields": [field]})["x"].dataType
 
     def pairs(
         self, condition: Any | None, left: set[int], right: set[int]
     ) -> tuple[tuple[int, int], ...]:
-        """The columns of two sides that a condition wants to be equal."""
+        """Return the columns of two sides that a condition requires to be equal."""
         if condition is None:
             return ()
         if is_kind(condition, "And"):
@@ -139,14 +139,14 @@ class Catalyst:
         return ((other, one),) if other in left and one in right else ()
 
     def joined(self, left: Any, right: Any, type_: Any, condition: Any | None) -> Any:
-        """A join of a kind that is Spark's object."""
-        if is_kind(type_, "ExistenceJoin"):  # Spark can't copy this side, and fails to say so
+        """Return a join of a kind given as Spark's object."""
+        if is_kind(type_, "ExistenceJoin"):  # Spark can't copy this side, and gives no error
             left = self._hints.extractHintsFromPlan(left).productElement(0)
         hint = self._logical.JoinHint.NONE()
         return self._logical.Join(left, right, type_, self._some(condition), hint)
 
     def leaf(self, node: Any, columns: Iterable[tuple[str, Any, int]]) -> Any:
-        """A table's leaf with other columns of it: their names, types and numbers."""
+        """Return a table's leaf with other columns: their names, types and numbers."""
         metadata, nothing = node.output().head().metadata(), self.sequence([])
         attributes = [
             self._expressions.AttributeReference(
@@ -161,11 +161,11 @@ class Catalyst:
         return self._logical.Aggregate(grouping, self.sequence(aggregates), plan, self._none)
 
     def pos_explode(self, of: Any) -> Any:
-        """The elements of a list, each with its number."""
+        """Return the elements of a list, each with its number."""
         return self._expressions.PosExplode(of)
 
     def generated(self, generator: Any, node: Any, output: Sequence[Any], plan: Any) -> Any:
-        """LATERAL VIEW, as the node has it, with another generator."""
+        """Return the node's LATERAL VIEW, with another generator."""
         return self._logical.Generate(
             generator,
             self.sequence([]),
@@ -176,7 +176,7 @@ class Catalyst:
         )
 
     def expanded(self, projections: Sequence[Any], output: Sequence[Any], plan: Any) -> Any:
-        """Several rows of each row."""
+        """Return several rows for each row."""
         return self._logical.Expand(self.sequence(projections), self.sequence(output), plan)
 
     def sorted(self, order: Sequence[Any], plan: Any) -> Any:
@@ -184,7 +184,7 @@ class Catalyst:
         return self._logical.Sort(self.sequence(order), True, plan, self._none)
 
     def numbered(self, columns: Sequence[Any], number: Any, plan: Any) -> Any:
-        """Rows with a number of each among those that are equal in some columns."""
+        """Add each row's number among those with equal values in some columns."""
         expressions = self._expressions
         of = {
             name: getattr(getattr(expressions, f"{name}$"), "MODULE$")
@@ -211,7 +211,7 @@ class Catalyst:
         return self._logical.Union(self.sequence(plans), False, False)
 
     def join(self, left: Any, right: Any, kind: str, condition: Any | None) -> Any:
-        """A join of one of the kinds Inner, LeftSemi …."""
+        """Return a join of one of the kinds Inner, LeftSemi …."""
         type_ = getattr(getattr(self._joins, f"{kind}$"), "MODULE$")
         return self.joined(left, right, type_, condition)
 
@@ -220,22 +220,22 @@ class Catalyst:
         return self._logical.Filter(condition, plan)
 
     def same(self, one: Any, other: Any) -> Any:
-        """Whether two values are equal, or both null."""
+        """Return whether two values are equal, or both null."""
         return self._expressions.EqualNullSafe(one, other)
 
     def all(self, conditions: Iterable[Any]) -> Any:
-        """Whether all of them hold; there is one at least."""
+        """Return whether all conditions hold. There is at least one."""
         return reduce(self._expressions.And, conditions)
 
     def attribute(self, name: str, type_: Any) -> Any:
-        """A new column, that may be null."""
+        """Return a new column that may be null."""
         empty = self._types.Metadata.empty()
         return self._expressions.AttributeReference(
             name, type_, True, empty, self.new_number(), self.sequence([])
         )
 
     def ascending(self, expression: Any) -> Any:
-        """An order by an expression."""
+        """Return an order by an expression."""
         direction = getattr(getattr(self._expressions, "Ascending$"), "MODULE$")
         nulls = direction.defaultNullOrdering()
         return self._expressions.SortOrder(expression, direction, nulls, self.sequence([]))
@@ -243,18 +243,18 @@ class Catalyst:
     def windowed(
         self, windows: Sequence[Any], by: Sequence[Any], order: Sequence[Any], plan: Any
     ) -> Any:
-        """Functions over windows."""
+        """Return functions over windows."""
         listed = map(self.sequence, (windows, by, order))
         return self._logical.Window(*listed, plan, self._none)
 
 
 def is_kind(node: Any, *names: str) -> bool:
-    """Whether a node or an expression is of one of the classes, by their simple names."""
+    """Whether a node or an expression has one of the classes, by their simple names."""
     return str(node.getClass().getSimpleName()) in names
 
 
 def has_unordered(kind: DataType) -> bool:
-    """Whether values of a type can't be compared: maps and variants can't, wherever they are."""
+    """Whether values of a type can't be compared: maps and variants can't, even nested."""
     if isinstance(kind, MapType | VariantType):
         return True
     if isinstance(kind, ArrayType):

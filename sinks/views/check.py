@@ -1,4 +1,4 @@
-"""[[views]] and the tables' columns → how each view is kept, before anything runs."""
+"""[[views]] and the tables' columns → how each view is maintained, before anything runs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +18,13 @@ from sinks.views.touched import Near, Rules
 
 @dataclass(frozen=True, slots=True)
 class ViewReport:
-    """How a view is kept: by its ``changes``, or evaluated ``whole`` for these reasons.
+    """How a view is maintained: by its ``changes``, or evaluated ``whole`` for these reasons.
 
-    ``keys`` are the columns, or expressions, that tell its rows apart (none: it is kept as a bag of
-    rows), ``groups`` those of what is computed again together. ``read_whole`` are tables that a
-    change of others has read as a whole, with the reason. ``casts`` are implicit casts of text to
-    numbers, ``made_definite`` what the query leaves open and how it is decided. All of it is text
-    for people. ``error``: the view can't be kept at all.
+    ``keys`` are the columns or expressions that identify its rows (none: it is a bag of rows).
+    ``groups`` are those of the rows that are computed again together. ``read_whole`` are tables
+    that a change of others reads as a whole, with the reason. ``casts`` are implicit casts of text
+    to numbers. ``made_definite`` lists what the query leaves open and how it is decided. All of it
+    is text for people. ``error``: the view can't be maintained at all.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ViewReport:
 
 
 def check_views(context: RunContext) -> Sequence[ViewReport]:
-    """Analyse all views over the tables at their newest cut; starts Spark."""
+    """Analyse all views over the tables at their newest cut. Starts Spark."""
     quiet = replace(context, report=lambda _: None)  # reports have the errors
     run = ViewsRun(quiet, MillraceTopics(quiet))
     reports = [_report(run, target) for target in run.in_order()]
@@ -84,7 +84,7 @@ def _stored_keys(query: ViewQuery) -> tuple[str, ...]:
 
 
 class _Planned(Version):
-    """A view's table as it will be."""
+    """A view's future table."""
 
     def __init__(self, target: ViewTarget, query: ViewQuery, at: Instant) -> None:  # no super()
         evaluation = Evaluation(target.catalyst, query, target.empty_tables(at))
@@ -92,7 +92,7 @@ class _Planned(Version):
 
 
 def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[str]:
-    """Which tables are read as a whole when another one, or they themselves, change."""
+    """Return the tables read as a whole when another one, or they themselves, change."""
     tables = target.empty_tables(at)
     for changed in sorted(tables):
         algebra = _WholeReads(target.catalyst, tables, lambda _: None)
@@ -107,24 +107,24 @@ def _read_whole(target: ViewTarget, query: ViewQuery, at: Instant) -> Iterator[s
 
 @dataclass(frozen=True, slots=True)
 class _WholeReads(SparkAlgebra):
-    """The rules without any rows: which tables they read as a whole when others change."""
+    """The rules without rows: which tables they read as a whole when others change."""
 
     changing: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
 
     def table(self, table: Table, cut: CutSide, near: Near[Plan] | None) -> Plan:
-        """Note a table that isn't looked up by any values."""
+        """Record a table that isn't looked up by any values."""
         if near is None:
             self.whole.add(table.name)
         return self.as_table(table, self.tables[table.name].rows(cut))
 
     def changed(self, table: Table) -> tuple[Plan | None, Plan | None]:
-        """Something has come, and something is gone, if it is the one."""
+        """Return added and removed rows if it is the changed table."""
         if table.name not in self.changing:
             return None, None
         rows = self.tables[table.name].rows(NEW)
         return self.as_table(table, rows), self.as_table(table, rows)
 
     def kept(self, rows: Plan) -> Plan | None:
-        """The rows, as if there were any."""
+        """Return the rows as if there were any."""
         return rows

@@ -1,7 +1,7 @@
-"""Operators of a query → its rows at a cut, and the groups that may be others at the new one.
+"""Operators of a query → its rows at a cut, and the groups that may change at the new one.
 
-The rules (``sinks/views/touched.py``) on Spark's plans. Values that rows are looked up by are kept
-on the executors, since their number decides how to go on, and each use would compute them again.
+The rules (``sinks/views/touched.py``) on Spark's plans. Lookup values are kept on the executors,
+since their number decides the next step, and each use would compute them again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,41 +23,41 @@ from sinks.views.touched import Near, Rules
 Plan = Any
 """Spark's plan of some rows."""
 COPIED_BYTES_MAX: Final = 64 << 20
-"""Copies of more rows than that, one a task and one in the driver, may be too much for these."""
+"""Larger copies, one per task and one in the driver, may exceed their memory."""
 _SURELY_FEW: Final = 100
-"""So few rows are copied without a look at how long they are."""
+"""So few rows are copied without a check of their size."""
 
 
 class TableAtCuts(Protocol):
-    """A table that a query reads, at the old cut and at the new one."""
+    """A table of a query, at the old cut and at the new one."""
 
     @property
     def is_small(self) -> bool:
         """Whether reading all rows is faster than a search through them."""
 
     def count(self) -> int:
-        """How many rows it has at the new cut."""
+        """Return how many rows it has at the new cut."""
 
     def rows(self, cut: CutSide) -> DataFrame:
-        """All rows."""
+        """Return all rows."""
 
     def rows_with(self, cut: CutSide, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-        """Rows among which are all that have any of the ``values``; of which column each is."""
+        """Return rows that include all with any of the ``values``, by each value's column."""
 
     def difference(self) -> TableDifference | None:
-        """The rows, with all columns that are read, that only one of the cuts has."""
+        """Return the rows that only one of the cuts has, with all columns that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkAlgebra:
-    """Evaluates operators over tables by their names."""
+    """Evaluates operators over tables, by name."""
 
     catalyst: Catalyst
     tables: Mapping[str, TableAtCuts]
     differences: Callable[[str], TableDifference | None]
 
     def table(self, table: Table, cut: CutSide, near: Near[Plan] | None) -> Plan:
-        """All rows of a table at a cut; of a large one, those of files that may have the values."""
+        """Return a table's rows at a cut. For a large one, only those of files that may match."""
         source = self.tables[table.name]
         if near is None or source.is_small:
             return self.as_table(table, source.rows(cut))
@@ -72,10 +72,10 @@ class SparkAlgebra:
         return str(self.catalyst.by_number(plan)[number].name())
 
     def as_table(self, table: Table, rows: DataFrame) -> Plan:
-        """Rows under the numbers of an occurrence of their table.
+        """Return rows with the numbers of an occurrence of their table.
 
-        No column keeps its name: Spark takes an alias of the same name for needless, and of two of
-        one column (a key, once more) it would make the same column twice, which no union may have.
+        No column keeps its name. Spark considers an alias of the same name unnecessary, and would
+        make the same column twice of two of one column (a key, once more), which no union may have.
         """
         spark = self.catalyst
         plan = spark.plan(rows)
@@ -88,7 +88,7 @@ class SparkAlgebra:
         return spark.project(columns, plan)
 
     def changed(self, table: Table) -> tuple[Plan | None, Plan | None]:
-        """The rows of a table that are gone, and those that have come."""
+        """Return the removed and the added rows of a table."""
         difference = self.differences(table.name)
         if difference is None:
             return None, None
@@ -99,7 +99,7 @@ class SparkAlgebra:
         return self.tables[table.name].is_small
 
     def union(self, rows: Sequence[Plan]) -> Plan:
-        """All of them; columns go by their numbers, which the first one tells."""
+        """Return the union. The first one determines the columns' numbers."""
         spark = self.catalyst
         numbers = spark.numbers(rows[0])
         first, *others = rows
@@ -110,7 +110,7 @@ class SparkAlgebra:
         return spark.union(aligned)
 
     def branch(self, union: Union, number: int, rows: Plan) -> Plan:
-        """Rows of one branch of a union, as the union shows them."""
+        """Return rows of one branch of a union, in the union's columns."""
         spark, passed = self.catalyst, union.passed[number]
         there = spark.by_number(rows)
         columns = [
@@ -122,16 +122,16 @@ class SparkAlgebra:
         return spark.project(columns, rows)
 
     def matching(self, join: Join, left: Plan, right: Plan, *, kept: str) -> Plan:
-        """The rows of the ``kept`` side that match any of the other side."""
+        """Return the rows of the ``kept`` side that match any of the other side."""
         sides = (left, right) if kept == "left" else (right, left)
         return self.catalyst.join(*sides, "LeftSemi", join.condition)
 
     def joined(self, join: Join, left: Plan, right: Plan) -> Plan:
-        """The pairs of rows that match, whatever the kind of the join is."""
+        """Return the pairs of rows that match, for any kind of join."""
         return self.catalyst.join(left, right, "Inner", join.condition)
 
     def extended(self, join: Join, rows: Plan, *, kept: str) -> Plan:
-        """Rows of the ``kept`` side as the join shows those that match nothing."""
+        """Return unmatched rows of the ``kept`` side in the join's columns."""
         spark = self.catalyst
         other = join.right if kept == "left" else join.left
         there = spark.by_number(rows)
@@ -142,7 +142,7 @@ class SparkAlgebra:
         return spark.project([there.get(number) or nulls[number] for number in join.columns], rows)
 
     def flagged(self, join: Join, rows: Plan) -> Plan:
-        """Rows of the left side with both values of the column that tells whether any match."""
+        """Return rows of the left side with both values of the column that shows a match."""
         spark = self.catalyst
         there, flag = spark.by_number(rows), join.columns[-1]
         return spark.union(
@@ -159,14 +159,14 @@ class SparkAlgebra:
         )
 
     def only(self, rows: Plan, near: Near[Plan]) -> Plan:
-        """The rows that have any of the values."""
+        """Return the rows that have any of the values."""
         spark = self.catalyst
         own, values = spark.by_number(rows), spark.by_number(near.values)
         same = spark.all(spark.same(own[one], values[other]) for one, other in near.columns.items())
         return spark.join(rows, near.values, "LeftSemi", same)
 
     def values(self, rows: Plan, columns: Sequence[int]) -> Near[Plan] | None:
-        """The values of some columns, each once; None: there are no rows."""
+        """Return the distinct values of some columns. None: there are no rows."""
         spark = self.catalyst
         there = spark.by_number(rows)
         aliases = {
@@ -180,11 +180,11 @@ class SparkAlgebra:
         return Near(found, {column: spark.number(alias) for column, alias in aliases.items()})
 
     def kept(self, rows: Plan) -> Plan | None:
-        """The rows, kept on the executors; None: there are none."""
+        """Return the rows, kept on the executors. None: there are none."""
         frame, count = kept(self.catalyst.frame(rows))
         if not count:
             return None
-        # The other side of a join stays where it is, if each task gets a copy of few rows.
+        # The other side of a join needs no shuffle if each task gets a copy of a few rows.
         is_copied = count < _SURELY_FEW or (
             count < RECORDS_FEW and kept_bytes(frame) <= COPIED_BYTES_MAX
         )
@@ -192,7 +192,7 @@ class SparkAlgebra:
 
 
 class TouchedRows(NamedTuple):
-    """The touched rows of all tables, and the share of one, where it is largest.
+    """The touched rows of all tables, and the largest share of one table.
 
     Small tables don't count.
     """
@@ -202,9 +202,9 @@ class TouchedRows(NamedTuple):
 
 
 class Evaluation:
-    """A query over tables at two cuts, or at the new one alone.
+    """A query over tables at two cuts, or only at the new one.
 
-    ``at_us`` is what it takes for the present (µs since 1970), if it asks for the time.
+    ``at_us`` is the current time for it (µs since 1970), if it uses the time.
     """
 
     def __init__(
@@ -223,11 +223,11 @@ class Evaluation:
         self._rules = Rules(self._algebra)
 
     def whole(self, cut: CutSide) -> DataFrame:
-        """All of its rows."""
+        """Return all of its rows."""
         return self._shown(self._rules.rows(self._query.top, cut), cut)
 
     def touched(self) -> "TouchedRows":
-        """How many rows of the tables are touched."""
+        """Return how many rows of the tables are touched."""
         rows, share = 0, 0.0
         for name, table in self._tables.items():
             if table.is_small or (difference := self._differences(name)) is None:
@@ -239,15 +239,15 @@ class Evaluation:
         return TouchedRows(rows, share)
 
     def groups(self) -> Near[Plan] | None:
-        """The groups that may be others; None: there are none."""
+        """Return the groups that may change. None: there are none."""
         return self._rules.groups(self._query.top)
 
     def of_groups(self, groups: Near[Plan]) -> DataFrame:
-        """The rows of some groups at the new cut."""
+        """Return the rows of some groups at the new cut."""
         return self._shown(self._rules.exactly(self._query.top, NEW, groups), NEW)
 
     def names(self, groups: Near[Plan]) -> tuple[DataFrame, dict[str, str]]:
-        """The groups' values, and of which column of the view's table each is."""
+        """Return the groups' values, and the view's column of each."""
         spark, columns = self._catalyst, groups.columns
         there = spark.by_number(groups.values)
         stored = self._query.stored(tuple(columns))
@@ -258,7 +258,7 @@ class Evaluation:
         return spark.frame(groups.values), values
 
     def _shown(self, plan: Plan, cut: CutSide) -> DataFrame:
-        """The user's columns by their names, and those that rows are kept by."""
+        """Return the user's columns by name, and those that identify rows."""
         spark = self._catalyst
         there = spark.by_number(plan)
         columns = [
@@ -277,25 +277,25 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class EmptyTable:
-    """A table that has no rows, for as long as nobody asks."""
+    """A table that stays empty."""
 
     frame: DataFrame
     is_small: bool = False
 
     def count(self) -> int:
-        """None."""
+        """Return zero."""
         return 0
 
     def rows(self, cut: CutSide) -> DataFrame:
-        """None."""
+        """Return nothing."""
         del cut
         return self.frame
 
     def rows_with(self, cut: CutSide, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-        """None."""
+        """Return nothing."""
         del cut, values, columns
         return self.frame
 
     def difference(self) -> TableDifference | None:
-        """None."""
+        """Return nothing."""
         return None

@@ -1,4 +1,4 @@
-"""What reading the nodes of a plan has in common: numbers, types, what stays open, and why."""
+"""The nodes of a plan → operators: the common part, with numbers, types, and open points."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from sinks.views.operators import Operator, Whole
 _BY_REFERENCE: Final = frozenset(
     {"Project", "Filter", "Aggregate", "Window", "Join", "Generate", "Expand", "Sort"}
 )
-"""Nodes that need no more of what is below than their expressions have."""
+"""Nodes that need from below only what their expressions use."""
 
 
 def _kind(node: Any) -> str:
@@ -19,11 +19,11 @@ def _kind(node: Any) -> str:
 
 @dataclass(slots=True)
 class NodeReader:
-    """Reads plans by ``reads``, a function for each kind of node.
+    """Reads plans with ``reads``, a function for each kind of node.
 
-    ``keys`` are those of the tables by their names: columns, and their types. ``reasons`` and
-    ``definite`` are those of the query; ``types`` and ``texts``, for people, are
-    of the columns that rows are kept by. The ``wanted`` ones of the query's are evaluated.
+    ``keys`` are those of the tables by name: columns, and their types. ``reasons`` and ``definite``
+    are those of the query. ``types`` and ``texts``, for people, belong to the columns that identify
+    rows. Only the ``wanted`` columns of the query are evaluated.
     """
 
     catalyst: Catalyst
@@ -37,7 +37,7 @@ class NodeReader:
     wanted: set[int] = field(default_factory=set)
 
     def want(self, node: Any) -> None:
-        """Note the columns that a node needs of those below, and so on to the tables."""
+        """Record the columns that a node needs from below, down to the tables."""
         spark, kind = self.catalyst, _kind(node)
         for each in self._needing(node, kind):
             self.wanted.update(map(spark.number, spark.each(each.references().toSeq())))
@@ -47,7 +47,7 @@ class NodeReader:
             self.want(child)
 
     def _needing(self, node: Any, kind: str) -> list[Any]:
-        """What of a node is evaluated."""
+        """Return the parts of a node that are evaluated."""
         spark = self.catalyst
         if kind == "Project":
             return [each for each in spark.each(node.projectList()) if self.wants(each)]
@@ -61,24 +61,24 @@ class NodeReader:
         return self.catalyst.number(column) in self.wanted
 
     def operator(self, node: Any) -> Operator:
-        """A node of Spark's plan, and those below, as an operator."""
+        """Return a node of Spark's plan, and those below, as an operator."""
         if self.catalyst.views.hasSubquery(node):  # the rules don't follow its tables
             self.reasons.append("a scalar subquery that isn't correlated")
         return self.reads.get(_kind(node), self.unknown)(self, node)
 
     def kept(self, operator: Operator) -> list[int]:
-        """The columns that rows of an operator are kept by, which have to come up."""
+        """Return the columns that identify an operator's rows, which must be passed up."""
         return [*dict.fromkeys((*(operator.row_key or ()), *operator.group))]
 
     def named(self, column: Any, text: str = "") -> int:
-        """The number of a column of ours, whose type is remembered."""
+        """Return the number of our own column, and record its type."""
         number = self.catalyst.number(column)
         self.types[number] = column.dataType()
         self.texts[number] = text or str(column.name())
         return number
 
     def whole(self, node: Any, reason: str) -> Operator:
-        """An operator as it is, on what its children show to the user."""
+        """Return a node as an operator of its children's visible columns."""
         spark = self.catalyst
         self.reasons.append(reason)
         children = spark.each(node.children())
@@ -88,7 +88,7 @@ class NodeReader:
         def make(*rows: Any) -> Any:
             own = []
             for columns, each in zip(shown, rows, strict=True):
-                there = spark.by_number(each)  # what the node doesn't want isn't
+                there = spark.by_number(each)  # columns that the node doesn't want are missing
                 chosen = [column for column in columns if spark.number(column) in there]
                 own.append(spark.project(chosen, each))
             return node.withNewChildren(spark.sequence(own))

@@ -1,4 +1,4 @@
-"""Nodes of Spark's plan → operators: those of one row for each, groups, windows and joins."""
+"""Nodes of Spark's plan → operators: row by row, groups, windows and joins."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -32,13 +32,13 @@ _JOINS: Final[Mapping[str, JoinKind]] = {
     "ExistenceJoin": "exists",
 }
 _BY_RANK: Final = ("Rank", "DenseRank", "PercentRank", "CumeDist")
-"""Functions of a window that are the same for rows that are equal in its order."""
+"""Window functions with equal results for rows that are equal in its order."""
 _OF_FRAME: Final = ("NthValue", "First", "Last")
-"""Those that show one row of a frame."""
+"""Functions that show one row of a frame."""
 
 
 def local(reader: NodeReader, node: Any) -> Operator:
-    """A table's leaf, or rows that the query itself has."""
+    """Read a table's leaf, or rows in the query itself."""
     spark = reader.catalyst
     name = spark.views.table(node)
     if name is None:
@@ -59,18 +59,18 @@ def local(reader: NodeReader, node: Any) -> Operator:
 
 
 def one_row(reader: NodeReader, node: Any) -> Operator:
-    """SELECT without FROM: one row without columns."""
+    """Read SELECT without FROM: one row without columns."""
     del reader
     return Constant(lambda: node, (), (), ())
 
 
 def constant(reader: NodeReader, node: Any) -> Operator:
-    """Rows that the query itself has."""
+    """Read rows in the query itself."""
     return Constant(lambda: node, reader.catalyst.numbers(node), None, ())
 
 
 def project(reader: NodeReader, node: Any) -> Operator:
-    """SELECT: columns and expressions."""
+    """Read SELECT: columns and expressions."""
     spark = reader.catalyst
     child = reader.operator(node.child())
     columns = [each for each in spark.each(node.projectList()) if reader.wants(each)]
@@ -98,12 +98,12 @@ def project(reader: NodeReader, node: Any) -> Operator:
 
 
 def is_span(column: Any) -> bool:
-    """Whether it is what ``window()`` makes: tumbling or hopping, it has its time within."""
+    """Whether ``window()`` makes it: tumbling or hopping, it includes its time."""
     return bool(column.metadata().contains(_SPAN))
 
 
 def time_in(spark: Catalyst, expression: Any) -> int | None:
-    """The number of the only column in an expression, which takes it as it is for a time."""
+    """Return the number of the only column in an expression that uses it directly as a time."""
     if is_kind(expression, "PreciseTimestampConversion"):
         inner = expression.child()
         if is_kind(inner, "AttributeReference"):
@@ -116,7 +116,7 @@ def time_in(spark: Catalyst, expression: Any) -> int | None:
 
 
 def filtered(reader: NodeReader, node: Any) -> Operator:
-    """WHERE and HAVING."""
+    """Read WHERE and HAVING."""
     child = reader.operator(node.child())
     condition = node.condition()
     return Rowwise(
@@ -130,7 +130,7 @@ def filtered(reader: NodeReader, node: Any) -> Operator:
 
 
 def aggregate(reader: NodeReader, node: Any) -> Operator:
-    """GROUP BY: one row for each group, or for all."""
+    """Read GROUP BY: one row for each group, or for all."""
     spark = reader.catalyst
     child = reader.operator(node.child())
     grouping = [each for each in spark.each(node.groupingExpressions()) if not each.foldable()]
@@ -179,7 +179,7 @@ def aggregate(reader: NodeReader, node: Any) -> Operator:
 
 
 def window(reader: NodeReader, node: Any) -> Operator:
-    """Functions over the rows of a partition."""
+    """Read functions over the rows of a partition."""
     spark = reader.catalyst
     partition = spark.each(node.partitionSpec())
     child = reader.operator(node.child())
@@ -211,12 +211,12 @@ def window(reader: NodeReader, node: Any) -> Operator:
 
 
 def _ordered(reader: NodeReader, node: Any, child: Operator) -> Callable[[Any], Any]:
-    """How the windows are made, with rows that are equal in their order put in one."""
+    """Return how to make the windows, with rows that are equal in their order as one."""
     spark = reader.catalyst
     by, order = spark.each(node.partitionSpec()), spark.each(node.orderSpec())
     windows = spark.each(node.windowExpressions())
     if not order and any(is_kind(each.child().windowFunction(), "RowNumber") for each in windows):
-        raise ConfigError(  # Spark has made it of a LIMIT, and left ORDER BY below
+        raise ConfigError(  # Spark made it from a LIMIT, and left ORDER BY below
             "a subquery has a LIMIT for each row of the query around it",
             remedy="number its rows with row_number() OVER (PARTITION BY … ORDER BY …), and filter"
             " by the number",

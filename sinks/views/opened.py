@@ -1,4 +1,4 @@
-"""The versions of tables that a view reads at cuts, each opened once."""
+"""A view's tables at cuts → their versions, each opened once."""
 
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class UnopenedError(SinkError):
-    """A version of a table that a view reads can't be opened."""
+    """A version of a view's table can't be opened."""
 
 
 class OpenVersions:
-    """Versions opened in a view's session; ``where`` is its place in the configuration."""
+    """Versions opened in a view's session. ``where`` is its place in the configuration."""
 
     def __init__(self, sources: Sources, session: PinnedSession, where: str) -> None:
         self._sources = sources
@@ -26,7 +26,7 @@ class OpenVersions:
         self._versions: dict[tuple[str, TableVersion], Version] = {}
 
     def version(self, name: str, at: Instant) -> "Version":
-        """A table at a cut; raises UnopenedError."""
+        """Return a table at a cut. Raise UnopenedError."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -53,11 +53,11 @@ class OpenVersions:
         return self._versions[key]
 
     def at(self, instant: Instant) -> "dict[str, Version]":
-        """All tables at a cut."""
+        """Return all tables at a cut."""
         return {name: self.version(name, instant) for name in instant.versions}
 
     def columns(self, at: Instant) -> dict[str, str]:
-        """Who all columns are that there are to read, of which type, and where in the key."""
+        """Return all available columns' identities, types, and places in the key."""
         columns: dict[str, str] = {}
         for name in sorted(at.versions):
             version = self.version(name, at)
@@ -70,5 +70,5 @@ class OpenVersions:
         return columns
 
     def size_bytes(self, at: Instant) -> int:
-        """How large all tables are."""
+        """Return the size of all tables."""
         return sum(version.size_bytes for version in self.at(at).values())

@@ -1,7 +1,7 @@
-"""A query as a tree of operators, as far as the rules of what is touched need to know it.
+"""A query → a tree of operators, as far as the rules of touched rows need it.
 
-A column goes by its number, which is unique in a query and stays the same on its way up. An
-operator is evaluated by its ``make``, of Spark's plans or of plain rows.
+A column has a number, which is unique in a query and stays the same on its way up. An operator's
+``make`` evaluates it, on Spark's plans or on plain rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +16,11 @@ JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "exists"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Operator:
-    """What all operators have: those below, the columns that come out, and how.
+    """The common part of all operators: those below, the output columns, and the evaluation.
 
-    ``make`` takes the rows of the operators below. ``row_key`` are columns that tell all rows
-    apart, at any cut (None: there are none). ``group`` are columns by which it is worth to compute
-    rows again together: those of the outermost grouping, by which the rows below can be looked up.
+    ``make`` takes the rows of the operators below. ``row_key`` are columns that distinguish all
+    rows, at any cut (None: there are none). ``group`` are columns by which it pays to compute rows
+    again together: those of the outermost grouping, which can be used to look up the rows below.
     """
 
     make: Callable[..., Any]
@@ -30,50 +30,50 @@ class Operator:
 
     @property
     def children(self) -> "tuple[Operator, ...]":
-        """The operators that its rows come from."""
+        """Return the operators that its rows come from."""
         return ()
 
     def tables(self) -> "Iterator[Table]":
-        """Every occurrence of a table below."""
+        """Yield every occurrence of a table below."""
         for child in self.children:
             yield from child.tables()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Table(Operator):
-    """An occurrence of a table, whose columns have these ``names`` there."""
+    """An occurrence of a table, with the ``names`` of its columns there."""
 
     name: str = ""
     names: Mapping[int, str] = field(default_factory=dict)
 
     def tables(self) -> "Iterator[Table]":
-        """Itself."""
+        """Yield itself."""
         yield self
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Constant(Operator):
-    """Rows that the query itself has; they never change."""
+    """Rows in the query itself, which never change."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unary(Operator):
-    """An operator on the rows of one other."""
+    """An operator on the rows of another one."""
 
     child: Operator = field(kw_only=True)
 
     @property
     def children(self) -> tuple[Operator, ...]:
-        """The one below."""
+        """Return the one below."""
         return (self.child,)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rowwise(Unary):
-    """Makes none, one or several rows of each row by itself: filter, projection, explode.
+    """Makes no, one or several rows of each row separately: filter, projection, explode.
 
-    Columns that come out as they were are ``passed``: number there → number below. Spans of time
-    that come out are ``within``: number there → number below of the time that each is around.
+    Unchanged columns are ``passed``: output number → number below. Output spans of time are
+    ``within``: output number → number below of each span's time.
     """
 
     passed: Mapping[int, int] = field(kw_only=True)
@@ -84,9 +84,9 @@ class Rowwise(Unary):
 class Group(Unary):
     """One row for each group of rows that are equal in some columns: GROUP BY, DISTINCT.
 
-    ``keys``: number of a key that comes out → number of its column below. ``by`` are the columns
-    below by which rows can belong to the same group, whatever else comes: those of session windows
-    aren't among them, since an event can merge two sessions.
+    ``keys``: output number of a key → number of its column below. ``by`` are the columns below by
+    which rows can belong to the same group, whatever other rows are added. Those of session windows
+    are excluded, since an event can merge two sessions.
     """
 
     keys: Mapping[int, int] = field(kw_only=True)
@@ -105,10 +105,10 @@ class Window(Unary):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Join(Operator):
-    """Rows of two, by a condition; ``pairs`` are columns that it wants to be equal.
+    """Rows of two operators, by a condition. It requires ``pairs`` of columns to be equal.
 
-    ``exists`` is all rows of the left side, with a column that says whether the right side has any
-    that match.
+    ``exists`` is all rows of the left side, with a column that says whether the right side has a
+    match.
     """
 
     kind: JoinKind = field(kw_only=True)
@@ -120,31 +120,31 @@ class Join(Operator):
 
     @property
     def children(self) -> tuple[Operator, ...]:
-        """Both sides."""
+        """Return both sides."""
         return (self.left, self.right)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Union(Operator):
-    """All rows of several; for each the numbers of columns that are ``passed`` from there."""
+    """All rows of several operators, with each one's numbers of ``passed`` columns."""
 
     branches: tuple[Operator, ...] = field(kw_only=True)
     passed: tuple[Mapping[int, int], ...] = field(kw_only=True)
 
     @property
     def children(self) -> tuple[Operator, ...]:
-        """Them."""
+        """Return them."""
         return self.branches
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Whole(Operator):
-    """What can't be followed by what changes, for a ``reason``; it is only evaluated as a whole."""
+    """An operator that can't follow changes, for a ``reason``. It is only evaluated as a whole."""
 
     below: tuple[Operator, ...] = field(kw_only=True)
     reason: str = field(kw_only=True)
 
     @property
     def children(self) -> tuple[Operator, ...]:
-        """Those below."""
+        """Return those below."""
         return self.below

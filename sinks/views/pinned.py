@@ -1,4 +1,4 @@
-"""A run's Spark session → the one in which its views are evaluated, with one right answer."""
+"""A run's Spark session → the session that evaluates its views, with one correct result."""
 
 import re
 from functools import cached_property
@@ -15,14 +15,14 @@ SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.crossJoin.enabled": "true",
     "spark.sql.caseSensitive": "false",
-    # Rows of files that are gone would be missing, and nobody would know.
+    # Otherwise rows of missing files would be lost silently.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
-"""What an answer depends on: pinned, whatever [spark] says."""
+"""Settings that a result depends on: pinned, whatever [spark] says."""
 _QUERIES: Final = "spark.sql."
-"""What settings of queries begin with."""
+"""Prefix of settings of queries."""
 _TUNING: Final = re.compile(
     r"spark\.sql\.(adaptive|analyzer\.maxIterations|autoBroadcastJoinThreshold|broadcast\w*|cache"
     r"|catalog|cbo|codegen|cteRecursion\w+|execution|extensions|files|inMemoryColumnarStorage|join"
@@ -30,22 +30,22 @@ _TUNING: Final = re.compile(
     r"|shuffle|sortMergeJoin\w*|sources|streaming|ui|variable|warehouse|window|windowExec"
     r"|constraintPropagation)\b.*"
 )
-"""Settings by which a query has the same answer; any other one is Spark's default in a view."""
+"""Settings without an effect on results. In a view, any other one has Spark's default."""
 _STARTING: Final = Lock()
-"""Spark is started once, whoever asks for it first."""
+"""The first user starts Spark, and only once."""
 Tuning = Literal["little", "changes", "much"]
-"""What there is to do: to read small tables, to follow few changes of large ones, or more."""
+"""The work: to read small tables, to follow few changes of large ones, or more."""
 _CHANGES: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
-"""Of few changes, each job of its own for a step takes longer than the step."""
+"""With few changes, a separate job for each step takes longer than the step."""
 
 
 def changes_answers(setting: str) -> bool:
-    """Whether a query may have another answer by a setting of Spark's."""
+    """Whether a query may have another result with another value of a Spark setting."""
     return setting.startswith(_QUERIES) and not _TUNING.fullmatch(setting)
 
 
 def pinned(spark: "SparkSession") -> "SparkSession":
-    """A session of its own in which a query has one answer."""
+    """Return a new session in which a query has one result."""
     own = spark.newSession()
     options: Any = spark.sparkContext._jsc.sc().getConf()  # noqa: SLF001 (getAll asks for each)
     for option in options.getAllWithPrefix(_QUERIES):
@@ -58,7 +58,7 @@ def pinned(spark: "SparkSession") -> "SparkSession":
 
 
 class PinnedSession:
-    """A session of a run's views, made when it is first asked for: they run one by one in it."""
+    """A session of a run's views, created at its first use. They run in it one by one."""
 
     def __init__(self, session: SparkProvider) -> None:
         self._session = session
@@ -67,7 +67,7 @@ class PinnedSession:
 
     @property
     def spark(self) -> "SparkSession":
-        """Itself, which counts in the thread that asks: Spark looks up its configuration there."""
+        """Return the session, and activate it in this thread for Spark's configuration."""
         if self._thread != get_ident():
             jvm: Any = self._made._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
             own = self._made._jsparkSession  # noqa: SLF001
@@ -81,7 +81,7 @@ class PinnedSession:
             return pinned(self._session())
 
     def fit(self, work: Tuning) -> None:
-        """Fit it to the work that follows."""
+        """Adapt it to the work that follows."""
         if work == self._work:
             return
         untune(self.spark, self._session())

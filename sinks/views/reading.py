@@ -1,8 +1,8 @@
-"""Spark's analysed plan of a view's query → operators, with the columns that rows are kept by.
+"""Spark's analysed plan of a view's query → operators, with the columns that identify rows.
 
-From the tables up, every operator is given columns of its own, beside those that the query has: the
-keys of all rows that one of its rows is made of, or of its group. They have numbers of their own at
-each occurrence of a table, so that a join of a table with itself has no column twice.
+From the tables up, every operator gets its own columns in addition to those of the query: the keys
+of all rows that one of its rows, or its group, is made of. They have separate numbers at each
+occurrence of a table, so that a join of a table with itself has no column twice.
 """
 
 from collections import Counter
@@ -57,11 +57,11 @@ _NOT_STORED: Final = (
     TimeType,
     StringType,
 )
-"""Types that Delta tables don't have; of texts, those with a collation."""
+"""Types that Delta tables lack; of texts, those with a collation."""
 
 
 class QueryReader:
-    """Reads the plan of a query; ``keys`` are as in ``NodeReader``."""
+    """Reads the plan of a query. ``keys`` are as in ``NodeReader``."""
 
     def __init__(self, catalyst: Catalyst, keys: Mapping[str, Mapping[str, Any]]) -> None:
         self.catalyst = catalyst
@@ -69,7 +69,7 @@ class QueryReader:
         self._nodes = NodeReader(catalyst, keys, _READS, nodes.unknown)
 
     def read(self, plan: Any) -> ViewQuery:
-        """An analysed plan's operators."""
+        """Return the operators of an analysed plan."""
         spark = self.catalyst
         for text in spark.views.expressions(plan, ["MaxBy", "MinBy"]):
             kind, sql, *_ = str(text).split("\t")
@@ -106,7 +106,7 @@ class QueryReader:
         )
 
     def _settled(self, plan: Any) -> Any:
-        """A plan whose subqueries that stay expressions are as they are read: with one answer."""
+        """Return the plan with definite results of subqueries that stay expressions."""
         inner = [*self.catalyst.views.subqueries(plan)]
         if not inner:
             return plan
@@ -139,7 +139,7 @@ class QueryReader:
         }
 
     def _inner(self, plan: Any) -> dict[str, frozenset[str]]:
-        """The tables of subqueries that stay expressions, with all of their columns."""
+        """Return the tables of subqueries that stay expressions, with all of their columns."""
         columns: dict[str, frozenset[str]] = {}
         for text in self.catalyst.views.innerColumns(plan):
             name, _, column = str(text).partition("\t")
@@ -147,7 +147,7 @@ class QueryReader:
         return columns
 
     def _copies(self, top: Operator, plan: Any, columns: list[tuple[str, int]]) -> Operator:
-        """Equal rows, told apart by a number: where there is no key, all columns are one."""
+        """Number equal rows: without a key, all columns are the key."""
         spark = self.catalyst
         output = spark.by_number(plan)
         for name, number in columns:
@@ -170,7 +170,7 @@ class QueryReader:
 
 
 def _require_different(names: Iterable[str]) -> None:
-    """Refuse columns of one name, and of names that begin as those of ours."""
+    """Refuse columns with the same name, or with a name that begins like ours."""
     listed = [name.lower() for name in names]
     if twice := sorted(name for name, count in Counter(listed).items() if count > 1):
         raise ConfigError(

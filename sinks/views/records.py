@@ -1,8 +1,8 @@
-"""What is recorded of views ⇄ files of the lakehouse, beside the plans of its runs.
+"""Records of views ⇄ files of the lakehouse, next to the plans of its runs.
 
-``_millrace/views/<name>.json`` is a view's own record: the cut that it stands at. And
-``_millrace/views/<run, 20 digits>.done.json`` has each view's version at the cut of a run of the
-lakehouse, which a query of that cut reads.
+``_millrace/views/<name>.json`` is a view's own record, with its cut. ``_millrace/views/<run, 20
+digits>.done.json`` has each view's version at the cut of a run of the lakehouse, for queries of
+that cut.
 """
 
 import re
@@ -35,13 +35,12 @@ _DONE: Final = re.compile(r"(\d{20})\.done\.json")
 
 
 class ViewGeneration(BaseModel):
-    """A view's Delta table, as one definition has it.
+    """A view's Delta table, as one definition makes it.
 
-    ``tables`` are the names of what it reads, which may be views. ``columns`` are those of them
-    that it uses, by table and name: each one's identity and type; ``seen`` are all that there were.
-    ``shown`` are its own, by name. By ``keys`` its rows are told apart, which come from
-    ``keys_from``; by ``groups`` they are computed again. It ``is_timed`` where it asks for the
-    time.
+    ``tables`` are the names of its sources, which may be views. ``columns`` are those that it uses,
+    by table and name: each one's identity and type. ``seen`` are all that existed. ``shown`` are
+    its own, by name. ``keys`` identify its rows, and come from ``keys_from``. ``groups`` are
+    computed again together. It ``is_timed`` if it uses the time.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,9 +57,9 @@ class ViewGeneration(BaseModel):
     is_timed: bool = False
 
     def continues(self, before: "ViewGeneration | None") -> bool:
-        """Whether its history goes on with the rows of another one: without one, rows are lacking.
+        """Whether its history continues the rows of another one. Without one, rows are missing.
 
-        Rows that others tell apart aren't the same ones.
+        With other keys, the rows are different ones.
         """
         keys = (self.keys, self.keys_from)
         return before is None or (before.history and (before.keys, before.keys_from) == keys)
@@ -70,9 +69,9 @@ class ViewGeneration(BaseModel):
 
 
 class ViewRecord(CutRecord[ViewGeneration]):
-    """Where a view is. Its Delta table has the ``version`` at the cut that it stands at.
+    """A view's state. Its Delta table has the ``version`` at its cut.
 
-    ``step`` is the number of its last commit, or of the one that is under way.
+    ``step`` is the number of its last commit, or of the one in progress.
     """
 
     version: TableVersion | None = None
@@ -80,10 +79,10 @@ class ViewRecord(CutRecord[ViewGeneration]):
 
 
 class ViewsAtCut(BaseModel):
-    """The versions of the views at the cut of a ``run`` of the lakehouse, once they are there.
+    """The versions of the views at the cut of a ``run`` of the lakehouse, once they exist.
 
-    ``failed`` are those that don't stand there, and why. ``tables`` is what was done to each that
-    has changed. ``ts_ms`` is when they were brought there, in ``seconds``.
+    ``failed`` has those without this cut, and why. ``tables`` has the changes of each view.
+    ``ts_ms`` is when they were done, and it took ``seconds``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -105,22 +104,22 @@ class ViewRecords:
         self._where = where
 
     def names(self) -> list[str]:
-        """The views that have a record, whether they are wanted or not."""
+        """Return the views that have a record, configured or not."""
         names = (name.removesuffix(".json") for name in self._files.names() if _is_view(name))
         return sorted(names)
 
     def view(self, name: str) -> ViewRecord | None:
-        """A view's own record, if it has one."""
+        """Return a view's own record, if it has one."""
         return self._read(ViewRecord, f"{name}.json")
 
     def write(self, name: str, record: ViewRecord) -> None:
-        """Record where a view is."""
+        """Record a view's state."""
         self._files.replace(f"{name}.json", record.model_dump_json())
 
     def at_cut(self, run: int) -> ViewsAtCut | None:
-        """The views at the cut of a run; None: no run of views has been there.
+        """Return the views at the cut of a run. None: no run of views has reached it.
 
-        The same goes for what is damaged: views have records of their own to go on from.
+        None also for a damaged record, as views continue from their own records.
         """
         try:
             return self._read(ViewsAtCut, _done_name(run))
@@ -128,7 +127,7 @@ class ViewRecords:
             return None
 
     def damage(self, run: int) -> DamagedError | None:
-        """Why nobody can tell which views were at the cut of a run, if that is so."""
+        """Return why the views at the cut of a run are unknown, if so."""
         try:
             self._read(ViewsAtCut, _done_name(run))
         except DamagedError as error:
@@ -141,19 +140,19 @@ class ViewRecords:
         self._files.replace(_done_name(views.run), views.model_dump_json())
 
     def runs(self) -> list[int]:
-        """The runs at whose cuts views are recorded, ascending."""
+        """Return the runs at whose cuts views are recorded, ascending."""
         matches = map(_DONE.fullmatch, self._files.names())
         return sorted(int(match[1]) for match in matches if match)
 
     def forget(self, before_run: int) -> int:
-        """Remove what is recorded of cuts of earlier runs; how many there were."""
+        """Remove records of cuts of earlier runs. Return their number."""
         old = [run for run in self.runs() if run < before_run]
         for run in old:
             self._files.remove(_done_name(run))
         return len(old)
 
     def tidy(self) -> None:
-        """Remove what processes have left that died while they wrote."""
+        """Remove the remains of processes that died while they wrote."""
         self._files.tidy()
 
     def _read(self, kind: type[RunState], name: str) -> RunState | None:
@@ -177,7 +176,7 @@ def _is_view(name: str) -> bool:
 
 
 def view_records(location: str, session: "Callable[[], SparkSession]") -> ViewRecords:
-    """The records of a lakehouse; ``session`` is called where its file system needs the JVM."""
+    """Return the records of a lakehouse. ``session`` is called if its file system needs the JVM."""
     folder, where = local_path(location), f"{location.rstrip('/')}/_millrace/views"
     files: Files = (
         HadoopFiles(session(), where)
@@ -188,16 +187,16 @@ def view_records(location: str, session: "Callable[[], SparkSession]") -> ViewRe
 
 
 def view_path(location: str, name: str) -> str:
-    """Where a view's Delta table is."""
+    """Return the path of a view's Delta table."""
     return f"{location.rstrip('/')}/views/{name}"
 
 
 def made_folders(
     lakehouse: LakehouseSettings, prefix: str, records: ViewRecords
 ) -> dict[Path, bool]:
-    """The folders of views and their histories on this machine; of each, if a run of views made it.
+    """Return local folders of views and histories, and whether a run of views created each.
 
-    Raises a sink's error where nobody can look.
+    Raise a sink's error if they can't be checked.
     """
     folders: dict[Path, bool] = {}
     for view in records.names():

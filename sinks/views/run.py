@@ -1,4 +1,4 @@
-"""The lakehouse's newest cut → every view, brought there: one bounded run."""
+"""The lakehouse's newest cut → every view at that cut: one bounded run."""
 
 import threading
 import time
@@ -29,17 +29,17 @@ from sinks.views.sources import VIEWS, Sources
 from sinks.views.target import ViewTarget
 
 VIEWS_AT_ONCE: Final = 2
-"""So many views are brought side by side."""
+"""How many views are updated side by side."""
 _OF_ALL: Final = (BusyError, SinkUnreachableError, SparkMissingError)
-"""What ends a run: it isn't one view's trouble."""
+"""Errors that end a run, as they aren't one view's."""
 _NOWHERE: Final = Standing(shown=False)
 
 
 def run_views(context: RunContext, log: MillraceTopics) -> RunSummary:
-    """Bring every view to the newest cut at which all stands that it reads.
+    """Bring every view to the newest cut that all of its sources have.
 
-    One that fails fails alone, with the views that read it. Raises MillraceError where none could
-    be brought anywhere (the lakehouse can't be reached, another run).
+    A view that fails affects only the views that read it. Raise MillraceError if none could be
+    updated (the lakehouse can't be reached, another run).
     """
     lakehouse = context.settings.require_lakehouse()
     started = time.monotonic()
@@ -73,12 +73,12 @@ class ViewsRun:
         self.failed: dict[str, MillraceError] = {}
 
     def once(self, started: float) -> RunSummary:
-        """Bring all of them as far as they can be brought."""
+        """Bring all of them as far as possible."""
         self._context.settings.require_views(self._context.options.rebuilt)
         try:
             self._bring_all([*self.in_order()])
         except MillraceError as error:
-            if error.exit_code == ExitCode.INTERRUPTED:  # some stand at the cut
+            if error.exit_code == ExitCode.INTERRUPTED:  # some are at the cut
                 self._record(time.monotonic() - started)
             raise
         seconds = time.monotonic() - started
@@ -99,7 +99,7 @@ class ViewsRun:
         )
 
     def _bring_all(self, targets: Sequence[ViewTarget]) -> None:
-        """Bring some side by side, each in its session, and after the views that it reads."""
+        """Update some side by side, each in its session, and after the views that it reads."""
         done = {target.name: threading.Event() for target in targets}
 
         def bring(session: PinnedSession) -> None:
@@ -117,15 +117,15 @@ class ViewsRun:
                 raise
             finally:
                 for target in own:
-                    done[target.name].set()  # whoever waits for them isn't to wait for ever
+                    done[target.name].set()  # otherwise dependent views would wait without limit
 
         with ThreadPoolExecutor(max(1, len(self._sessions))) as executor:
             try:
                 for _ in executor.map(bring, self._sessions):
                     pass
             except BaseException:
-                self._is_over.set()  # each ends the view in hand
-                for event in done.values():  # also where the other session's thread didn't start
+                self._is_over.set()  # each ends the current view
+                for event in done.values():  # also if the other session's thread didn't start
                     event.set()
                 raise
         order = {target.name: place for place, target in enumerate(targets)}
@@ -139,7 +139,7 @@ class ViewsRun:
                 self._fail(view.name, error)
 
     def in_order(self) -> Iterator[ViewTarget]:
-        """Views after those that they read; those in a circle fail."""
+        """Yield views after their sources. Those in a circle fail."""
         reads = self._reads
         targets: dict[str, ViewTarget] = {}
         for target in self._targets():
@@ -198,7 +198,7 @@ class ViewsRun:
             self._context.report(str(self._results[-1]))
 
     def _as_compacted(self, name: str, version: TableVersion) -> TableVersion:
-        """The version, or the one that compaction has left since."""
+        """Return the version, or the one that compaction has left since."""
         left = self._plans.compacted().get(f"{VIEWS}{name}")
         return version if left is None else left.since(version)
 
@@ -217,9 +217,9 @@ class ViewsRun:
             self._context.report(str(self._results[-1]))
 
     def _record_read(self, run: int, name: str, version: TableVersion) -> None:
-        """Record at once where a view stands that others read, whose own records name its version.
+        """Record at once the state of a view that others read, as their records name its version.
 
-        If this run dies before its end, the next one goes on from there.
+        If this run dies before its end, the next one continues from there.
         """
         with self._recording:
             there = self.records.at_cut(run) or ViewsAtCut(run=run, ts_ms=_now_ms())
@@ -228,7 +228,7 @@ class ViewsRun:
                 self.records.finish(there.model_copy(update={"versions": versions}))
 
     def _record(self, seconds: float) -> None:
-        """Record at which versions the views stand at the cuts that they were brought to."""
+        """Record the views' versions at the cuts that they were brought to."""
         results = {result.name: result for result in self._results if result.error is None}
         runs = {*self.sources.brought}
         if self.failed and self._last is not None:

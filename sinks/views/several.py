@@ -1,4 +1,4 @@
-"""Nodes of Spark's plan → operators: those that make several rows of one, or of several tables."""
+"""Nodes of Spark's plan → operators: those with several rows per row, or several tables."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ LIMITS: Final = ("GlobalLimit", "LocalLimit", "Offset")
 
 
 def union(reader: NodeReader, node: Any) -> Operator:
-    """Every branch with its number, and nulls for the keys that only others have."""
+    """Read every branch with its number, and nulls for the keys that only others have."""
     spark = reader.catalyst
     nodes = spark.each(node.children())
     branches = [reader.operator(each) for each in nodes]
@@ -45,7 +45,7 @@ def union(reader: NodeReader, node: Any) -> Operator:
 def _branch(
     reader: NodeReader, branch: Operator, output: list[Any], place: int, keys: list[tuple[int, int]]
 ) -> Operator:
-    """A branch with the columns of the union; ``keys`` are those of all branches."""
+    """Return a branch with the columns of the union. ``keys`` are those of all branches."""
     spark = reader.catalyst
     mark = spark.alias(spark.integer(place), "branch")
     added = [(of == place, key, spark.new_number()) for of, key in keys]
@@ -73,7 +73,7 @@ def _branch(
 
 
 def generate(reader: NodeReader, node: Any) -> Operator:
-    """EXPLODE and the like; the number of an element is part of its key."""
+    """Read EXPLODE, for example. The number of an element is part of its key."""
     spark = reader.catalyst
     child = reader.operator(node.child())
     made = spark.each(node.generatorOutput())
@@ -101,7 +101,7 @@ def generate(reader: NodeReader, node: Any) -> Operator:
 
 
 def expand(reader: NodeReader, node: Any) -> Operator:
-    """Several rows of each row (ROLLUP, windows that overlap), with their numbers."""
+    """Read several rows of each row (ROLLUP, overlapping windows), with their numbers."""
     spark = reader.catalyst
     child = reader.operator(node.child())
     places = [n for n, each in enumerate(spark.output(node)) if reader.wants(each)]
@@ -141,7 +141,7 @@ def expand(reader: NodeReader, node: Any) -> Operator:
 
 
 def _times(reader: NodeReader, output: list[Any], made: list[Any]) -> dict[int, int]:
-    """Which columns are spans of time, and the column below of the time that each is around."""
+    """Return the columns that are spans of time, and each one's time below."""
     spark = reader.catalyst
     times = {
         spark.number(column): time_in(spark, expression)
@@ -152,14 +152,14 @@ def _times(reader: NodeReader, output: list[Any], made: list[Any]) -> dict[int, 
 
 
 def _attribute(reader: NodeReader, expression: Any) -> int | None:
-    """The number of a column; None: it is something else."""
+    """Return the number of a column. None: it isn't one."""
     if is_kind(expression, "AttributeReference"):
         return reader.catalyst.number(expression)
     return None
 
 
 def limit(reader: NodeReader, node: Any) -> Operator:
-    """LIMIT, with the rows in one order."""
+    """Read LIMIT, with the rows in one order."""
     spark = reader.catalyst
     chain, below = [node], node.child()
     while is_kind(below, *LIMITS, "Project"):

@@ -1,7 +1,7 @@
-"""What a view may read: the lakehouse's tables and other views, at the cuts at which they stand.
+"""The sources of views: the lakehouse's tables and other views, at their cuts.
 
-In a query they go by their names there (``public.orders``, ``orders_history``, ``views.daily``); a
-table of the schema ``public``, and a view, also without it. ``changes(orders)`` is the archive.
+A query uses their names there (``public.orders``, ``orders_history``, ``views.daily``). A table of
+the schema ``public``, and a view, also have their bare names. ``changes(orders)`` is the archive.
 """
 
 import json
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from sinks.delta.version import Version
 
 VIEWS: Final = "views."
-"""How the names of views begin, among those of tables."""
+"""Prefix of the names of views, among those of tables."""
 _SCHEMA: Final = "public."
 _PLANNED: Final = TableVersion(id="planned", version=0)
-"""The version of a view that isn't there yet."""
+"""The version of a view that doesn't exist yet."""
 _NOT_SHOWN: Final = frozenset({POSITION, DELETED, ROW})
 """Columns of current rows that aren't the source's."""
 
 
 class ViewedColumn(NamedTuple):
-    """A column of a table or a view: its type, and who it is whatever it is called."""
+    """A column of a table or a view: its type, and its identity, whatever its name."""
 
     type: str
     id: str
 
 
 class Sources:
-    """All that views may read, by name; ``wanted`` are the views that there are to be."""
+    """All sources of views, by name. ``wanted`` are the configured views."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Sources:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Names that a query may write, in lower case → what they name."""
+        """Return names that a query may use, in lower case → their meaning."""
         names: dict[str, str] = {name: name for name in sorted(self._views)}
         names |= {name.removeprefix(VIEWS): name for name in sorted(self._views)}
         for name, table in sql_names(self._cuts.tables).items():
@@ -84,17 +84,17 @@ class Sources:
     def bring(
         self, run: int, name: str, version: TableVersion, before: TableVersion | None = None
     ) -> None:
-        """Note that a view stands at the cut of a run; compaction may have left one ``before``."""
+        """Record that a view has the cut of a run. Compaction may have left one ``before``."""
         self.brought.setdefault(run, {})[f"{VIEWS}{name}"] = version
         if before is not None:
             self._compacted[run, f"{VIEWS}{name}"] = before
 
     def plan(self, name: str, version: "Version", keys: tuple[str, ...]) -> None:
-        """Note how a view will be, so that others can be checked before it stands anywhere."""
+        """Record a future view, so that others can be checked before it exists."""
         self._planned[f"{VIEWS}{name}"] = version, keys
 
     def newest(self, tables: Collection[str]) -> Instant | None:
-        """The newest cut at which all of these stand."""
+        """Return the newest cut that all of these have."""
         return next(self._instants(tables), None)
 
     def _instants(self, tables: Collection[str]) -> Iterator[Instant]:
@@ -113,7 +113,7 @@ class Sources:
         return {f"{VIEWS}{name}": of for name, of in at.versions.items()} if at else {}
 
     def has(self, instant: Instant) -> bool:
-        """Whether a cut is still that, and its versions are kept."""
+        """Whether a cut is unchanged, and its versions are kept."""
         views = {name for name in instant.versions if name.startswith(VIEWS)}
         tables = {name: of for name, of in instant.versions.items() if name not in views}
         if not self._cuts.has(instant.model_copy(update={"versions": tables})):
@@ -125,7 +125,7 @@ class Sources:
         )
 
     def version(self, spark: "SparkSession", name: str, instant: Instant) -> "Version":
-        """A table at a cut."""
+        """Return a table at a cut."""
         from sinks.delta.table import DerivedDeltaTable
         from sinks.delta.version import Version
 
@@ -138,7 +138,7 @@ class Sources:
         return Version(DerivedDeltaTable(spark, self._prefix, derived), at.version)
 
     def columns(self, version: "Version", name: str) -> "dict[str, ViewedColumn]":
-        """The columns that a query sees, by their names."""
+        """Return the columns that a query sees, by name."""
         return {
             field.name: ViewedColumn(
                 field.dataType.simpleString(), str((field.metadata or {}).get("comment", ""))
@@ -148,7 +148,7 @@ class Sources:
         }
 
     def schema(self, version: "Version", name: str) -> str:
-        """The columns that a query sees, as Spark's JSON."""
+        """Return the columns that a query sees, as Spark's JSON."""
         schema = version.columns.jsonValue()
         fields = [
             {**field, "metadata": {}}
@@ -163,7 +163,7 @@ class Sources:
         return not (self._kind(name) == "current" and column in _NOT_SHOWN)
 
     def key(self, name: str, instant: Instant) -> tuple[str, ...]:
-        """The columns that tell the rows of a table or a view apart; none: nothing does."""
+        """Return the columns that identify the rows of a table or a view. Empty: none do."""
         if name in self._planned:
             return self._planned[name][1]
         if name.startswith(VIEWS):
@@ -176,16 +176,16 @@ class Sources:
         return (*keys, POSITION) if kind == "history" and keys else keys
 
     def rebuilt(self, *instants: Instant | None) -> set[str]:
-        """The tables that were rebuilt between some cuts."""
+        """Return the tables that were rebuilt between some cuts."""
         return self._cuts.rebuilt([instant for instant in instants if instant is not None])
 
     def derived(self, name: str) -> Derived | None:
-        """What the configuration says of a table; None: it is a view."""
+        """Return the configuration of a table. None: it is a view."""
         return self._cuts.tables.get(name)
 
 
 class SourceAtCuts:
-    """A table that a query reads, at two cuts (None: at the new one alone).
+    """A table of a query, at two cuts (None: only at the new one).
 
     One that was ``rebuilt`` in between may have other values in the same rows.
     """
@@ -214,16 +214,16 @@ class SourceAtCuts:
         return self._newer.is_small and (self._older is None or self._older.is_small)
 
     def count(self) -> int:
-        """How many rows the newer one has."""
+        """Return how many rows the newer one has."""
         return self._newer.count()
 
     def _at(self, cut: CutSide) -> "Version":
         version = self._older if cut == OLD else self._newer
-        assert version is not None  # noqa: S101 (nobody asks a table of one cut for another)
+        assert version is not None  # noqa: S101 (a table of one cut has no other)
         return version
 
     def rows(self, cut: CutSide) -> "DataFrame":
-        """All rows."""
+        """Return all rows."""
         return self._chosen(self._at(cut).rows())
 
     def _chosen(self, rows: "DataFrame") -> "DataFrame":
@@ -232,14 +232,14 @@ class SourceAtCuts:
     def rows_with(
         self, cut: CutSide, values: "DataFrame", columns: Mapping[str, str]
     ) -> "DataFrame":
-        """Rows among which are all that have any of the ``values``; of which column each is.
+        """Return rows that include all with any of the ``values``, by each value's column.
 
-        A value may be null, which files' statistics don't tell of: it leaves out none.
+        A value may be null, which files' statistics don't show, so they exclude no file.
         """
         return self._chosen(self._at(cut).rows_with(values, columns, nulls=True))
 
     def difference(self) -> TableDifference | None:
-        """The rows, with the columns that are read, that only one of the cuts has."""
+        """Return the rows that only one of the cuts has, with the columns that are read."""
         from sinks.delta.difference import difference
 
         assert self._older is not None  # noqa: S101 (as above)
@@ -257,14 +257,14 @@ class SourceAtCuts:
         return TableDifference(self._chosen(gone), self._chosen(come), count)
 
     def _of_bags(self) -> TableDifference | None:
-        """Rows without a key: those that one of the cuts has more often."""
+        """Return rows without a key that one of the cuts has more often."""
         from sinks.delta.difference import differing_rows
         from sinks.spark.jvm import kept
         from sinks.views.catalyst import has_unordered
 
         assert self._older is not None  # noqa: S101 (as above)
         old, new = map(self._chosen, differing_rows(self._older, self._newer))
-        if has_unordered(old.schema):  # which Spark doesn't compare: too many are no harm
+        if has_unordered(old.schema):  # Spark can't compare these; too many do no harm
             return TableDifference(old, new)
         sides = [kept(one.exceptAll(other)) for one, other in ((old, new), (new, old))]
         return TableDifference(sides[0][0], sides[1][0]) if any(n for _, n in sides) else None

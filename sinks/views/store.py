@@ -1,7 +1,7 @@
-"""A view's rows → one commit to its Delta table: of all of them, or of those that are others.
+"""A view's rows → one commit to its Delta table: of all rows, or of the changed ones.
 
-Each commit has its step's number as application transaction, so that one that is repeated changes
-nothing. Rows go by their keys, null-safely; those that are as they were aren't written.
+Each commit has its step's number as application transaction, so a repetition changes nothing. Keys
+identify rows, null-safely. Unchanged rows aren't written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +34,15 @@ from sinks.views.query import OF_VERSIONS
 from sinks.views.sources import VIEWS
 
 SMALL_BYTES: Final = 4 << 20
-"""Rewriting a smaller table is faster than finding its rows."""
+"""A smaller table is rewritten faster than its rows are found."""
 _STATISTICS_MAX: Final = 32
-"""Of so many columns, the first ones, Delta has statistics by itself."""
+"""Delta has statistics of this number of columns, the first ones, by default."""
 _BOUNDED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "string")
-"""Types by whose least and greatest values files are left out."""
+"""Types whose least and greatest values exclude files."""
 _CHANGE_NO_ROWS: Final = frozenset(
     {"OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
 )
-"""Operations by which a table has the rows that it had before."""
+"""Operations that leave a table's rows unchanged."""
 _NEW: Final = "_millrace_new"
 _SAME: Final = "_millrace_same"
 _STORED: Final = "_millrace_stored"
@@ -50,9 +50,9 @@ _TOUCHED: Final = "_millrace_touched"
 
 
 class NewRows(NamedTuple):
-    """All rows of some ``groups`` of a view at a cut, or of the view, where there are no groups.
+    """All rows of some ``groups`` of a view at a cut, or of the whole view without groups.
 
-    ``keys`` tell rows apart; ``columns``: which of the table's columns each of the groups' is.
+    ``keys`` identify rows. ``columns``: the table's column of each of the groups'.
     """
 
     rows: DataFrame
@@ -65,8 +65,8 @@ class NewRows(NamedTuple):
 class ViewTable:
     """The Delta table of a view, in a session.
 
-    One that ``keeps`` versions has each row as it was from one cut to the next at which it was
-    another one, in columns as those of a table's history.
+    With ``keeps``, it has each row's versions from cut to cut, with the columns of a table's
+    history.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class ViewTable:
         self._keeps = keeps
 
     def step(self) -> int:
-        """The number of the last commit; 0: there is none."""
+        """Return the number of the last commit. 0: there is none."""
         there = self.delta.read_applied()
         return there.run if there is not None else 0
 
     def is_altered(self, since: TableVersion) -> bool:
-        """Whether others have changed rows since a version; compaction changes none."""
+        """Whether other writers have changed rows since a version. Compaction doesn't."""
         there = self.delta.applied().at
         if there == since:
             return False
@@ -92,11 +92,11 @@ class ViewTable:
         return not {row.operation for row in later} <= _CHANGE_NO_ROWS
 
     def rows_of(self, step: int) -> DataFrame:
-        """Its rows as of a step, whatever others have made of them; later steps don't count."""
+        """Return its rows as of a step, whatever other writers did. Later steps don't count."""
         return Version(self.delta, self.delta.version_of_run(step, 0)).rows()
 
     def has_columns(self, rows: DataFrame) -> bool:
-        """Whether the table has the columns of these rows, and no others of the user's."""
+        """Whether the table has exactly the columns of these rows among the user's."""
         if not self.delta.exists():
             return False
         there = {field.name: field.dataType for field in self.delta.columns().fields}
@@ -104,14 +104,14 @@ class ViewTable:
         return new == {name: of for name, of in there.items() if name not in OF_VERSIONS}
 
     def replace(self, step: int, new: NewRows) -> Rows:
-        """Have the table have these rows and columns, and no others, by one commit.
+        """Replace the table's rows and columns by these, in one commit.
 
-        Whoever reads it has all rows of before, or all of these.
+        A reader sees all earlier rows, or all of these.
         """
         return self._retried(lambda: self._replace(step, new))
 
     def _retried(self, write: Callable[[], Rows]) -> Rows:
-        """Write, again where another commit was faster: compaction's, for example."""
+        """Write. Try again if another commit was faster, such as compaction's."""
         for _attempt in range(ATTEMPTS_MAX):
             with suppress(*CONFLICTS):
                 return write()
@@ -150,7 +150,7 @@ class ViewTable:
         return properties
 
     def change(self, step: int, new: NewRows) -> Rows:
-        """Have the rows of some groups, or all, be these."""
+        """Set the rows of some groups, or all of them."""
         return self._retried(lambda: self._change(step, new))
 
     def _change(self, step: int, new: NewRows) -> Rows:
@@ -161,7 +161,7 @@ class ViewTable:
         small = few or not target.has_deletion_vectors()
         bounds = None if groups is None or small else _bounds(groups, columns)
         files = transaction.files(bounds)
-        # Where all rows are at hand, all that are new are written: nothing is read once more.
+        # If all rows are available, all new ones are written, without another read.
         anew = (few or (small and groups is None)) and not self._keeps
         stored = transaction.rows(files)
         if not anew:
@@ -203,7 +203,7 @@ class ViewTable:
 
 
 def _begins(at: Instant) -> list[SparkColumn]:
-    """The columns of versions that begin at a cut."""
+    """Return the columns of versions that begin at a cut."""
     return [
         F.lit(str(at.cut)).alias(POSITION),
         F.timestamp_micros(F.lit(at.time_us)).alias(VALID_FROM),
@@ -214,7 +214,7 @@ def _begins(at: Instant) -> list[SparkColumn]:
 
 
 def _ends(at: Instant) -> dict[str, SparkColumn]:
-    """What of versions changes that end at a cut."""
+    """Return the columns that change in versions that end at a cut."""
     return {
         VALID_TO: F.timestamp_micros(F.lit(at.time_us)),
         END: F.lit(str(at.cut)),
@@ -229,7 +229,7 @@ def _is_there(side: str) -> SparkColumn:
 def _pairs(
     stored: DataFrame, rows: DataFrame, names: Sequence[str], keys: Sequence[str]
 ) -> DataFrame:
-    """Rows by their keys: structs as they are stored and as they are now, and if both are alike."""
+    """Pair rows by key: structs of the stored and the current row, and whether they are equal."""
     old = stored.select(F.struct("*").alias(_STORED))
     new = rows.select(F.struct(*map(quoted, names)).alias(_NEW))
     same = [F.col(_STORED)[key].eqNullSafe(F.col(_NEW)[key]) for key in keys]
@@ -253,14 +253,14 @@ def _pairs(
 
 
 def comparable(value: SparkColumn, kind: DataType) -> SparkColumn:
-    """A value as one that can be compared: maps and variants can't, wherever they are."""
+    """Return a value that can be compared: maps and variants can't, even nested."""
     return F.to_json(F.struct(value), EXACT) if has_unordered(kind) else value
 
 
 def _of_groups(
     rows: DataFrame, groups: DataFrame, columns: Mapping[str, str], *, others: bool
 ) -> DataFrame:
-    """The rows of some groups, or all, with a column that is null in ``others``."""
+    """Return the rows of some groups, or all, with a column that is null in ``others``."""
     if not columns:
         return rows
     values = groups.select(
@@ -280,7 +280,7 @@ def _of_groups(
 
 
 def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None:
-    """Between which values the groups are, in the columns that files have statistics of."""
+    """Return the range of the groups' values, in the columns with statistics of files."""
     kinds = {field.name: field.dataType.simpleString() for field in groups.schema.fields}
     bounded = {name: value for name, value in columns.items() if kinds[value] in _BOUNDED}
     if not bounded:
@@ -304,7 +304,7 @@ def _bounds(groups: DataFrame, columns: Mapping[str, str]) -> SparkColumn | None
 
 
 def _plain(value: SparkColumn, kind: str) -> SparkColumn:
-    """A value as Python has it exactly: its times are of a zone, and of fewer years."""
+    """Return a value that Python represents exactly. Its times have a zone, and fewer years."""
     numbers = {"timestamp": F.unix_micros, "date": F.unix_date}
     return numbers[kind](value) if kind in numbers else value
 
@@ -315,7 +315,7 @@ def _of_plain(value: Any, kind: str) -> SparkColumn:
 
 
 def other_writer(target: DerivedDeltaTable, step: int) -> SinkError:
-    """Tell of a step that this run hasn't made."""
+    """Return the error for a step that this run hasn't written."""
     return SinkError(
         f"the view's table has step {step}, which this run didn't write",
         where=target.path,

@@ -1,4 +1,4 @@
-"""A view, as a target of cuts: its Delta table, by the difference of two cuts or as a whole."""
+"""A view, as a target of cuts: its Delta table, updated by a difference of cuts or as a whole."""
 
 import time
 from functools import cached_property
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from sinks.views.store import NewRows, ViewTable
 
 WHOLE_BYTES: Final = 4 << 20
-"""A view of smaller tables is evaluated as a whole: finding out what is touched takes longer."""
+"""A view of smaller tables is evaluated as a whole: finding touched rows takes longer."""
 TOUCHED_MAX: Final = 0.1
-"""Where more of a table is touched, the view is evaluated as a whole."""
+"""If a larger part of a table is touched, the view is evaluated as a whole."""
 
 
 class ViewTarget(CutTarget[ViewGeneration]):
@@ -65,7 +65,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self.record = records.view(view.name) or ViewRecord()
 
     def write(self, record: Any) -> None:
-        """Beside the plans of the lakehouse. What begins a commit gives it its number."""
+        """Write the record next to the lakehouse's plans. One that begins a commit numbers it."""
         before = self.record
         begins = (record.to is not None and record.to != before.to) or (
             record.loading is not None and before.loading is None
@@ -76,12 +76,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self._records.write(self._view.name, self.record)
 
     def _next_step(self) -> int:
-        """The number of the next commit: tables may be further than a record, if one was lost."""
+        """Return the next commit's number. A table may be ahead of a record that was lost."""
         return max(self.record.step, *(table.step() for table in self.stored_in)) + 1
 
     @property
     def stored_in(self) -> "list[ViewTable]":
-        """Its Delta table, and the one of its history, where that is kept."""
+        """Return its Delta table, and the one of its history, if it is kept."""
         return [self._table] + ([self._history] if self._history is not None else [])
 
     @property
@@ -107,7 +107,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     @cached_property
     def _history(self) -> "ViewTable | None":
-        """The table of all versions of the rows, where there is to be one."""
+        """Return the table of all versions of the rows, if it is configured."""
         from sinks.views.store import ViewTable
 
         if not self._view.history:
@@ -117,7 +117,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return ViewTable(self._spark, prefix, derived, keeps=True)
 
     def tables(self, generation: ViewGeneration | None) -> set[str]:
-        """The tables that the view reads; those of a definition that has been read are recorded."""
+        """Return the view's tables. Those of an earlier definition are recorded."""
         if generation is not None:
             return {*generation.tables}
         newest = self.record.newest
@@ -129,16 +129,16 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return (generation.query, generation.history) == (self._sql, self._view.history)
 
     def is_there(self, generation: ViewGeneration) -> bool:
-        """Whether its tables exist; whose they are is looked at where they are written to."""
+        """Whether its tables exist. Writes check their owner."""
         del generation
         if self.record.serves is None or self.record.version is None:
-            return True  # it isn't made before it is loaded
+            return True  # it is created by the load
         lakehouse = self._context.settings.require_lakehouse()
         tables = (derived_view(lakehouse, name) for name in self._view.tables)
         return all(local_path(of.path) is None or log_folder(of) is not None for of in tables)
 
     def is_shown(self, generation: ViewGeneration) -> bool:
-        """Whether its commit is made already: then its version is the one that the view has."""
+        """Whether its commit exists, and so its version is the view's."""
         del generation
         there = self._table.delta.read_applied()
         if there is None or there.run < self.record.step:
@@ -147,12 +147,12 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return True
 
     def suits(self, generation: ViewGeneration, at: Instant) -> bool:
-        """Whether a definition is today's; another one isn't followed any more."""
+        """Whether a definition is current. An old one is no longer followed."""
         del at
         return self._is_todays(generation)
 
     def unfit(self, generation: ViewGeneration, at: Instant, newest: Instant) -> str | None:
-        """Rows are followed by columns, which have to be the same ones at both cuts."""
+        """Check that the columns that identify rows are the same at both cuts."""
         if at.versions == newest.versions:
             return None
         now = self._versions.columns(newest)
@@ -163,7 +163,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return adapted if isinstance(adapted, str) else None
 
     def adapted(self, generation: ViewGeneration, newest: Instant) -> ViewGeneration | str:
-        """The same one, unless the query, or what it shows of the tables, is another one."""
+        """Return the same, unless the query, or the columns that it sees, have changed."""
         if not self._is_todays(generation):
             return "its definition has changed"
         if self.record.at is not None and self.record.at.versions == newest.versions:
@@ -198,24 +198,24 @@ class ViewTarget(CutTarget[ViewGeneration]):
         )
 
     def is_timed(self, generation: ViewGeneration) -> bool:
-        """Whether the query asks for the time."""
+        """Whether the query uses the time."""
         return generation.is_timed
 
     def begin(self, at: Instant, after: ViewGeneration | None) -> CutLoad[ViewGeneration]:
-        """Nothing is made yet: the table is written by one commit."""
+        """Create nothing yet, as one commit writes the table."""
         del after
         self._require_own()
         return CutLoad[ViewGeneration](into=self._generation(at))
 
     def _require_own(self) -> None:
-        """Raise SinkError where a Delta table in its folders isn't one of views."""
+        """Raise SinkError if a Delta table in its folders isn't a view's."""
         for table in self.stored_in:
             there = table.delta.read_applied()
             if there is not None and not there.run:
                 raise stranger_in_views(table.delta.derived)
 
     def load(self, loading: CutLoad[ViewGeneration], at: Instant) -> None:
-        """Evaluate all of it, and have the table be that."""
+        """Evaluate all of it, and write the result as the table."""
         from sinks.views.store import NewRows
 
         if self._table.step() >= self.record.step:
@@ -231,26 +231,26 @@ class ViewTarget(CutTarget[ViewGeneration]):
             self._rows = self._table.replace(self.record.step, new)
 
     def made(self, at: Instant) -> "DataFrame":
-        """All rows that the query makes of the tables at a cut."""
+        """Return all rows of the query at a cut."""
         self._fit_whole(at)
         with self._analysis.explained():
             return self._evaluation(None, at).whole(NEW)
 
     def made_once(self, at: Instant) -> "DataFrame":
-        """What ``made`` makes, computed once where there are two tables of it."""
+        """Return the rows of ``made``, computed once if two tables need them."""
         return self._once(self.made(at))
 
     def _once(self, rows: "DataFrame") -> "DataFrame":
         return rows if self._history is None else rows.localCheckpoint()
 
     def write_changed(self, generation: ViewGeneration, at: Instant, to: Instant) -> None:
-        """Compute the groups again that may be others, and write the rows that are."""
+        """Compute the groups that may change again, and write the changed rows."""
         from sinks.views.store import NewRows, other_writer
 
         loading = self.record.loading
         if loading is not None and generation == loading.into:
             return  # it will be loaded as of the newer cut
-        if (done := self._table.step()) > self.record.step:  # the record is an older one
+        if (done := self._table.step()) > self.record.step:  # the record is older
             raise other_writer(self._table.delta, done)
         if done == self.record.step:
             self._rows = Rows(version=self._table.delta.applied().at)
@@ -261,10 +261,10 @@ class ViewTarget(CutTarget[ViewGeneration]):
                 self._write_rows(NewRows(self.made(to), generation.keys, to))
 
     def _write_groups(self, generation: ViewGeneration, at: Instant, to: Instant) -> bool:
-        """Compute the groups again that may be others; whether that is the way, and was possible.
+        """Compute the groups that may change again. Return whether this way was chosen and worked.
 
-        The search meets values that the query never has: rows of an outer join as if none matched.
-        And it reads the older cut, whose files may be gone.
+        The search meets values that the query never has: rows of an outer join without a match. It
+        also reads the older cut, whose files may be gone.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -286,7 +286,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
             of_spark = not isinstance(error, UnopenedError)
             if of_spark and (spark_ended(error) or machine_error(error, self.where)):
                 raise
-            self._context.while_waiting()  # who is told to end has jobs cancelled
+            self._context.while_waiting()  # a signal to end cancels the jobs
             why = first_line(error) if of_spark else error
             self.say(f"can't find what has changed, evaluating all of it: {why}")
             return False
@@ -316,7 +316,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         self.session.fit("little" if self._size_bytes(at) < WHOLE_BYTES else "much")
 
     def _size_bytes(self, at: Instant) -> int:
-        """How large all of its tables are, and its own."""
+        """Return the size of all of its tables, and its own."""
         return self._versions.size_bytes(at) + self._table.delta.size_bytes()
 
     def _evaluation(self, at: Instant | None, to: Instant) -> "Evaluation":
@@ -339,7 +339,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         return Evaluation(self._analysis.catalyst, query, tables, time_us)
 
     def query(self, at: Instant) -> "ViewQuery":
-        """The query over the tables as they are at a cut."""
+        """Return the query over the tables at a cut."""
         key = tuple(sorted((name, of.id, of.version) for name, of in at.versions.items()))
         if key not in self._queries:
             versions = self._versions.at(at)
@@ -356,16 +356,16 @@ class ViewTarget(CutTarget[ViewGeneration]):
 
     @property
     def catalyst(self) -> "Catalyst":
-        """What makes plans in the view's session."""
+        """Return the maker of plans in the view's session."""
         return self._analysis.catalyst
 
     def casts(self, at: Instant) -> tuple[str, ...]:
-        """Texts that the query takes for numbers, without saying so."""
+        """Return texts that the query implicitly uses as numbers."""
         versions = self._versions.at(at)
         return self._analysis.casts(self._parsed, versions)
 
     def empty_tables(self, at: Instant) -> "dict[str, EmptyTable]":
-        """What the query reads, without any rows."""
+        """Return the query's tables, without any rows."""
         from sinks.views.evaluate import EmptyTable
 
         return {
@@ -376,10 +376,10 @@ class ViewTarget(CutTarget[ViewGeneration]):
         }
 
     def publish(self, generation: ViewGeneration) -> None:
-        """Its commit has done so."""
+        """Do nothing: its commit has published it."""
 
     def standing(self) -> Standing:
-        """Up to where the table has what it is made of."""
+        """Return the position of the table in its sources."""
         at = self.record.at
         return Standing(
             made_of=tuple(sorted(self.record.serves.tables)) if self.record.serves else (),
@@ -390,7 +390,7 @@ class ViewTarget(CutTarget[ViewGeneration]):
         )
 
     def result(self, seconds: float) -> TableResult:
-        """What was done to the table, in so many seconds."""
+        """Return the changes of the table, with the seconds taken."""
         rows = self._rows
         counts = rows.inserted, rows.updated, rows.deleted
         return TableResult(

@@ -1,15 +1,14 @@
-"""Which rows of a query may be others at a new cut: the rules, operator by operator.
+"""A query's operators → the rows that may change at a new cut: the rules, one per operator.
 
 For each operator two bags of rows are computed from those of the operators below. A row that the
-old cut has more often than the new one is among those that are *gone*; one that the new cut has
-more often is among those that have *come*. There may be more in either; one too few is wrong.
+old cut has more often than the new one is among the *gone* ones. One that the new cut has more
+often is among those that have *come*. Either bag may have more rows, but never too few.
 
-From what is gone and has come at the top follow the groups to be computed again. The rows that an
-operator needs of the others below are read ``near`` some values where that is exact: rows with
-other values can't have a part in it.
+The gone and come rows at the top determine the groups to compute again. If it is exact, the rows
+that an operator needs of the others below are read ``near`` some values: rows with other values
+can't contribute.
 
-The rules know no Spark: whoever evaluates operators is an ``Algebra``. Tests run them on plain
-rows.
+The rules don't depend on Spark: an ``Algebra`` evaluates operators. Tests run them on plain rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +35,9 @@ R = TypeVar("R")
 
 
 class Near(NamedTuple, Generic[R]):
-    """Values, and of which column of an operator (number) each column of them (number) is.
+    """Values, and the operator's column (number) of each of their columns (number).
 
-    Columns of times are ``within`` those that are spans of time: it is no more than a hint.
+    Columns of times are ``within`` those that are spans of time, which is only a hint.
     """
 
     values: R
@@ -48,9 +47,9 @@ class Near(NamedTuple, Generic[R]):
     def through(
         self, passed: Mapping[int, int], within: Mapping[int, int] = MappingProxyType({})
     ) -> "Near[R] | None":
-        """The same for an operator below, whose columns are ``passed`` up; None: none is.
+        """Return the same for an operator below that has ``passed`` columns up. None: it has none.
 
-        ``within``: of which spans that come up which column below has the times.
+        ``within``: output spans → the column below with their times.
         """
         columns = {passed[own]: value for own, value in self.columns.items() if own in passed}
         times = {within[own]: value for own, value in self.columns.items() if own in within}
@@ -62,50 +61,50 @@ class Algebra(Protocol[R]):
     """Evaluates operators. Equality of values is null-safe; -0 is 0, and NaN is one value."""
 
     def table(self, table: Table, cut: CutSide, near: Near[R] | None) -> R:
-        """All rows of a table at a cut; at least those near the values."""
+        """Return all rows of a table at a cut; at least those near the values."""
 
     def changed(self, table: Table) -> tuple[R | None, R | None]:
-        """The rows of a table that are gone, and those that have come; None: there are none."""
+        """Return the removed and the added rows of a table. None: there are none."""
 
     def is_small(self, table: Table) -> bool:
         """Whether reading all of it is faster than a search through it."""
 
     def union(self, rows: Sequence[R]) -> R:
-        """All of them; the columns are the same."""
+        """Return the union of rows with the same columns."""
 
     def branch(self, union: Union, number: int, rows: R) -> R:
-        """Rows of one branch of a union, as the union shows them."""
+        """Return rows of one branch of a union, in the union's columns."""
 
     def matching(self, join: Join, left: R, right: R, *, kept: str) -> R:
-        """The rows of the ``kept`` side ("left" or "right") that match any of the other side."""
+        """Return the rows of the ``kept`` side ("left" or "right") that match the other side."""
 
     def joined(self, join: Join, left: R, right: R) -> R:
-        """The pairs of rows that match, whatever the kind of the join is."""
+        """Return the pairs of rows that match, for any kind of join."""
 
     def extended(self, join: Join, rows: R, *, kept: str) -> R:
-        """Rows of the ``kept`` side as the join shows those that match nothing."""
+        """Return unmatched rows of the ``kept`` side in the join's columns."""
 
     def flagged(self, join: Join, rows: R) -> R:
-        """Rows of the left side with both values of the column that tells whether any match."""
+        """Return rows of the left side with both values of the column that shows a match."""
 
     def only(self, rows: R, near: Near[R]) -> R:
-        """The rows that have any of the values."""
+        """Return the rows that have any of the values."""
 
     def values(self, rows: R, columns: Sequence[int]) -> Near[R] | None:
-        """The values of some columns, each once; None: there are no rows."""
+        """Return the distinct values of some columns. None: there are no rows."""
 
     def kept(self, rows: R) -> R | None:
-        """The rows, computed once however often they are used; None: there are none."""
+        """Return the rows, computed once for any number of uses. None: there are none."""
 
 
 class Touched(NamedTuple, Generic[R]):
-    """The rows that may be gone, and those that may have come; None: none."""
+    """The rows that may be gone, and those that may have come. None: none."""
 
     gone: R | None
     come: R | None
 
     def at(self, cut: CutSide) -> R | None:
-        """Those that are at a cut."""
+        """Return those that are at a cut."""
         return self.gone if cut == OLD else self.come
 
 
@@ -116,13 +115,16 @@ class Rules(Generic[R]):
         self._algebra = algebra
 
     def groups(self, top: Operator) -> Near[R] | None:
-        """The groups of the whole query that may be others, by its group columns; None: none."""
+        """Return the groups of the whole query that may change, by its group columns.
+
+        None: none.
+        """
         return self._values(top, top.group)
 
     def _values(self, operator: Operator, columns: Sequence[int]) -> Near[R] | None:
-        """The values that rows of an operator have in some columns, if they may be others.
+        """Return the values in some columns of an operator's rows that may change.
 
-        The columns by which rows are grouped are looked up below: no group needs to be computed.
+        The grouping columns are looked up below, so no group needs to be computed.
         """
         below: Sequence[int] | None = None
         if isinstance(operator, Rowwise):
@@ -143,7 +145,7 @@ class Rules(Generic[R]):
 
     @staticmethod
     def _side_of(join: Join, columns: Sequence[int]) -> str | None:
-        """The side of a join that shows rows as they are in some columns, which are all its own."""
+        """Return the side of a join that shows some columns unchanged, all of which are its own."""
         if columns and join.kind in {"inner", "left"} and {*columns} <= {*join.left.columns}:
             return "left"
         if columns and join.kind in {"inner", "right"} and {*columns} <= {*join.right.columns}:
@@ -151,14 +153,17 @@ class Rules(Generic[R]):
         return None
 
     def _of_side(self, join: Join, side: str) -> R | None:
-        """Rows of a side that are touched, or match a touched one of the other: none are joined."""
+        """Return touched rows of a side, and those that match a touched one of the other.
+
+        No joins.
+        """
         left, right = self._sides(join)
         own, other = (left, right) if side == "left" else (right, left)
         matching = (self._matching(join, other, cut, kept=side) for cut in (OLD, NEW))
         return self._union(*own, *matching)
 
     def touched(self, operator: Operator) -> Touched[R]:
-        """What may be gone of an operator's rows, and what may have come."""
+        """Return which of an operator's rows may be gone, and which may have come."""
         touched: Touched[R]
         match operator:
             case Table():
@@ -173,7 +178,7 @@ class Rules(Generic[R]):
                 touched = self._semi(operator)
             case Join():
                 touched = self._joined(operator)
-            case _:  # what is evaluated as a whole has no rules
+            case _:  # an operator that is evaluated as a whole has no rules
                 assert isinstance(operator, Constant), operator  # noqa: S101
                 touched = Touched(None, None)
         return touched
@@ -197,11 +202,11 @@ class Rules(Generic[R]):
         )
 
     def _branch(self, union: Union, number: int, rows: R | None) -> R | None:
-        """A branch's rows as the union shows them."""
+        """Return a branch's rows in the union's columns."""
         return None if rows is None else self._algebra.branch(union, number, rows)
 
     def _grouped(self, operator: Group | Window) -> Touched[R]:
-        """The results of the groups in which a row is touched, at either cut."""
+        """Return the results of the groups in which a row is touched, at either cut."""
         by = operator.by if isinstance(operator, Group) else {*operator.by.values()}
         near = self._values(operator.child, sorted(by))
         if near is None:
@@ -214,7 +219,7 @@ class Rules(Generic[R]):
         )
 
     def _semi(self, join: Join) -> Touched[R]:
-        """Rows of the left side that are touched, or match one of the right side that is."""
+        """Return left rows that are touched, or match a touched one of the right side."""
         left, right = self._sides(join)
         return Touched(
             *(self._union(left.at(cut), self._matching(join, right, cut)) for cut in (OLD, NEW))
@@ -241,7 +246,7 @@ class Rules(Generic[R]):
         return Touched(*sides)
 
     def _sides(self, join: Join) -> tuple[Touched[R], Touched[R]]:
-        """What is touched of both sides, each of which is used several times."""
+        """Return the touched rows of both sides, each of which is used several times."""
         left, right = (
             Touched(*(None if rows is None else self._algebra.kept(rows) for rows in touched))
             for touched in (self.touched(join.left), self.touched(join.right))
@@ -249,7 +254,7 @@ class Rules(Generic[R]):
         return left, right
 
     def _pairs(self, join: Join, left: R | None, right: R | None, cut: CutSide) -> list[R]:
-        """Touched rows of one side with all of the other that match them, at one cut."""
+        """Return touched rows of one side with all matches of the other, at one cut."""
         pairs = []
         if left is not None:
             others = self._opposite(join, left, cut, "right")
@@ -262,7 +267,7 @@ class Rules(Generic[R]):
     def _matching(
         self, join: Join, other: Touched[R], cut: CutSide, kept: str = "left"
     ) -> R | None:
-        """The rows of the kept side, at a cut, that match any that is touched of the other one."""
+        """Return the kept side's rows, at a cut, that match any touched one of the other side."""
         others = self._union(other.gone, other.come)
         if others is None:
             return None
@@ -271,7 +276,7 @@ class Rules(Generic[R]):
         return self._algebra.matching(join, *sides, kept=kept)
 
     def _opposite(self, join: Join, rows: R, cut: CutSide, side: str) -> R:
-        """The rows of a side, at a cut, that may match any of these rows of the other side."""
+        """Return the rows of a side, at a cut, that may match these rows of the other side."""
         operator = join.left if side == "left" else join.right
         near = None
         if join.pairs and not self._is_small(operator):
@@ -283,7 +288,7 @@ class Rules(Generic[R]):
 
     @staticmethod
     def _as(near: Near[R], columns: Sequence[int], others: Sequence[int]) -> Near[R]:
-        """The values of some columns, as those of others in the same order."""
+        """Return the values of some columns as those of others in the same order."""
         pairs = zip(columns, others, strict=True)
         return Near(near.values, {other: near.columns[column] for column, other in pairs})
 
@@ -291,12 +296,12 @@ class Rules(Generic[R]):
         return all(self._algebra.is_small(table) for table in operator.tables())
 
     def exactly(self, operator: Operator, cut: CutSide, near: Near[R]) -> R:
-        """An operator's rows, at a cut, that have any of the values."""
+        """Return an operator's rows, at a cut, that have any of the values."""
         rows = self.rows(operator, cut, near)
         return self._algebra.only(rows, near) if near.columns else rows
 
     def rows(self, operator: Operator, cut: CutSide, near: Near[R] | None = None) -> R:
-        """An operator's rows, at a cut; at least all that have any of the values."""
+        """Return an operator's rows, at a cut; at least all that have any of the values."""
         if near is not None and not near.columns and not near.within:
             near = None
         if isinstance(operator, Table):
@@ -305,7 +310,7 @@ class Rules(Generic[R]):
         return made
 
     def _below(self, operator: Operator, cut: CutSide, near: Near[R] | None) -> Sequence[R]:
-        """The rows of the operators below that it needs."""
+        """Return the rows that it needs from the operators below."""
         match operator:
             case Rowwise():
                 below = near and near.through(operator.passed, operator.within)
@@ -322,21 +327,21 @@ class Rules(Generic[R]):
         return [self.rows(child, cut) for child in operator.children]
 
     def _in_groups(self, operator: Unary, cut: CutSide, near: Near[R] | None) -> R:
-        """The rows below of whole groups."""
+        """Return the rows below of whole groups."""
         if near is None:
             return self.rows(operator.child, cut)
         return self.exactly(operator.child, cut, near)
 
     @staticmethod
     def _by(group: Group) -> dict[int, int]:
-        """The keys that come out, by which a group is whole: number → number below."""
+        """Return the output keys that make a group whole: number → number below."""
         return {out: below for out, below in group.keys.items() if below in group.by}
 
     def _joined_rows(self, join: Join, cut: CutSide, near: Near[R] | None) -> tuple[R, R]:
-        """Both sides' rows for a join, of which some values are wanted.
+        """Return both sides' rows for a join of which some values are wanted.
 
-        A side that is preserved is looked up by its own columns alone: rows of the other one that
-        are left out would make it look as if nothing matched.
+        A preserved side is looked up only by its own columns: without the other side's rows, it
+        would seem to have no match.
         """
         left = near and near.through({column: column for column in join.left.columns})
         right = near and near.through({column: column for column in join.right.columns})
@@ -355,7 +360,7 @@ class Rules(Generic[R]):
         )
 
     def _looked_up(self, side: Operator, cut: CutSide, near: Near[R]) -> R:
-        """The rows of a side that have any of the values, computed once: others follow them."""
+        """Return the rows of a side that have any of the values, computed only once."""
         rows = self.exactly(side, cut, near)
         kept = self._algebra.kept(rows)
         return rows if kept is None else kept
@@ -364,7 +369,7 @@ class Rules(Generic[R]):
     def _across(
         join: Join, side: Near[R] | None, other: Near[R] | None, own: int = 0
     ) -> Near[R] | None:
-        """The values wanted of a side, or those of the other one in the columns that are equal."""
+        """Return the values wanted of a side, or the other one's in the columns that are equal."""
         if side is not None or other is None:
             return side
         equal = {pair[1 - own]: pair[own] for pair in join.pairs}

@@ -1,1 +1,1 @@
-"""Joined documents: lakehouse tables at one cut → documents with rows of others in them."""
+"""Joined documents: lakehouse tables at one cut → documents with embedded rows of others."""

@@ -1,9 +1,8 @@
-"""What changed in a tree's tables between two cuts → the keys of the documents that it changes.
+"""The changes of a tree's tables between two cuts → the keys of the documents that change.
 
-A document is another one only if a row in it is: one that has gone from it, and then the older cut
-tells which document had it, or one that has come, and then the newer one does. So each changed row
-is followed to its roots at its own cut; what joins it there, and has changed as well, is followed
-for itself.
+A document changes only if a row in it does. For a removed row, the older cut shows its document;
+for an added row, the newer cut does. So each changed row is followed to its roots at its own cut.
+Rows that join it there, and have also changed, are followed separately.
 """
 
 from collections.abc import Mapping
@@ -26,17 +25,17 @@ _LINK: Final = "_millrace_link_"
 
 
 def renamed(node: Node, side: JoinSide) -> list[Column]:
-    """The columns that join, of rows of one side, under names that the other side doesn't have."""
+    """Return the joining columns of rows of one side, under names that the other side lacks."""
     return [F.col(quoted(pair.column(side))).alias(_LINK + pair.own) for pair in node.on]
 
 
 def names(node: Node) -> list[str]:
-    """Those names."""
+    """Return those names."""
     return [_LINK + pair.own for pair in node.on]
 
 
 def same(node: Node, side: JoinSide) -> Column:
-    """Whether rows of one side join those of the other one, whose columns are renamed."""
+    """Return the join condition of one side's rows with the other side's renamed columns."""
     return reduce(
         and_,
         (F.col(quoted(pair.column(side))) == F.col(quoted(_LINK + pair.own)) for pair in node.on),
@@ -44,7 +43,7 @@ def same(node: Node, side: JoinSide) -> Column:
 
 
 def joining(node: Node, table: TableAtCut, side: JoinSide, others: DataFrame) -> DataFrame:
-    """The rows of one side (a ``table``) that join any of the ``others``."""
+    """Return the rows of one side (a ``table``) that join any of the ``others``."""
     of_others: JoinSide = "outer" if side == "own" else "own"
     links = others.select(*renamed(node, of_others)).where(all_there(names(node))).distinct()
     columns = {pair.column(side): _LINK + pair.own for pair in node.on}
@@ -54,7 +53,7 @@ def joining(node: Node, table: TableAtCut, side: JoinSide, others: DataFrame) ->
 def affected(
     root: Node, reader: CutReader, shapes: Mapping[str, TableShape], older: Instant, newer: Instant
 ) -> tuple[DataFrame, int] | None:
-    """The keys of the documents to be written again, and how many; None: nothing has changed."""
+    """Return the keys and the number of documents to write again. None: nothing has changed."""
     changes = {
         table: reader.difference(table, older, newer, shapes[table].keys, links.columns)
         for table, links in root.linking().items()
@@ -67,11 +66,11 @@ def affected(
 
 
 def _roots(path: tuple[Node, ...], rows: DataFrame, tables: Mapping[str, TableAtCut]) -> DataFrame:
-    """The keys of the roots that rows of a path's last node are embedded in."""
+    """Return the keys of the roots that embed rows of a path's last node."""
     root = path[0]
     for outer, node in reversed(list(pairwise(path))):
         own_names = {pair.outer: pair.own for pair in node.on}
-        if outer is root and own_names.keys() == set(root.keys):  # they tell the key themselves
+        if outer is root and own_names.keys() == set(root.keys):  # these columns are the key
             keys = (
                 F.col(quoted(own_names[field.name])).try_cast(field.type).alias(field.name)
                 for field in root.key_fields

@@ -1,9 +1,9 @@
 """A tree of tables at one cut, and some of its root's rows → documents.
 
-A row's embedded rows are gathered by the columns that join them, from the leaves of the tree up.
-Where only some documents are wanted, each table is first cut down to the rows that may join. All
-values keep Spark's types until a document is written as JSON, so that an expression of the user's
-works on what the columns are.
+A row's embedded rows are collected by their joining columns, from the leaves of the tree up. If
+only some documents are wanted, each table is first reduced to the rows that may join. All values
+keep Spark's types until a document is written as JSON, so that a user's expressions use the
+columns' types.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,10 +44,10 @@ def documents(
     some: bool = True,
     keys: DataFrame | None = None,
 ) -> DataFrame:
-    """The root's rows that are documents, as ``sinks/search/executors.py`` takes them.
+    """Return documents of the root's rows, in the form of ``sinks/search/executors.py``.
 
-    Those of the ``keys`` that have no document any more are deleted. ``some``: the rows are few of
-    all, so that they are kept, and not all of large tables need to be joined.
+    Those of the ``keys`` that have no document any longer are deleted. ``some``: the rows are few
+    of all, so they are kept, and large tables needn't be joined completely.
     """
     own = [*map(quoted, root.keys)]
     rows = rows if root.where is None else rows.where(F.expr(root.where))
@@ -70,7 +70,7 @@ def documents(
 
 
 def types(root: Node, tables: Mapping[str, TableAtCut]) -> StructType:
-    """The types of a document's fields, in Spark."""
+    """Return the types of a document's fields, in Spark."""
     whole = joined(root, tables[root.table].rows(), tables, some=False)
     kind = whole.select(typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
     assert isinstance(kind, StructType)  # noqa: S101 (typed makes one)
@@ -78,7 +78,7 @@ def types(root: Node, tables: Mapping[str, TableAtCut]) -> StructType:
 
 
 def _key_texts(root: Node) -> SparkColumn:
-    """The root's key as its document's id is made of it."""
+    """Return the root's key in the form of its document's id."""
     return F.array(
         *(
             key_text(field.column, value_in_json(field.column, F.col(quoted(field.name))))
@@ -90,7 +90,7 @@ def _key_texts(root: Node) -> SparkColumn:
 def joined(
     node: Node, rows: DataFrame, tables: Mapping[str, TableAtCut], *, some: bool
 ) -> DataFrame:
-    """The rows, with a column for each that is embedded in them."""
+    """Add a column for each embedded node to the rows."""
     for embedded in node.embeds:
         table = tables[embedded.table]
         few = some and not table.is_small
@@ -105,14 +105,14 @@ def joined(
 
 
 def _gathered(node: Node, rows: DataFrame) -> DataFrame:
-    """What is embedded under the values of the columns that join: one row, or all in a list."""
+    """Return the embedded rows by the joining columns' values: one row, or all in a list."""
     key = F.struct(*map(quoted, node.keys))
     shown = F.col(quoted(node.embeds[0].field)) if node.is_between else typed(node)
     rows = rows.select(*renamed(node, "own"), key.alias(_KEY), shown.alias(_SHOWN))
-    rows = rows.where(all_there(names(node)))  # what joins nothing would be one large group
+    rows = rows.where(all_there(names(node)))  # rows that join nothing would be one large group
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
-    if not node.many and {pair.own for pair in node.on} >= set(node.keys):  # none has several
+    if not node.many and {pair.own for pair in node.on} >= set(node.keys):  # one row each
         return rows.select(*map(quoted, names(node)), F.col(_SHOWN).alias(node.field))
     groups = rows.groupBy(*map(quoted, names(node)))
     if not node.many:
@@ -122,7 +122,7 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
 
 
 def typed(node: Node) -> SparkColumn:
-    """A row as it shows, in Spark's types."""
+    """Return a row's visible members, in Spark's types."""
     return F.struct(
         *(F.col(quoted(field.name)).alias(name) for name, field in node.fields.items()),
         *(F.expr(sql).alias(name) for name, sql in node.computed),
@@ -131,7 +131,7 @@ def typed(node: Node) -> SparkColumn:
 
 
 def _members(node: Node, value: Callable[[str], SparkColumn]) -> list[SparkColumn]:
-    """A row's members as JSON has them."""
+    """Return a row's members in the form of JSON."""
     members = [
         value_in_json(field.column, value(name)).alias(name) for name, field in node.fields.items()
     ]
@@ -153,9 +153,9 @@ def _embedded(node: Node, value: SparkColumn) -> SparkColumn:
 
 
 def slice_of(root: Node, rows: DataFrame, number: int, slices: int) -> DataFrame:
-    """The root's rows of one of so many slices of about the same size.
+    """Return one of several slices of the root's rows, of about the same size.
 
-    The tasks are of one size as well, which files aren't: all cores stay busy to the end.
+    The tasks also have the same size, unlike files, so all cores are busy to the end.
     """
     keys = [F.col(quoted(name)) for name in root.keys]
     if slices > 1:
@@ -165,7 +165,7 @@ def slice_of(root: Node, rows: DataFrame, number: int, slices: int) -> DataFrame
 
 
 def with_ids(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:
-    """The root's rows whose documents have one of these ids."""
+    """Return the root's rows whose documents have one of these ids."""
     keys = rows.select(*map(quoted, root.keys))
     identified = rows.select(*map(quoted, root.keys), _key_texts(root).alias(_ID)).rdd
     wanted = identified.filter(lambda row: document_id(row[_ID]) in documents)
@@ -175,7 +175,7 @@ def with_ids(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFram
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn what Spark raises into an error with a remedy."""
+    """Turn Spark's exceptions in the block into an error with a remedy."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
@@ -187,7 +187,7 @@ def explained(where: str) -> Iterator[None]:
         ) from None
     except (PySparkException, Py4JError) as error:
         if spark_ended(error):
-            raise  # for all
+            raise  # an error of all documents
         raise spark_error(
             "the documents can't be computed",
             error,

@@ -1,6 +1,6 @@
 """Joined documents, as a target of cuts: one document's indexes, made of the lakehouse's tables.
 
-Documents carry their cut's commit LSN as version, so that to write them once more changes nothing.
+Documents have their cut's commit LSN as version, so a second write changes nothing.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,7 +36,7 @@ from sinks.spark.session import RECORDS_FEW
 SLICE_ROWS: Final = 500_000
 _SLICES_MAX: Final = 64
 _RECORDS_OF_A_DOCUMENT: Final = 5
-"""To join one takes about as much as so many records."""
+"""A join costs about as much as this many records."""
 
 
 class JoinedDocuments(CutTarget[JoinedIndex]):
@@ -60,13 +60,13 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         self.record = record or DocumentRecord()
 
     def write(self, record: DocumentRecord) -> None:
-        """To the progress index."""
+        """Write the record to the progress index."""
         record = record.model_copy(update={"ts_ms": now_ms()})
         self._version = self._context.ledger.write(self._id, record, self._version)
         self.record = record
 
     def standing(self) -> Standing:
-        """Up to where the index that serves has what it is made of."""
+        """Return the position of the serving index in its sources."""
         at = self.record.at
         return Standing(
             made_of=tuple(sorted(self.tables(self.record.serves))),
@@ -77,19 +77,19 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         )
 
     def tables(self, generation: JoinedIndex | None) -> set[str]:
-        """The tables that an index is made of."""
+        """Return the tables of an index."""
         return set((self._document if generation is None else generation.definition).tables())
 
     def is_there(self, generation: JoinedIndex) -> bool:
-        """Whether the index exists, and nobody has made another one of its name."""
+        """Whether the index exists, and wasn't replaced by another one of its name."""
         return self._index.is_there(generation)
 
     def is_shown(self, generation: JoinedIndex) -> bool:
-        """Whether it has the alias already."""
+        """Whether it already has the alias."""
         return self._index.has_taken_over(generation)
 
     def suits(self, generation: JoinedIndex, at: Instant) -> bool:
-        """Whether a definition still fits the tables; today's own is told what is wrong with it."""
+        """Whether a definition still fits the tables. The current one's errors are reported."""
         try:
             self._root(generation.definition, at)
         except ConfigError:
@@ -97,11 +97,14 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return True
 
     def unfit(self, generation: JoinedIndex, at: Instant, newest: Instant) -> str | None:
-        """Rows are told apart, and joined, by columns: these have to be the same at both cuts."""
+        """Return why the identifying or joining columns differ between the two cuts.
+
+        None: they don't.
+        """
         try:
             before, now = (self._linking(generation.definition, cut) for cut in (at, newest))
         except ConfigError:
-            return None  # which is told, or has the one that serves frozen
+            return None  # reported elsewhere, or the serving one is frozen
         if before == now:
             return None
         names = [
@@ -112,9 +115,9 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return f"columns of keys or joins {what}"
 
     def _linking(self, definition: Document, at: Instant) -> dict[str, Links[tuple[str, str]]]:
-        """The columns by which rows of each table are told apart, or joined: by name and identity.
+        """Return the columns that identify or join rows of each table: by name and identity.
 
-        Under the same name a key may be another column, whose values compare with none of before.
+        A key of the same name may be another column, whose values don't compare with earlier ones.
         """
         shapes = self._cuts.shapes(at)
         ids = {name: {field.name: field.id for field in of.fields} for name, of in shapes.items()}
@@ -127,10 +130,9 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         }
 
     def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
-        """Extend the mapping where the tables have more columns, if that is enough.
+        """Extend the mapping for additional columns of the tables, if that is enough.
 
-        Of columns that were dropped documents keep the values until they are made again, where
-        that is wanted.
+        Documents keep the values of dropped columns until they are made again, if that is wanted.
         """
         if generation.definition != self._document:
             return "its definition has changed"
@@ -155,7 +157,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return generation.model_copy(update=update)
 
     def begin(self, at: Instant, after: JoinedIndex | None) -> CutLoad[JoinedIndex]:
-        """Make an index, and choose slices of about one size."""
+        """Create an index, and choose slices of about the same size."""
         root = self._root(self._document, at)
         mapping = self._mapping(root, at)
         made = self._index.make(mapping, after, self._document.settings)

@@ -1,7 +1,7 @@
-"""A document's definition and the lakehouse's columns → the tree of what is joined to what.
+"""A document's definition and the lakehouse's columns → the tree of joined tables.
 
-Every table of it is a node. One that two others are joined through is a node as well, whose rows
-show nothing but what is embedded in them.
+Every table of it is a node. A table through which two others are joined is also a node, whose rows
+show only the rows embedded in them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,27 +15,27 @@ from sinks.changes.types import spark_type
 from sinks.search.documents import field_name, type_of
 
 _INNER: Final = "_millrace_inner"
-"""What a row between two others leads to: a name that none of its own columns has."""
+"""The embedded row of a row between two others: a name that none of its own columns has."""
 
 
 JoinSide = Literal["own", "outer"]
 LinkColumn = TypeVar("LinkColumn")
-"""A column: by its name, or by that and its identity."""
+"""A column: its name, or its name and identity."""
 
 
 class ColumnPair(NamedTuple):
-    """Columns that join: a node's own one equals the outer node's."""
+    """Joining columns: a node's own one equals the outer node's."""
 
     own: str
     outer: str
 
     def column(self, side: JoinSide) -> str:
-        """The column of one side."""
+        """Return the column of one side."""
         return self.own if side == "own" else self.outer
 
 
 class Links(NamedTuple, Generic[LinkColumn]):
-    """The columns of a table's key, in its order, which ids go by, and those that join its rows."""
+    """The columns of a table's key, in the order for ids, and those that join its rows."""
 
     key: tuple[LinkColumn, ...]
     joins: set[LinkColumn]
@@ -50,8 +50,8 @@ class Links(NamedTuple, Generic[LinkColumn]):
 class Node:
     """Rows of a table, and how they are embedded in those of the outer node.
 
-    ``fields`` are the columns that show, by their fields; ``on`` has the pairs of columns that join
-    them. Columns that were dropped had the fields that are ``gone``.
+    ``fields`` are the visible columns, by their fields. ``on`` has the pairs of joining columns.
+    Dropped columns had the fields that are ``gone``.
     """
 
     field: str
@@ -68,29 +68,29 @@ class Node:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of the key."""
+        """Return the columns of the key."""
         return tuple(field.name for field in self.key_fields)
 
     @property
     def shown(self) -> "Node":
-        """The node whose rows show: of one between two others, that which it leads to."""
+        """Return the node whose rows are visible: of one between two others, the embedded one."""
         return self.embeds[0] if self.is_between else self
 
     def paths(self) -> Iterator[tuple["Node", ...]]:
-        """Each node below this one, and itself, with all that lead to it, outermost first."""
+        """Yield each node below this one, and itself, with all its outer nodes, outermost first."""
         yield (self,)
         for embedded in self.embeds:
             for path in embedded.paths():
                 yield (self, *path)
 
     def gone_paths(self) -> Iterator[str]:
-        """The paths of fields that are gone, in this node and below it."""
+        """Yield the paths of fields that are gone, in this node and below it."""
         yield from self.gone
         for embedded in self.embeds:
             yield from (f"{embedded.field}.{path}" for path in embedded.shown.gone_paths())
 
     def linking(self) -> "dict[str, Links[str]]":
-        """The columns of each table by which rows are told apart, or joined."""
+        """Return the columns of each table that identify or join its rows."""
         links: dict[str, Links[str]] = {}
         for path in self.paths():
             node = path[-1]
@@ -102,7 +102,7 @@ class Node:
 
 
 def tree(document: Document, tables: Mapping[str, TableShape]) -> Node:
-    """The document's root; raises ConfigError where it speaks of what isn't there."""
+    """Return the document's root. Raise ConfigError if it refers to something missing."""
     where = f"[[search.documents]] {document.name}"
     return _node(document, "", tables, where)
 
@@ -129,7 +129,7 @@ def _node(
         embeds=embeds,
         gone=_gone(rows, shape, fields),
     )
-    # Spark takes names that differ by case for one.
+    # Spark ignores case in names.
     columns = {name.lower() for name in shape.names}
     of_embeds = [node.field for node in embeds]
     taken = [name.lower() for name in (*fields, *rows.computed, *of_embeds)]
@@ -160,13 +160,13 @@ def _fields(rows: JoinedRows, shape: TableShape, where: str) -> dict[str, Derive
 
 
 def _gone(rows: JoinedRows, shape: TableShape, fields: Iterable[str]) -> frozenset[str]:
-    """Fields that only columns had which the source has dropped."""
+    """Return fields that only dropped columns of the source had."""
     had = (rows.rename.get(name, field_name(name)) for name in shape.gone)
     return frozenset(had).difference(fields, rows.computed)
 
 
 def _as_it_is(field: DerivedField) -> DerivedField:
-    """A field whose column has the type of its values: a mask, or the user's wish, changes that."""
+    """Return the field with a column of its values' type, which a mask or an option changes."""
     column = field.column
     if not field.hashed and field.type == spark_type(column):
         return field

@@ -1,6 +1,6 @@
-"""A document's definition → its fields whose values aren't told by the tables alone.
+"""A document's definition → its fields whose values don't depend only on the tables.
 
-An expression that looks at the clock, or at chance, shows what it was when the document was made.
+An expression with the clock or a random number has the value from the document's making.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from sinks.search.joined.tree import Node
 
 
 def variable_fields(root: Node, tables: Mapping[str, TableAtCut]) -> list[str]:
-    """The outermost fields in which there is something like that.
+    """Return the outermost fields with such an expression.
 
-    Raises SinkError where it decides which documents there are.
+    Raise SinkError if it decides which documents exist.
     """
     rows = tables[root.table].rows()
     rows = rows if root.where is None else rows.where(F.expr(root.where))
