@@ -1,4 +1,4 @@
-"""A Delta table's log → how many files it has, how large, and which are worth another one."""
+"""A Delta table's log → the number and size of its files, and those worth a rewrite."""
 
 import json
 from collections import defaultdict
@@ -10,21 +10,21 @@ from sinks.delta.evolution import has_removed_columns
 from sinks.delta.table import DerivedDeltaTable
 
 FILE_BYTES: Final = 128 << 20
-"""What OPTIMIZE makes: large enough to be read fast, small enough for a merge to leave most out."""
+"""Size of OPTIMIZE's files: large enough for fast reads, small enough for a merge to skip most."""
 SMALL_BYTES: Final = FILE_BYTES // 2
-"""A smaller file is put together with others."""
+"""A smaller file is combined with others."""
 SMALL_FILES_MIN: Final = 8
-"""With so many files fewer, rewriting the small ones pays."""
+"""A rewrite of small files pays if it saves this number of files."""
 DELETED_SHARE_MIN: Final = 0.1
-"""So do files of whose rows so many are gone."""
+"""Files also pay if this share of their rows is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """A table's files, those of them that OPTIMIZE would put together, and its rows.
+    """A table's files, those of them that OPTIMIZE would combine, and its rows.
 
-    OPTIMIZE would leave ``saved`` fewer files. ``deleted`` rows are still in files; values of
-    removed columns may be, where there are such (``purges``).
+    OPTIMIZE would leave ``saved`` fewer files. ``deleted`` rows are still in files. If it
+    ``purges``, values of removed columns may be, too.
     """
 
     files: int
@@ -36,15 +36,15 @@ class TableFiles:
 
     @property
     def pays(self) -> bool:
-        """Whether to rewrite some."""
+        """Whether a rewrite pays."""
         return self.saved >= SMALL_FILES_MIN or self.deleted > self.rows * DELETED_SHARE_MIN
 
 
 def files_of(target: DerivedDeltaTable) -> TableFiles:
-    """The files of the version that was read last, by the statistics that Delta's log has of each.
+    """Return the files of the version read last, from their statistics in Delta's log.
 
-    A version's checksum lists the files of all but large tables: that takes no job of Spark's.
-    OPTIMIZE leaves partitions apart.
+    A version's checksum lists the files of all but large tables, which takes no Spark job. OPTIMIZE
+    keeps partitions separate.
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
     """
     purges = has_removed_columns(target)
@@ -53,7 +53,7 @@ def files_of(target: DerivedDeltaTable) -> TableFiles:
 
 
 def files_left(target: DerivedDeltaTable) -> TableFiles:
-    """The same of a table that is good as it is: how many files there are, and how large."""
+    """Return number and size of the files of a table that needs nothing."""
     checksum = target.checksum()
     if not checksum:
         return files_of(target)

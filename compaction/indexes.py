@@ -1,10 +1,10 @@
-"""Search indexes → fewer deleted documents in their segments, where merging pays.
+"""Search indexes → fewer deleted documents in their segments, if a merge pays.
 
-An update leaves the old document in its segment, marked deleted, until a merge drops it. The
-server merges by itself, but it lets up to a third of an index be such leftovers, and segments that
-have grown large are left alone for long. A merge rewrites whole segments, so it is done only where
-the share of deleted documents is worth it, and only to expunge those: one large segment, as
-``max_num_segments=1`` makes it, would never be merged again while its table goes on changing.
+An update leaves the old document in its segment, marked as deleted, until a merge drops it. The
+server merges automatically, but it lets up to a third of an index consist of such documents, and
+rarely touches large segments. A merge rewrites whole segments. So it runs only if the share of
+deleted documents pays, and only to expunge those. One large segment, from ``max_num_segments=1``,
+would never be merged again while its table changes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,15 +18,15 @@ from sinks.search.client import check, connect, insist
 from sinks.search.documents import aliases
 
 DELETED_SHARE_MIN: Final = 0.1
-"""Below this a merge reads and writes more than it frees."""
+"""With less, a merge reads and writes more than it frees."""
 DELETED_MIN: Final = 10_000
-"""A small index is merged by the server soon enough."""
+"""The server merges a small index soon enough."""
 _MERGE_TIMEOUT_S: Final = 3_600
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """What an index holds: documents, those marked deleted, and bytes on disk."""
+    """The size of an index: documents, those marked as deleted, and bytes on disk."""
 
     documents: int
     deleted: int
@@ -34,13 +34,13 @@ class IndexSize:
 
     @property
     def deleted_share(self) -> float:
-        """The part of all documents in the segments that only takes room."""
+        """Return the deleted documents' share of all in the segments."""
         return self.deleted / max(self.documents + self.deleted, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One index before a merge and after it (None: it wasn't merged), and whether that pays."""
+    """One index before and after a merge (None: it wasn't merged), and whether that pays."""
 
     index: str
     before: IndexSize
@@ -65,9 +65,9 @@ def compact(
     deleted_min: int = DELETED_MIN,
     dry_run: bool = False,
 ) -> Iterator[Merge]:
-    """Expunge deleted documents from the indexes where they are many.
+    """Expunge deleted documents from indexes with many of them.
 
-    The indexes of these tables, and those of joined documents; a dry run only reports.
+    Covers the indexes of these tables, and of joined documents. A dry run only reports.
     """
     client = connect(settings)
     check(client, settings)
@@ -87,19 +87,19 @@ def compact(
 
 
 def _merge(client: Any, alias: str) -> None:
-    # Deletions since the last commit, and those of the last 30 seconds or so (the retention
-    # lease, which the server renews by itself), are kept for a replica to catch up from.
+    # For a replica to catch up, the server keeps deletions since the last commit, and those of
+    # about the last 30 seconds (the retention lease, which it renews automatically).
     client.indices.flush(index=alias)
     client.indices.forcemerge(
         index=alias,
         params={"only_expunge_deletes": "true", "request_timeout": _MERGE_TIMEOUT_S},
     )
-    # A merged segment's files stay until the next refresh lets go of them.
+    # A merged segment's files stay until the next refresh releases them.
     client.indices.refresh(index=alias)
 
 
 def _size(client: Any, alias: str) -> IndexSize | None:
-    """The figures of an index's primary shards; None where there is no such index."""
+    """Return the figures of an index's primary shards. None: it doesn't exist."""
     answer = insist(
         lambda: (
             client.indices.stats(

@@ -1,19 +1,18 @@
-"""The lakehouse's Delta tables → fewer, larger files, without those that no cut needs any more.
+"""The lakehouse's Delta tables → fewer, larger files, without those that no cut needs.
 
-A table's log tells whether OPTIMIZE pays. VACUUM is due once files that were replaced since the
-last one are older than they are kept: when a table was changed is remembered for that. A table that
-is good as it is costs the reading of its log, and no job of Spark's.
+A table's log shows whether OPTIMIZE pays. VACUUM is due once files replaced since the last one are
+older than their retention; the time of a table's changes is recorded for that. A table that needs
+nothing costs the read of its log, and no Spark job.
 
-Safe beside merges: OPTIMIZE changes no row, and a merge that meets it tries again. VACUUM leaves
-every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. A table or
-view that nothing comes for stands, for later cuts, at the version that it was left at here: what
-older versions are made of is to go some day.
+It is safe next to merges: OPTIMIZE changes no row, and a merge that meets it tries again. VACUUM
+keeps every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. Later
+cuts of a table or view without changes use the version that compaction has left, as files of older
+versions are removed some day.
 
-Files that still have values of columns that were removed (``column.drop.policy``) are rewritten
-first. Delta tells them by their footers, which are read once for each set of columns: what was
-done is noted at the table, by the ids that its columns had before. Who dies in between reads them
-again, and finds nothing to rewrite.
-https://docs.delta.io/latest/delta-column-mapping.html#purge-dropped-columns
+Files that still have values of removed columns (``column.drop.policy``) are rewritten first. Delta
+finds them by their footers, which are read once for each set of columns. The table records the ids
+of its columns before the rewrite. After an interruption, the next run reads them again, and finds
+nothing to rewrite. https://docs.delta.io/latest/delta-column-mapping.html#purge-dropped-columns
 """
 
 import time
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RUNS_KEPT: Final = 1_000
-"""How many plans stay, as the record of what each run applied; those of cuts to be kept, too."""
+"""How many plans stay, as the record of each run's work. Plans of kept cuts also stay."""
 _RECORD_S: Final = 5.0
-"""How tables are left is recorded that often: the record has all tables."""
+"""How often the tables' state is recorded, as the record has all tables."""
 _PARTS: Final = 8
-"""When files were replaced is remembered by such parts of the time that they are kept."""
+"""Resolution of the time of replacement, in parts of the files' retention."""
 _SETTINGS: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
@@ -60,7 +59,10 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CompactedTable:
-    """What was done to one table, or would be; ``vacuumed`` files that no cut needs are gone."""
+    """The result for one table, real or planned.
+
+    ``vacuumed`` files that no cut needs are removed.
+    """
 
     name: str
     before: TableFiles
@@ -85,9 +87,9 @@ class CompactedTable:
 def compact_lakehouse(
     settings: Settings, session: "Callable[[], SparkSession]", *, dry_run: bool = False
 ) -> Iterator[CompactedTable]:
-    """Compact every table and view that a run has written; some side by side.
+    """Compact every table and view that a run has written, some of them side by side.
 
-    One that can't be compacted holds up no other: what is wrong is raised behind the last.
+    A failure holds up no other table, and is raised after the last one.
     """
     lakehouse = settings.require_lakehouse()
     require_owner(lakehouse.path)
@@ -105,7 +107,7 @@ def compact_lakehouse(
     if not wanted:
         failures.end()
         return
-    at_once = tables_at_once(session())  # before threads ask for it, who would start two
+    at_once = tables_at_once(session())  # before threads do, which would start two
     compaction = _Compaction(settings, last.prefix, session, plans.compacted(), dry_run=dry_run)
 
     def attempt(table: _ToCompact) -> CompactedTable | None:
@@ -121,14 +123,14 @@ def compact_lakehouse(
             if time.monotonic() - recorded > _RECORD_S:
                 compaction.record(plans)
                 recorded = time.monotonic()
-    finally:  # who is told to end waits for no table: Spark ends them
+    finally:  # after a signal, Spark ends the running tables
         executor.shutdown(wait=False, cancel_futures=True)
         compaction.record(plans)
     failures.end()
 
 
 class _ToCompact(NamedTuple):
-    """A table that is to be compacted; ``id``: unless it is another one by now."""
+    """A table to compact. ``id``: only if it is still this table."""
 
     derived: Derived
     id: str = ""
@@ -143,7 +145,7 @@ def _tables(settings: Settings, last: RunPlan) -> Iterator[_ToCompact]:
 
 
 def _views(settings: Settings, records: ViewRecords, failures: "_Failures") -> Iterator[_ToCompact]:
-    """The views that stand, and their histories."""
+    """Yield the existing views, and their histories."""
     for view in records.names():
         with failures:
             for name, id_ in _tables_of(view, records):
@@ -151,7 +153,7 @@ def _views(settings: Settings, records: ViewRecords, failures: "_Failures") -> I
 
 
 class _Failures:
-    """What went wrong with some tables, while others go on; a context manager for each of them."""
+    """Errors of some tables, while others continue. A context manager for each table."""
 
     def __init__(self) -> None:
         self._errors: list[MillraceError] = []
@@ -165,7 +167,7 @@ class _Failures:
         return True
 
     def end(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the errors, if there are any."""
         if not self._errors:
             return
         first, *others = self._errors
@@ -174,9 +176,9 @@ class _Failures:
 
 
 def _tables_of(view: str, records: ViewRecords) -> Iterator[tuple[str, str]]:
-    """The names of the Delta tables of a view that stands, and their ids; a history's isn't known.
+    """Yield the names and ids of an existing view's Delta tables. A history's id is unknown.
 
-    Files of one that is being built aren't in Delta's log yet: to VACUUM they are leftovers.
+    Files of a view that is being built aren't in Delta's log yet, so VACUUM would remove them.
     """
     record = records.view(view)
     if record is None or record.version is None or record.loading is not None:
@@ -187,7 +189,7 @@ def _tables_of(view: str, records: ViewRecords) -> Iterator[tuple[str, str]]:
 
 
 def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) -> None:
-    """Remove plans of cuts that needn't be queried any more, and what views were there."""
+    """Remove plans of cuts that needn't be queried any longer, and the records of their views."""
     oldest_ms = (time.time() - keep.total_seconds()) * 1000
     for run in plans.runs():
         if run > last_run - RUNS_KEPT or (plans.ended_ms(run) or 0) > oldest_ms:
@@ -197,10 +199,9 @@ def _forget(plans: Plans, records: ViewRecords, last_run: int, keep: timedelta) 
 
 
 class _Compaction:
-    """Compacts tables, and remembers how it has left them.
+    """Compacts tables, and records their state afterwards.
 
-    A table's own log says whether anything is due: nothing else is asked of one that is good as it
-    is.
+    A table's own log shows whether anything is due. If nothing is, nothing else is read.
     """
 
     def __init__(
@@ -220,15 +221,15 @@ class _Compaction:
         self._dry_run = dry_run
 
     def record(self, plans: Plans) -> None:
-        """Record how tables were left since the last time."""
-        left = {**self._left}  # others go on
+        """Record the tables' state since the last call."""
+        left = {**self._left}  # other threads continue
         if left:
             plans.compact(left)
         for name in left:
             del self._left[name]
 
     def compact(self, table: _ToCompact) -> CompactedTable | None:
-        """Do to a table what is due; None: a run has yet to make it."""
+        """Do the due work for a table. None: no run has created it yet."""
         derived = table.derived
         target = DerivedDeltaTable(self._session(), self._prefix, derived)
         there = target.read_applied()
@@ -244,7 +245,7 @@ class _Compaction:
         changes = {key: value for key, value in wanted.items() if properties.get(key) != value}
         kept_ms = int(retention(derived.keep) / timedelta(milliseconds=1))
         replaced = {*before.replaced_ms} if before is not None else {0}
-        if changes:  # what was replaced long ago may be old by now
+        if changes:  # files replaced long ago may be old now
             replaced.add(0)
         if not is_same:
             replaced.add(_part_end_ms(kept_ms))
@@ -267,7 +268,7 @@ class _Compaction:
     def _rewrite(
         self, derived: Derived, before: TableFiles, changes: dict[str, str], *, vacuum: bool
     ) -> CompactedTable:
-        """Write what pays, and remove what is old, in a session for a table of this size."""
+        """Rewrite what pays, and remove old files, in a session for a table of this size."""
         from delta.tables import DeltaTable
 
         target = DerivedDeltaTable(self._session().newSession(), self._prefix, derived)
@@ -284,7 +285,7 @@ class _Compaction:
             table.optimize().executeCompaction()
         vacuumed = 0
         if vacuum:
-            table.vacuum()  # by the table's own retention: another one would be ignored
+            table.vacuum()  # by the table's own retention; another one is ignored
             target.read_applied(listed=True)
             vacuumed = target.last_metric("numDeletedFiles")
         after = files_of(target) if before.pays or before.purges else before
@@ -292,6 +293,6 @@ class _Compaction:
 
 
 def _part_end_ms(kept_ms: int) -> int:
-    """The end of the present part of the time that replaced files are kept."""
+    """Return the end of the current part of the files' retention."""
     now_ms, part_ms = int(time.time() * 1_000), kept_ms // _PARTS
     return now_ms if part_ms <= 0 else -(-now_ms // part_ms) * part_ms

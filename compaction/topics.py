@@ -1,8 +1,8 @@
 """Topics → a report on each: whether they keep what log.keep promises, and are compacted.
 
-Settings are compared with what the daemon makes topics with. That the cleaner works is seen from
-what it leaves behind: a state topic in which records stand that were superseded long ago isn't
-being compacted, whatever its settings say.
+Settings are compared with those of topics that the daemon creates. Records show whether the cleaner
+works: if a state topic has records that were superseded long ago, it isn't compacted, whatever its
+settings are.
 """
 
 import time
@@ -31,7 +31,7 @@ SAMPLE_RECORDS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """A topic as the broker has it. ``offsets`` counts transaction markers and gaps, too."""
+    """A topic as the broker has it. ``offsets`` also counts transaction markers and gaps."""
 
     name: str
     policy: str
@@ -40,12 +40,12 @@ class TopicReport:
 
 
 def examine(settings: Settings, states: Iterable[TableState]) -> list[TopicReport]:
-    """Report on the state topics and on the topics of all tables; no findings: all is well."""
+    """Report on the state topics and on the topics of all tables. Without findings, all is well."""
     prefix = settings.capture.topic_prefix
     own = [topic_name(prefix) for topic_name in (progress_topic, schema_topic, table_topic)]
     recorded = {state.topic: state for state in states if state.is_in_log}
     admin = LogAdmin(settings.kafka)
-    # The first isn't there, where all topics were before Millrace; the second, without its rights.
+    # The first is missing if all topics existed before Millrace; the second, without the rights.
     beside = [made_topic(prefix), status_topic(prefix)]
     topics = admin.describe([*own, *beside, *recorded])
     own += [name for name in beside if name in topics]
@@ -86,7 +86,7 @@ def _brokers_without_cleaner(brokers: Mapping[str, Mapping[str, str]]) -> list[s
 
 
 def _superseded(kafka_options: Mapping[str, str], topic: str) -> list[str]:
-    """Whether old records stand before newer ones of their key, which compaction would remove."""
+    """Report old records before newer ones of their key, which compaction would remove."""
     limit_ms = (time.time() - CLEANED_WITHIN_S) * 1_000
     newest: dict[bytes | None, int] = {}
     for key, timestamp_ms in read_oldest(kafka_options, topic, SAMPLE_RECORDS):

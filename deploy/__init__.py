@@ -1,1 +1,1 @@
-"""How Millrace is run: locally, in containers, by systemd and cron, and watched."""
+"""Ways to run Millrace: locally, in containers, by systemd and cron; and to monitor it."""

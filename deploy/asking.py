@@ -1,4 +1,4 @@
-"""Questions to several parts → what each has answered in time, or why not all of it.
+"""Questions to several parts → each one's answers in time, or why they aren't complete.
 
 A part that is silent, or has a bug, hides none of the others.
 """
@@ -14,18 +14,18 @@ Answer = TypeVar("Answer")
 
 
 class SilentError(MillraceError):
-    """A part hasn't answered, or not with all of it, in time."""
+    """A part hasn't answered completely in time."""
 
 
 class Answers(NamedTuple, Generic[Answer]):
-    """What a part has answered by a time, and why that isn't all; None: it is."""
+    """A part's answers by a time, and why they aren't complete. None: they are."""
 
     answers: list[Answer]
     failure: Exception | None
 
 
 class _AnsweringThread(Generic[Answer]):
-    """One part, asked by a thread, which ends with the process if it isn't answered."""
+    """One part's thread, which ends with the process if the part doesn't answer."""
 
     def __init__(self, name: str, question: Callable[[], Iterable[Answer]]) -> None:
         self._question = question
@@ -44,7 +44,7 @@ class _AnsweringThread(Generic[Answer]):
             self._failure = failure
 
     def answers(self, seconds: float, late: Exception) -> Answers[Answer]:
-        """Wait so long; ``late`` is the failure where more may come."""
+        """Wait for this time. ``late`` is the failure if more answers may come."""
         self._thread.join(max(0.0, seconds))
         failure = late if self._thread.is_alive() else self._failure
         with self._lock:
@@ -52,7 +52,7 @@ class _AnsweringThread(Generic[Answer]):
 
 
 class Questions(Generic[Answer]):
-    """Parts that are asked side by side; all have the same time to answer in."""
+    """Parts that are asked side by side, with one deadline."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -60,11 +60,11 @@ class Questions(Generic[Answer]):
         self._asked: dict[str, _AnsweringThread[Answer]] = {}
 
     def ask(self, name: str, question: Callable[[], Iterable[Answer]]) -> None:
-        """Begin to ask a part, which may answer bit by bit."""
+        """Ask a part, which may answer gradually."""
         self._asked[name] = _AnsweringThread(name, question)
 
     def answers(self, name: str, seconds: float | None = None) -> Answers[Answer] | None:
-        """Wait for all that a part answers, at most so long; None: nobody asked it."""
+        """Wait for a part's answers, for a limited time. None: it wasn't asked."""
         if name not in self._asked:
             return None
         left_s = self._until - time.monotonic()

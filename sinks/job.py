@@ -198,7 +198,7 @@ def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummar
 
 
 def _require_readable(settings: Settings, sinks: Collection[str]) -> None:
-    """Refuse topics that these sinks can't read, and to merge into nothing."""
+    """Refuse topics that these sinks can't read, and a configuration without sinks."""
     if not sinks:
         raise ConfigError(
             "no sink is configured",
@@ -219,7 +219,7 @@ def _require_readable(settings: Settings, sinks: Collection[str]) -> None:
 
 
 def _require_debeziums(settings: Settings) -> None:
-    """Refuse what a connector's topics can't be read with; raises ConfigError."""
+    """Refuse options with which a connector's topics can't be read. Raise ConfigError."""
     from sinks.debezium.described import connector_options
 
     connector_options(settings)
@@ -232,7 +232,7 @@ def _require_debeziums(settings: Settings) -> None:
 
 
 def _require_own(settings: Settings) -> None:
-    """Refuse a log that merges can't read: they know native JSON, with its position header."""
+    """Refuse a log that merges can't read: they need native JSON, with its position header."""
     changed = settings.foreign_forms
     if settings.capture.toast_unavailable == "placeholder":
         changed.append("toast.unavailable")

@@ -237,19 +237,18 @@ def fingerprints(
 def has_old_row(connection: psycopg.Connection, leaf_oid: int, seen: str) -> bool | None:
     """Whether the leaf's first pages have a row that every snapshot saw when ``seen`` was taken.
 
-    If so, its file is new by VACUUM FULL, CLUSTER or SET TABLESPACE, which write rows as they are;
-    ALTER TABLE gives each row its own transaction. None: somebody has locked it. Not for use within
-    a transaction: it may fail.
-
-    A snapshot doesn't list subtransactions, so only what is older than all that ran counts as seen.
+    If so, its file is new because of VACUUM FULL, CLUSTER or SET TABLESPACE, which copy rows
+    unchanged. ALTER TABLE gives each row its own transaction. None: the leaf is locked. Don't call
+    this within a transaction, as it may fail. A snapshot doesn't list subtransactions, so only rows
+    older than all that ran count as seen.
     """
     return _asked(connection, leaf_oid, partial(_old_row, seen=int(seen.split(":", 1)[0])))
 
 
 def is_empty(connection: psycopg.Connection, leaf_oid: int) -> bool | None:
-    """Whether the leaf has no row by now; False, too, without the right to read it.
+    """Whether the leaf has no row now. False, too, without the right to read it.
 
-    None: it can't be read right now. Not for use within a transaction: it may fail.
+    None: it can't be read right now. Don't call this within a transaction, as it may fail.
     """
     return _asked(connection, leaf_oid, _no_row)
 
@@ -259,7 +258,7 @@ def _asked(
     leaf_oid: int,
     statement: Callable[[sql.Identifier, int], sql.Composed],
 ) -> bool | None:
-    """The answer of a statement, made for the leaf's name and the newest transaction's number."""
+    """Return a statement's answer, made for the leaf's name and the newest transaction's number."""
     try:
         with at_one_instant(connection):
             rows = query(connection, _NAME, [leaf_oid])
@@ -274,14 +273,14 @@ def _asked(
     except SourceUnreachableError:
         if connection.broken:
             raise
-        return None  # somebody has locked it, or it takes too long
+        return None  # it is locked, or takes too long
     except SourceError:
-        return False  # without the right to, or it is gone
+        return False  # without the right, or the leaf
 
 
 def _old_row(table: sql.Identifier, xmax: int, *, seen: int) -> sql.Composed:
-    # 32 bits → 64: of all that could be meant, the newest one that has begun by now. Frozen rows
-    # keep theirs; one from an earlier wraparound counts as newer than it is.
+    # 32 bits → 64: the newest of the possible transactions that has begun. Frozen rows keep theirs,
+    # and one from an earlier wraparound counts as newer than it is.
     return sql.SQL(
         "SELECT coalesce(bool_or({xmax} - (({xmax} - xid) & 4294967295) < {seen}), false)"
         " FROM (SELECT xmin::text::int8 AS xid FROM ONLY {table} WHERE ctid < {end}::tid"
@@ -349,7 +348,7 @@ def _catalog(connection: psycopg.Connection, oids: list[int], publication: str) 
 def _types(
     connection: psycopg.Connection, type_oids: set[int]
 ) -> tuple[dict[int, list[int]], dict[int, TypeFingerprint]]:
-    """Type → the enums and composite types behind it; and what these are."""
+    """Return the enums and composite types of each type, and their fingerprints."""
     behind = defaultdict[int, list[int]](list)
     if not type_oids:
         return behind, {}

@@ -94,26 +94,27 @@ class Signals(Protocol):
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether something waits for the stream to say how far it is."""
+        """Whether a signal waits for the stream's position."""
 
     @property
     def offset(self) -> SignalOffset:
-        """Up to where the signal topic was followed, by all that was returned so far.
+        """Return the offset up to which all signals so far are processed.
 
-        The Kafka transaction with the results of these signals records it.
+        The Kafka transaction with their results records it.
         """
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
-        """The tables that are to be read while streaming pauses, each with a SELECT of its own."""
+        """Return the tables to read while streaming pauses, each with its own SELECT."""
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
-        """Take notice that these were read; returns what the log gets."""
+        """Record that these were read. Return the log's records."""
 
     def close(self) -> None:
-        """End what goes on in the background."""
+        """End background work."""
 
 
 ReadNow = Callable[[Mapping[TableName, str | None], int | None], int]
-"""Reads tables, each with its own SELECT if it has one, after a transaction that was streamed (its
-xid); returns the number of events."""
+"""Reads tables, each with its own SELECT if it has one, after a streamed transaction (its xid).
+Returns the number of events.
+"""

@@ -1,1 +1,1 @@
-"""Configuration, servers and this machine → what Millrace needs of each: ok, or what mends it."""
+"""Configuration, servers and this machine → Millrace's requirements: met, or the remedy."""

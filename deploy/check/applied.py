@@ -1,4 +1,4 @@
-"""A sink's last plan, and the log → whether the next run goes on from there, by its own checks."""
+"""A sink's last plan, and the log → whether the next run can continue, by its own checks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -18,7 +18,7 @@ DERIVED: Final = "derived tables"
 
 
 def applied_of_log(part: Area, scene: Scene, last: RunPlan) -> CheckResults:
-    """Whether what stands in a sink is of the log that there is."""
+    """Check whether a sink belongs to the existing log."""
     log = scene.log.get()
     if log is None:
         why = "the state of the log is unknown"
@@ -35,7 +35,7 @@ def applied_of_log(part: Area, scene: Scene, last: RunPlan) -> CheckResults:
 def goes_on_with_tables(
     part: Area, scene: Scene, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
 ) -> CheckResults:
-    """Whether the next run takes each derived table from where the last one has left it."""
+    """Check whether the next run continues each derived table."""
     log = scene.log.get() if wanted else CapturedLog(None, {})
     if log is None:
         yield part.unknown(DERIVED, "the state of the log is unknown")

@@ -1,4 +1,4 @@
-"""``millrace check``: a configuration file → each requirement of each part, and what mends it."""
+"""``millrace check``: a configuration file → each requirement of each part, with its remedy."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +17,7 @@ from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.printing import print_json, print_line
 
 _IMPORTING: Final = Lock()
-"""Threads that import modules which need each other would wait for each other."""
+"""Threads that import modules which need each other would deadlock."""
 _WIDTH: Final = max(len(level) for level in Level)
 
 
@@ -38,7 +38,7 @@ def check(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> N
 
 
 def checked(scene: Scene) -> CheckReport:
-    """Look at everything that the configuration names."""
+    """Check everything in the configuration."""
     settings = scene.settings
     parts: dict[str, Callable[[], CheckResults]] = {}
     if settings.captures_itself:
@@ -57,7 +57,7 @@ def _begun(part: Callable[[], CheckResults]) -> CheckResults:
     yield from findings
 
 
-# Each part imports what it needs, which may not be installed here.
+# Each part imports its modules, which may not be installed here.
 def _source(scene: Scene) -> CheckResults:
     from deploy.check.source import check_source
 
@@ -124,7 +124,7 @@ _SINKS: Final = {
 
 
 def lines(report: CheckReport) -> Iterator[str]:
-    """The report for people: problems with their remedies, then what is in order, and the sum."""
+    """Yield the report for people: problems with their remedies, then the rest, and the sum."""
     yield from map(_line, report.findings)
     counts = report.counts
     yield (

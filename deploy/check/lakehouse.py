@@ -1,4 +1,4 @@
-"""[lakehouse] → whether merges can write there, tried with a file that is gone at once."""
+"""[lakehouse] → whether merges can write there, tried with a file that is removed at once."""
 
 import os
 import secrets
@@ -27,7 +27,7 @@ _ONLY_SPARK: Final = "run `millrace merge lakehouse` once: it checks this"
 
 
 def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
-    """Where the derived tables go, and what they are called."""
+    """Check the location and the names of derived tables."""
     part, settings = Area("lakehouse"), scene.settings
     lakehouse = settings.lakehouse
     if lakehouse is None:
@@ -40,7 +40,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
     else:
         yield from check_standing(part, scene, lakehouse)
     if not settings.captures_itself:
-        return  # their names are in the topics alone
+        return  # only the topics have their names
     tables = scene.tables.get()
     if tables is None:
         yield part.unknown("names", "the captured tables are unknown")
@@ -49,7 +49,7 @@ def check_lakehouse(scene: Scene) -> Iterator[CheckResult]:
 
 
 def _writes(lakehouse: LakehouseSettings) -> str | Unanswered:
-    """Make a file as plans are made: by one of two who ask for its name."""
+    """Create a file as plans do: only one of two requests for its name may succeed."""
     location = lakehouse.path
     folder = local_path(location)
     if folder is None:
@@ -88,7 +88,7 @@ def _names(
     captured: CapturedTables,
     tables: list[TableDescription],
 ) -> CheckResults:
-    """Derived tables have names and paths of their own; columns may have to take others."""
+    """Check that derived tables have distinct names and paths, and report renamed columns."""
     try:
         derived, _ = lakehouse_tables(settings, captured)
     except ConfigError as error:
@@ -110,7 +110,7 @@ def _names(
 
 
 def _taken(table: Derived, columns: list[str]) -> list[str]:
-    """Columns whose names are Millrace's own, or another column's but for the case."""
+    """Return columns whose names are Millrace's own, or differ from another's only by case."""
     used = {name.lower() for name in table.reserved}
     taken = []
     for name in columns:

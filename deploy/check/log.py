@@ -1,7 +1,7 @@
-"""Kafka → what the log needs of its brokers, of its topics, and of the user's rights.
+"""Kafka → the log's requirements of its brokers, its topics, and the user's rights.
 
-Topics are validated, not made. Transactions are tried under an id of the check's own, since the
-daemon's own would fence it.
+Topics are validated, not created. Transactions are tried with an id of the check's own, since the
+daemon's id would fence the daemon.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _REQUEST_BYTES: Final = "socket.request.max.bytes"
 
 
 def check_log(scene: Scene) -> Iterator[CheckResult]:
-    """All of the log."""
+    """Check the whole log."""
     part = Area("kafka")
     try:
         probe = ClusterProbe(scene.settings.kafka)
@@ -48,7 +48,7 @@ def check_log(scene: Scene) -> Iterator[CheckResult]:
 
 @dataclass
 class _Log:
-    """One look at the brokers, of which one at least has answered."""
+    """One check of the brokers, at least one of which has answered."""
 
     scene: Scene
     probe: ClusterProbe
@@ -60,13 +60,13 @@ class _Log:
         self.kafka = self.settings.kafka
         self.prefix = self.settings.capture.topic_prefix
         self.brokers: dict[int, dict[str, str]] = {}
-        """Each broker's settings, as far as they are shown."""
+        """Each broker's settings, as far as they are readable."""
 
     def findings(self) -> Iterator[CheckResult]:
-        """Brokers, how far the log is, rights, topics."""
+        """Check brokers, the log's progress, rights and topics."""
         yield self.part.ok("connection", f"a broker answers at {self.probe.servers}")
         yield self.part.tried("release", self._release, f"Kafka {RELEASE_MIN} or newer")
-        if not self.settings.captures_itself:  # whose topics these are, has them as they are
+        if not self.settings.captures_itself:  # their owner decides about these topics
             yield from self._reached()
             return
         yield self.part.tried("state of the log", self._state)
@@ -91,7 +91,7 @@ class _Log:
         return f"{release} or newer, by the requests that the brokers support"
 
     def _state(self) -> str:
-        """How far the log is: read behind the slot, which a daemon moves to where that is."""
+        """Read the log's progress after the slot, as a daemon moves the slot up to it."""
         is_behind_slot = self.scene.slot.get() is not None
         capture = self.settings.capture
         progress = last_progress(self.kafka, progress_topic(self.prefix), capture.slot_name)
@@ -105,7 +105,7 @@ class _Log:
         return f"epoch {progress.position.epoch}, {progress.events:,} events, {in_log} tables"
 
     def _reached(self) -> Iterator[CheckResult]:
-        """Whether each broker can be reached from here, by the name that the cluster gives it."""
+        """Check whether each broker can be reached from here, by its advertised name."""
         answers, reached = self.probe.broker_settings(self.cluster.brokers), 0
         for number, answer in sorted(answers.items()):
             broker = self.cluster.brokers[number]
@@ -113,7 +113,7 @@ class _Log:
             if not isinstance(answer, KafkaError):
                 self.brokers[number] = answer
             elif is_access(answer):
-                reached += 1  # it has answered, and doesn't show its settings
+                reached += 1  # it has answered, but its settings aren't readable
             else:
                 error = log_error(answer, f"asking broker {number}", address, connected=False)
                 error.remedy = (

@@ -1,4 +1,4 @@
-"""This machine → room for what is spilled, who may read secrets, and what crosses the network."""
+"""This machine → room for spilled data, readers of secrets, and the network's exposure."""
 
 import errno
 import shlex
@@ -18,17 +18,17 @@ from deploy.check.scene import Scene
 from deploy.commands.health import not_listening
 
 SPILL_BYTES: Final = 1 << 30
-"""Less room than that is soon full of one large transaction."""
+"""One large transaction soon fills less room than this."""
 _KEY_FILES: Final = {
     "kafka": ("ssl.key.location", "ssl.keystore.location", "sasl.kerberos.keytab"),
     "source": ("sslkey", "passfile"),
     "snapshot_source": ("sslkey", "passfile"),
 }
-"""Section → the keys that name files which nobody else is to read."""
+"""Section → keys with names of files that other users must not read."""
 
 
 def check_machine(scene: Scene) -> Iterator[CheckResult]:
-    """What isn't any server's."""
+    """Check everything that belongs to no server."""
     part, settings = Area("machine"), scene.settings
     yield from _spill(part, settings)
     yield from _modes(part, settings, Path(scene.config))
@@ -61,7 +61,7 @@ def _spill(part: Area, settings: Settings) -> Iterator[CheckResult]:
 
 
 def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult]:
-    """Files that have passwords or keys are read by their owner and group alone."""
+    """Check that only their owner and group can read files with passwords or keys."""
     named = {section: getattr(settings, section) for section in _KEY_FILES}
     keys = (
         Path(named[s][key]) for s, names in _KEY_FILES.items() for key in names if key in named[s]
@@ -72,7 +72,7 @@ def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult
         try:
             mode = file.stat().st_mode
         except OSError:
-            continue  # whoever reads it says so
+            continue  # its reader reports that
         if mode & stat.S_IROTH:
             open_files.append(file)
             yield part.warning(
@@ -85,7 +85,7 @@ def _modes(part: Area, settings: Settings, config: Path) -> Iterator[CheckResult
 
 
 def _listen(listen: str) -> str | Unanswered:
-    """Take the port for a moment, as a start does for as long as it runs."""
+    """Open the port for a moment, as a start does permanently."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -104,7 +104,7 @@ def _listen(listen: str) -> str | Unanswered:
 
 
 def _pipeline(settings: Settings) -> str:
-    """What a start makes of these sections; asks a schema registry whether it is there."""
+    """Build the pipeline of these sections as a start does. Asks a schema registry."""
     from cdc.capture.wiring import pipeline
 
     pipeline(settings, lambda *_: None)

@@ -1,4 +1,4 @@
-"""[lakehouse] and [search] → whether `millrace merge` takes this configuration at all."""
+"""[lakehouse] and [search] → whether `millrace merge` accepts this configuration."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +10,7 @@ from sinks.job import Jobs
 
 
 def check_merges(scene: Scene) -> Iterator[CheckResult]:
-    """What merges refuse before they read anything, of whichever sinks there are."""
+    """Check what merges refuse before they read anything, for the configured sinks."""
     settings = scene.settings
     if settings.lakehouse is not None or settings.search is not None:
         yield Area("merges").tried("configuration", partial(_configuration, settings))

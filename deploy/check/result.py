@@ -1,4 +1,4 @@
-"""One requirement of one part → whether it is met, what was found, and what mends it."""
+"""One requirement of one part → whether it is met, the findings, and the remedy."""
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -11,7 +11,7 @@ from cdc.lines import on_one_line
 
 
 class Level(StrEnum):
-    """How a requirement is met; the worst comes first."""
+    """How a requirement is met. The worst comes first."""
 
     FAILURE = "failure"
     WARNING = "warning"
@@ -23,7 +23,7 @@ LEVELS: Final = tuple(Level)
 
 
 class CheckResult(BaseModel):
-    """A requirement of a part. ``exit_code`` is what a start ends with that it keeps from going."""
+    """A requirement of a part. ``exit_code`` is that of a start that it prevents."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,7 +38,7 @@ class CheckResult(BaseModel):
 
 
 class Unanswered(NamedTuple):
-    """Why nobody can tell whether a requirement is met, and how to find out."""
+    """Why it is unknown whether a requirement is met, and how to find out."""
 
     why: str
     remedy: str = ""
@@ -51,21 +51,21 @@ class Area:
         self.name = name
 
     def ok(self, requirement: str, found: str, needed: str = "") -> CheckResult:
-        """A requirement that is met."""
+        """Return a requirement that is met."""
         return self._finding(requirement, Level.OK, found, needed)
 
     def warning(self, requirement: str, found: str, remedy: str, where: str = "") -> CheckResult:
-        """What keeps nobody from starting, and may do harm later."""
+        """Return a problem that prevents no start, but may do harm later."""
         return self._finding(requirement, Level.WARNING, found, where=where, remedy=remedy)
 
     def unknown(self, requirement: str, why: str, remedy: str = "") -> CheckResult:
-        """What can't be told, and why."""
+        """Return what is unknown, and why."""
         return self._finding(requirement, Level.UNKNOWN, why, remedy=remedy)
 
     def of_error(
         self, requirement: str, error: MillraceError, level: Level = Level.FAILURE, needed: str = ""
     ) -> CheckResult:
-        """What a start raises, or would."""
+        """Return an error that a start raises."""
         return CheckResult(
             part=self.name,
             requirement=requirement,
@@ -80,7 +80,7 @@ class Area:
     def of_errors(
         self, requirement: str, errors: Iterable[MillraceError], found: str, needed: str = ""
     ) -> Iterator[CheckResult]:
-        """All that is wrong with a requirement; nothing: it is met, as was ``found``."""
+        """Yield all errors of a requirement. Without any, it is met, with ``found``."""
         is_met = True
         for error in errors:
             is_met = False
@@ -91,7 +91,7 @@ class Area:
     def tried(
         self, requirement: str, attempt: Callable[[], str | Unanswered], needed: str = ""
     ) -> CheckResult:
-        """Try what a start does: it returns what was found, or raises why that won't do."""
+        """Try what a start does. The attempt returns its findings, or raises the obstacle."""
         try:
             found = attempt()
         except MillraceError as error:
@@ -121,7 +121,7 @@ class Area:
 
 
 class LevelCounts(BaseModel):
-    """How many requirements have each level."""
+    """The number of requirements at each level."""
 
     failure: int = 0
     warning: int = 0
@@ -137,7 +137,7 @@ class CheckReport(BaseModel):
 
     @classmethod
     def of(cls, findings: Iterable[CheckResult]) -> "CheckReport":
-        """Sort and count; within a level the parts keep their order."""
+        """Sort and count. Within a level the parts keep their order."""
         ranked = sorted(findings, key=lambda finding: LEVELS.index(finding.level))
         counts = LevelCounts(
             **{level.value: sum(each.level is level for each in ranked) for level in LEVELS}

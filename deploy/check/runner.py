@@ -1,7 +1,7 @@
-"""Parts → all their findings, in bounded time: a part that is silent hides none of the others.
+"""Parts → all their findings, in bounded time. A silent part hides none of the others.
 
-The parts run side by side. What one has found when the time is over stands, and a line says that it
-wasn't done.
+The parts run side by side. A part's findings by the deadline count, and a line says that it didn't
+finish.
 """
 
 import threading
@@ -15,7 +15,7 @@ from deploy.check.result import Area, CheckResult
 DEADLINE_S: Final = 15.0
 """For everything."""
 WAIT_S: Final = 8.0
-"""How long a part waits for what another one knows."""
+"""How long a part waits for another part's result."""
 _REST: Final = "everything else"
 
 SharedValue = TypeVar("SharedValue")
@@ -23,26 +23,26 @@ CheckResults = Iterator[CheckResult]
 
 
 class Awaited(Generic[SharedValue]):
-    """What one part finds out, and others ask for."""
+    """A result of one part that others ask for."""
 
     def __init__(self) -> None:
         self._is_settled = threading.Event()
         self._value: SharedValue | None = None
 
     def settle(self, value: SharedValue | None) -> None:
-        """Let the others know; None: it can't be found out. The first time counts."""
+        """Publish the result. None: unknown. Only the first call counts."""
         if not self._is_settled.is_set():
             self._value = value
             self._is_settled.set()
 
     def get(self) -> SharedValue | None:
-        """Wait for it; None where it isn't known, or not in time."""
+        """Wait for it. None: it is unknown, or late."""
         self._is_settled.wait(WAIT_S)
         return self._value
 
 
 def run_parts(parts: Mapping[str, Callable[[], CheckResults]]) -> list[CheckResult]:
-    """Run all parts; their findings in the parts' order."""
+    """Run all parts. Return their findings in the parts' order."""
     asked: Questions[CheckResult] = Questions(DEADLINE_S)
     for name, check in parts.items():
         asked.ask(name, check)
@@ -50,7 +50,7 @@ def run_parts(parts: Mapping[str, Callable[[], CheckResults]]) -> list[CheckResu
 
 
 def _findings(asked: Questions[CheckResult], name: str) -> CheckResults:
-    """What a part has found, and why that isn't all."""
+    """Yield a part's findings, and why they aren't complete."""
     given = asked.answers(name)
     if given is None:
         return

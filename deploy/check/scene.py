@@ -1,4 +1,4 @@
-"""What the parts of a check share: the settings, and what one of them finds out for the others."""
+"""The shared data of a check's parts: the settings, and one part's results for the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,29 +15,29 @@ from sinks.run.wanted import CapturedTables
 
 
 class SlotBefore(NamedTuple):
-    """The slot as it was before the log was read; None: there is none."""
+    """The slot before the log was read. None: it doesn't exist."""
 
     state: SlotState | None
 
 
 class CapturedLog(NamedTuple):
-    """How far the log is, and what it says of tables; without progress nothing was captured yet."""
+    """The log's progress and its state of tables. Without progress nothing was captured yet."""
 
     progress: Progress | None
     states: dict[str, TableState]
     schemas: Mapping[str, tuple[TableSchema, ...]] = MappingProxyType({})
-    """Of each table all versions, ascending."""
+    """All versions of each table, ascending."""
     is_behind_slot: bool = True
-    """Whether it was read behind the slot; otherwise nobody can compare the two."""
+    """Whether it was read after the slot; otherwise the two can't be compared."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether there was a start that has made a slot."""
+        """Whether an earlier start has created a slot."""
         return self.progress is not None and not self.progress.is_first_start
 
 
 def captured_of(capture: CaptureSettings, tables: list[TableDescription]) -> CapturedTables:
-    """Described tables as sinks see them, once they are in the log: with their records' keys."""
+    """Return described tables as sinks see them later in the log, with their records' keys."""
 
     def is_keyed(table: TableDescription) -> bool:
         named = capture.column_modes.key_columns(str(table.name)) or ()

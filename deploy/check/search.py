@@ -25,7 +25,7 @@ _OLDEST: Final = {"opensearch": 1, "elasticsearch": 7}
 _FIELDS: Final = "mapping.total_fields.limit"
 _SHARDS_MAX: Final = "cluster.max_shards_per_node"
 _SHARDS_OF_INDEX: Final = 2
-"""A new index has one, and a copy where there are nodes for it."""
+"""A new index has one, and a copy if there are nodes for it."""
 _PRIVILEGES: Final = ["create_index", "manage", "read", "write", "delete"]
 _NO_HANDLER: Final = frozenset({400, 404, 405})
 _REFUSED: Final = frozenset({401, 403})
@@ -33,7 +33,7 @@ _ALL: Final = "all_access"
 
 
 def check_search(scene: Scene) -> Iterator[CheckResult]:
-    """All of the search server."""
+    """Check the whole search server."""
     settings = scene.settings.search
     if settings is None:
         return
@@ -50,7 +50,7 @@ def check_search(scene: Scene) -> Iterator[CheckResult]:
 
 @dataclass
 class _Search:
-    """One look at a server that answers."""
+    """One check of a server that answers."""
 
     scene: Scene
     settings: SearchSettings
@@ -59,7 +59,7 @@ class _Search:
     version: str
 
     def findings(self) -> Iterator[CheckResult]:
-        """The server, and then the tables' indexes."""
+        """Check the server, and then the tables' indexes."""
         part = self.part
         yield part.ok("connection", f"{self.version} at {server(self.settings)}")
         yield part.tried("version", self._version, "OpenSearch, or Elasticsearch 7 or newer")
@@ -85,7 +85,7 @@ class _Search:
         yield part.tried("shards", partial(self._shards, health, named))
 
     def _applied(self, named: Aliases, captured: CapturedTables) -> Iterator[CheckResult]:
-        """Whether runs of this log may go on from what stands there, as they look at it."""
+        """Check whether runs of this log can continue the existing indexes, by their own checks."""
         prefix = self.scene.settings.capture.topic_prefix
         try:
             record = Ledger(self.client, self.settings.index_prefix, prefix).run()
@@ -103,7 +103,7 @@ class _Search:
         yield from self.part.of_errors("indexes of others", self._strangers(named, prefix), found)
 
     def _strangers(self, named: Aliases, prefix: str) -> Iterator[MillraceError]:
-        """The indexes, or aliases, that a load of ours would refuse to take the name of."""
+        """Yield the indexes or aliases whose names a load of ours would refuse to take."""
         answer = self._ask(partial(self.client.indices.get_alias, index=self._all))
         taken = {*answer} if isinstance(answer, dict) else {*named.by_name.values()}
         taken |= {alias for name in taken for alias in _aliases_of(answer, name)}
@@ -127,7 +127,7 @@ class _Search:
         return self.version
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """The answer, or the status by which it was refused; raises SinkError otherwise."""
+        """Return the answer, or the status that refused it. Raise SinkError otherwise."""
         try:
             return question()
         except TransportError as failure:
@@ -199,7 +199,7 @@ class _Search:
         return f"{health['status']}, {health['number_of_data_nodes']} data nodes"
 
     def _fields(self, tables: list[TableDescription]) -> Iterator[CheckResult]:
-        """A limit of the user's own that a table's columns are above."""
+        """Check the user's own limit of fields against a table's columns."""
         is_right = True
         for table in tables:
             name = str(table.name)
@@ -246,5 +246,5 @@ class _Search:
 
 
 def _aliases_of(answer: Any, name: str) -> Iterable[str]:
-    """The aliases of an index, as far as the server tells them."""
+    """Return the aliases of an index, as far as the server lists them."""
     return answer.get(name, {}).get("aliases", ()) if isinstance(answer, dict) else ()

@@ -1,6 +1,6 @@
-"""PostgreSQL, the role and the publication → what capturing needs of them, as a start looks at it.
+"""PostgreSQL, the role and the publication → capturing's requirements, by a start's own checks.
 
-It takes no slot, makes none, and writes nothing. A WAL sender is used for a moment, as
+It takes and creates no slot, and writes nothing. It uses a WAL sender for a moment, as
 IDENTIFY_SYSTEM needs one.
 """
 
@@ -65,7 +65,7 @@ _RISKS: Final = (
     "table.include.list",
     POWERS,
 )
-"""What ``find_risks`` looks at."""
+"""The subjects of ``find_risks``."""
 _PUBLISHED: Final = ("insert", "update", "delete", "truncate")
 _OPERATIONS: Final = """
 SELECT array_remove(ARRAY[
@@ -83,7 +83,7 @@ _TIMEOUT: Final = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender
 
 
 def check_source(scene: Scene) -> Iterator[CheckResult]:
-    """All of the source, and of its tables."""
+    """Check the whole source, and its tables."""
     part, settings = Area("source"), scene.settings
     source = quickly(settings.source, _CONNECT_S)
     try:
@@ -105,7 +105,7 @@ def check_source(scene: Scene) -> Iterator[CheckResult]:
 
 @dataclass
 class _Source:
-    """One look at the source, by a connection that reads only."""
+    """One check of the source, by a connection that only reads."""
 
     scene: Scene
     source: LibraryOptions
@@ -117,7 +117,7 @@ class _Source:
         self.where = server_address(self.connection.pgconn)
 
     def findings(self) -> Iterator[CheckResult]:
-        """Server, role, slot, publication, and then the tables."""
+        """Check server, role, slot, publication, and then the tables."""
         connection, part, where = self.connection, self.part, self.where
         version = connection.pgconn.parameter_status(b"server_version") or b""
         found = f"PostgreSQL {version.decode()} at {where}"
@@ -157,9 +157,9 @@ class _Source:
         return self.part.ok("clock", f"within {SKEW_S_MAX:.0f} s of this machine's clock")
 
     def _replication(self, *, has_sender: bool) -> Generator[CheckResult, None, System | None]:
-        """Whether the role may start replication is found by trying; returns the system.
+        """Try to start replication with the role. Return the system.
 
-        Where the daemon ``has_sender`` of its own, none may be left for the trial.
+        If the daemon ``has_sender``, no other one may be left for the attempt.
         """
         part, system = self.part, None
         try:
@@ -211,7 +211,7 @@ class _Source:
         return self.part.ok("encoding", f"{encoding}, which the server sends as UTF-8")
 
     def _published(self, system: System | None) -> Iterator[CheckResult]:
-        """The publication, rights and risks; the tables, and whether the log goes on from here."""
+        """Check the publication, rights, risks and tables, and whether the log can continue."""
         part, capture, connection = self.part, self.capture, self.connection
         try:
             captured = captured_tables(connection, capture)
@@ -243,7 +243,7 @@ class _Source:
         try:
             is_there = check_publication(self.connection, capture, captured)
         except SourceError as error:
-            # A log that has begun goes on without tables that the publication lacks.
+            # A log that has begun continues without tables that the publication lacks.
             level = Level.WARNING if log is not None and log.has_begun else Level.FAILURE
             yield self.part.of_error("publication", error, level, needed)
             return
@@ -282,7 +282,7 @@ class _Source:
             yield part.warning(risk.requirement, risk.what, risk.remedy, where)
 
     def _risks(self) -> Iterator[CheckResult]:
-        """What keeps nobody from capturing, and a running daemon warns of."""
+        """Report what permits capturing, but a running daemon warns of."""
         part, connection, capture = self.part, self.connection, self.capture
         names = list(_RISKS)
         looks = [risks.find_risks(connection, self.scene.settings.source, capture)]
@@ -308,7 +308,7 @@ class _Source:
     def _continuity(
         self, system: System | None, described: list[TableDescription]
     ) -> str | Unanswered:
-        """Whether a start would go on where the log ends: the slot was looked at before the log."""
+        """Check whether a start would continue the log. The slot was inspected before the log."""
         slot, log = self.scene.slot.get(), self.scene.log.get()
         if system is None or slot is None or log is None:
             return Unanswered("the slot, the log or the server's history is unknown")

@@ -1,4 +1,4 @@
-"""Spark, Java and jars of this machine → whether they fit each other. No JVM of Spark's starts."""
+"""Spark, Java and jars of this machine → whether they match. Starts no JVM of Spark's."""
 
 import re
 import subprocess
@@ -17,19 +17,19 @@ from sinks.spark.session import JAR_SETTINGS, OWN_DRIVER, require_java, too_litt
 
 JAVA_MIN: Final = 17
 MEMORY_MIN: Final = 450 << 20
-"""Spark's own (UnifiedMemoryManager): 1.5 times what it reserves."""
+"""Spark's own minimum (UnifiedMemoryManager): 1.5 times its reserve."""
 _JAVA_S: Final = 6.0
 _JAVA_MODULE: Final = re.compile(r"^java\.base@(\d+)([\d.]*)", re.MULTILINE)
 _VECTORS: Final = "jdk.incubator.vector"
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-"""A number alone is of MiB."""
+"""A number without a unit is in MiB."""
 _OF_PYTHON: Final = {"pyspark": "spark-sql-kafka-0-10_2.13", "delta-spark": "delta-spark_2.13"}
-"""Package → the jar that has to be of the same version."""
+"""Package → the jar that must have the same version."""
 
 
 def check_spark(scene: Scene) -> Iterator[CheckResult]:
-    """What merges start."""
+    """Check what merges start."""
     settings = scene.settings
     if settings.lakehouse is None and settings.search is None:
         return
@@ -96,7 +96,7 @@ def _jars(settings: Settings) -> str | Unanswered:
 
 
 def _versions(settings: Settings) -> str | Unanswered:
-    """Python's packages and the jars of a release are of one version."""
+    """Check that Python's packages and a release's jars have the same version."""
     if any(name in settings.spark for name in JAR_SETTINGS):
         return Unanswered("the jars aren't this release's")
     of_jars = {jar.artifact: jar.version for jar in jars.manifest().jars}

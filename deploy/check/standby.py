@@ -1,4 +1,4 @@
-"""[snapshot_source] → whether rows can be read there, which takes time and hides no other part."""
+"""[snapshot_source] → whether rows can be read there. It takes time, and hides no other part."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from deploy.check.scene import Scene
 
 
 def check_standby(scene: Scene) -> Iterator[CheckResult]:
-    """Whether it is a standby of the source, answers, and replays."""
+    """Check that it is a standby of the source, answers, and replays."""
     if scene.settings.standby is None:
         return
     part, name = Area("standby"), "[snapshot_source]"
-    if scene.slot.get() is None:  # the failure is among the source's
+    if scene.slot.get() is None:  # the source's findings have the failure
         yield part.unknown(name, "[source] doesn't answer")
         return
     errors = filter(None, [why_unread(scene.settings)])

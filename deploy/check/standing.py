@@ -1,4 +1,4 @@
-"""What stands in a lakehouse on this machine → what the next run refuses, by its own checks."""
+"""A lakehouse on this machine → what the next run refuses, by its own checks."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ DELTA: Final = "Delta tables"
 
 
 def check_standing(part: Area, scene: Scene, lakehouse: LakehouseSettings) -> CheckResults:
-    """Whether runs may go on from what stands there, as they look at it."""
+    """Check whether runs can continue the existing lakehouse, by their own checks."""
     settings = scene.settings
     prefix = settings.capture.topic_prefix
     try:
@@ -56,7 +56,7 @@ class StandingLakehouse:
     left: dict[str, TablePlan]
 
     def of_own_log(self, scene: Scene) -> CheckResults:
-        """By the source's catalog and our own log."""
+        """Check with the source's catalog and our own log."""
         part, last = self.part, self.last
         if last is not None:
             yield from applied_of_log(part, scene, last)
@@ -69,7 +69,7 @@ class StandingLakehouse:
         try:
             derived = self._derived(captured)
         except ConfigError:
-            return  # a line on their names says so
+            return  # a line on their names reports it
         yield from self._delta_tables(derived)
         followed = _without_key(derived, captured)
         yield from part.of_errors(
@@ -79,7 +79,7 @@ class StandingLakehouse:
         yield from goes_on_with_tables(part, scene, before, wanted)
 
     def of_topics(self) -> CheckResults:
-        """By the topics, which no state record describes."""
+        """Check with the topics, which no state record describes."""
         from sinks.debezium.topics import DebeziumTopics
 
         part, last = self.part, self.last
@@ -117,7 +117,7 @@ class StandingLakehouse:
         yield from self.part.of_errors(DELTA, foreign, found)
 
     def _standing(self, derived: Mapping[str, Derived]) -> dict[str, TablePlan]:
-        """Where tables go on; one whose Delta table isn't there any more begins again."""
+        """Return where tables continue. One whose Delta table is missing begins again."""
         return {
             name: table.begun_again({}) if _is_gone(derived[name]) else table
             for name, table in self.left.items()
@@ -126,7 +126,7 @@ class StandingLakehouse:
 
 
 def _is_gone(derived: Derived) -> bool:
-    """Whether there is no Delta table; where nobody may look, the line of Delta tables says so."""
+    """Whether the Delta table is missing. The line on Delta tables reports missing rights."""
     try:
         return log_folder(derived) is None
     except MillraceError:
@@ -136,7 +136,7 @@ def _is_gone(derived: Derived) -> bool:
 def _without_key(
     derived: Mapping[str, Derived], captured: CapturedTables
 ) -> Iterator[MillraceError]:
-    """Tables whose rows are to be followed by a key that there isn't."""
+    """Yield errors of tables that need a key to follow their rows, but have none."""
     for table in derived.values():
         if table.source in captured.keyless:
             try:
@@ -146,9 +146,9 @@ def _without_key(
 
 
 def _discard(_line: str) -> None:
-    """Take what a run would say."""
+    """Discard a run's output."""
 
 
 def no_session(_records: int = 0) -> NoReturn:
-    """Where a run has Spark."""
+    """Raise where a run would start Spark."""
     raise AssertionError("a lakehouse on this machine is looked at without Spark")

@@ -1,4 +1,4 @@
-"""Captured tables → what keeps each from being captured, and what of it isn't as one may think."""
+"""Captured tables → the obstacles to capturing each, and its surprising properties."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ from deploy.check.result import Area, CheckResult
 from deploy.check.scene import Scene
 
 _SHOWN: Final = 5
-"""Columns, or tables, of a kind that a line names."""
+"""How many columns, or tables, of a kind a line names."""
 _COLUMNS: Final = """
 SELECT a.attrelid,
        coalesce(array_agg(a.attname::text) FILTER (WHERE a.attstorage IN ('x', 'e')), '{}'),
@@ -41,7 +41,7 @@ ORDER BY 1, 2
 
 
 class _UnusualColumns(NamedTuple):
-    """What of a table's columns isn't plain: names of wide ones, and of generated ones."""
+    """The unusual columns of a table: names of wide ones, and of generated ones."""
 
     wide: list[str]
     generated: list[str]
@@ -50,7 +50,7 @@ class _UnusualColumns(NamedTuple):
 def check_tables(
     scene: Scene, connection: psycopg.Connection, described: list[TableDescription]
 ) -> Iterator[CheckResult]:
-    """One line for each table, and one for all that is wrong with it."""
+    """Yield one line for each table, or one for each of its problems."""
     part, capture = Area("tables"), scene.settings.capture
     where = server_address(connection.pgconn)
     refused = dict[TableName, list[MillraceError]]()
@@ -75,7 +75,7 @@ def check_tables(
             why = "a lock keeps readers out"
             yield part.unknown(name, why, error.remedy)
         except SourcePrivilegeError:
-            pass  # all rights are told of in one line
+            pass  # one line reports all rights
         except MillraceError as error:
             yield part.of_error(name, error)
         else:
@@ -84,7 +84,7 @@ def check_tables(
 
 
 def _rules(scene: Scene) -> EventRules | None:
-    """What events follow; None where [format] can't be read, which is told elsewhere."""
+    """Return the rules of events. None: [format] can't be read, which is reported elsewhere."""
     try:
         return event_rules(scene.settings)
     except (MillraceError, ImportError):
@@ -92,7 +92,7 @@ def _rules(scene: Scene) -> EventRules | None:
 
 
 def _events(table: TableDescription, prefix: str, rules: EventRules) -> list[MillraceError]:
-    """Why no events can be made of a table: names that collide, keys that aren't there."""
+    """Return why no events can be made of a table: colliding names, missing keys."""
     try:
         check_events(table, prefix, rules)
     except MillraceError as error:
@@ -101,7 +101,7 @@ def _events(table: TableDescription, prefix: str, rules: EventRules) -> list[Mil
 
 
 def _try(connection: psycopg.Connection, table: TableName) -> None:
-    """Read no row of it; the session can't write, whatever the table's owner lets it run."""
+    """Read no row of it. The session can't write, whatever code the table's owner runs."""
     query(connection, sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(*table)))
 
 
@@ -111,7 +111,7 @@ def _unlogged(
     capture: CaptureSettings,
     described: list[TableDescription],
 ) -> Iterator[CheckResult]:
-    """Tables and partitions that write no WAL, and pass the lists."""
+    """Report tables and partitions that write no WAL, and pass the lists."""
     own = [leaf.oid for table in described for leaf in table.leaves]
     for namespace, name, is_leaf in query(connection, _UNLOGGED, [own, own]):
         table = TableName(namespace, name)
@@ -150,7 +150,7 @@ def _warnings(
 
 
 def _described(table: TableDescription, columns: _UnusualColumns) -> str:
-    """What a user may want to know of a table in order."""
+    """Return the useful properties of a table without problems."""
     key = ", ".join(table.primary_key) or "none"
     identity = {"f": "FULL", "d": "DEFAULT", "i": "an index", "n": "NOTHING"}
     words = [f"key {key}", f"identity {identity.get(table.replica_identity, 'unknown')}"]

@@ -1,4 +1,4 @@
-"""Topics that there have to be → those that aren't as they have to be, or couldn't be made."""
+"""Required topics → those that don't meet the requirements, or couldn't be created."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ from deploy.check.scene import Scene
 
 _SHOWN: Final = 5
 _ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE"})
-"""Who may all of that is the brokers' own, or nobody is asked for rights."""
+"""A user with all of these is the brokers' own, or no rights are required."""
 
 
 class _RequestedTopic(NamedTuple):
-    """A topic, the settings that a new one gets, and how long it keeps what it has.
+    """A topic, the settings of a new one, and its retention.
 
-    A *channel* that exists is left as it is, whatever that is; ``operations`` are needed on it.
+    An existing *channel* stays unchanged, whatever it is. ``operations`` are needed on it.
     """
 
     topic: WantedTopic
@@ -47,13 +47,13 @@ class _RequestedTopic(NamedTuple):
 
 
 def check_topics(scene: Scene, probe: ClusterProbe, cluster: ClusterMetadata) -> CheckResults:
-    """Topics of the log's state and of tables: none is made."""
+    """Check topics of the log's state and of tables. Creates none."""
     yield from _TopicsCheck(scene, probe, cluster).findings()
 
 
 @dataclass
 class _TopicsCheck:
-    """One look at the topics."""
+    """One check of the topics."""
 
     scene: Scene
     probe: ClusterProbe
@@ -67,10 +67,10 @@ class _TopicsCheck:
         self.keep_ms = int(self.settings.log.keep.total_seconds() * 1_000)
         reports = (status_topic(self.prefix), runs_topic(self.prefix))
         self.spared = {*reports, self.settings.capture.signal_topic}
-        """A start warns of what is wrong with these, and goes on."""
+        """A start warns of problems of these, and continues."""
 
     def findings(self) -> CheckResults:
-        """Topics that exist are as they have to be, and others may be made."""
+        """Check that existing topics are correct, and that others can be created."""
         wanted = list(self._state_topics())
         try:
             tables = self.scene.tables.get()
@@ -101,7 +101,7 @@ class _TopicsCheck:
         yield from self._creation([each for each in wanted if each.topic.name not in names])
 
     def _level(self, name: str) -> Level:
-        """How bad it is for a start that something is wrong with a topic."""
+        """Return how severe a topic's problem is for a start."""
         return Level.WARNING if name in self.spared else Level.FAILURE
 
     def _state_topics(self) -> Iterator[_RequestedTopic]:
@@ -117,10 +117,10 @@ class _TopicsCheck:
             yield _RequestedTopic(beside, data_config(self.kafka), self.keep_ms)
 
     def _channels(self) -> Iterator[tuple[str, frozenset[str]]]:
-        """Topics of signals, notifications and runs, and what the user has to be allowed there."""
+        """Yield topics of signals, notifications and runs, and the rights needed there."""
         capture = self.settings.capture
         yield runs_topic(self.prefix), TOPIC_OPERATIONS
-        # Who sends signals by a topic of the user's own isn't the daemon.
+        # The sender of signals in a topic of the user's own isn't the daemon.
         is_own = capture.signal_topic.startswith(OWN_TOPICS)
         yield capture.signal_topic, TOPIC_OPERATIONS - (frozenset() if is_own else {"WRITE"})
         if capture.notification_topic is not None:
@@ -131,7 +131,7 @@ class _TopicsCheck:
         wanted: list[_RequestedTopic],
         existing: dict[str, TopicRights],
     ) -> CheckResults:
-        """Partitions, policies and retentions of topics that exist."""
+        """Check partitions, policies and retentions of existing topics."""
         is_right = True
         for each in wanted:
             topic, rights, servers = each.topic, existing.get(each.topic.name), self.probe.servers
@@ -141,7 +141,7 @@ class _TopicsCheck:
             if not each.is_channel:
                 found = topic_mismatches(topic, description, each.keep_ms, servers)
             elif description is None:
-                continue  # it is to be made
+                continue  # it is still to be created
             else:
                 keep_ms = each.keep_ms if topic.name == runs_topic(self.prefix) else None
                 found = channel_mismatches(topic.name, description, servers, keep_ms)
@@ -160,7 +160,7 @@ class _TopicsCheck:
         wanted: list[_RequestedTopic],
         existing: dict[str, TopicRights],
     ) -> CheckResults:
-        """What topics that exist take, and how many copies they have."""
+        """Check the limits and copies of existing topics."""
         own = int(self.kafka.get("message.max.bytes", MESSAGE_BYTES_MAX))
         for topic, config, *_ in wanted:
             rights = existing.get(topic.name)
@@ -180,7 +180,7 @@ class _TopicsCheck:
     def _rights(
         self, existing: dict[str, TopicRights], wanted: list[_RequestedTopic]
     ) -> CheckResults:
-        """Operations that brokers say are authorized."""
+        """Check the operations that brokers list as authorized."""
         part = self.part
         lacking: dict[tuple[frozenset[str], Level], list[str]] = {}
         needed = {each.topic.name: each.operations for each in wanted}
@@ -201,12 +201,12 @@ class _TopicsCheck:
             )
 
     def _creation(self, new: list[_RequestedTopic]) -> CheckResults:
-        """Topics are asked for, to be validated only."""
+        """Request topics with validation only."""
         part = self.part
         try:
             copies = copies_of(self.settings.log, len(self.cluster.brokers))
         except ConfigError:
-            return  # told above
+            return  # reported above
         asked = [new_topic(topic, copies, config, keep) for topic, config, keep, *_ in new]
         refusals = self.probe.refusals(asked)
         existing = [
@@ -239,7 +239,7 @@ class _TopicsCheck:
             yield part.unknown("rights to new topics", why, remedy)
 
     def _hidden(self, existing: list[str]) -> list[str]:
-        """Those of the topics that brokers don't list; others were made since they were listed."""
+        """Return those of the topics that brokers don't list. Others were created since."""
         listed = self.probe.cluster().topics if existing else {}
         return [name for name in existing if name not in listed]
 

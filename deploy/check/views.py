@@ -1,4 +1,4 @@
-"""[[views]] → whether each has its SELECT, and a folder of its own; Spark is asked of no more."""
+"""[[views]] → whether each has its SELECT, and a folder of its own. Doesn't use Spark."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,7 +16,7 @@ _QUERIES: Final = "queries"
 
 
 def check_views(scene: Scene) -> Iterator[CheckResult]:
-    """All of the views that takes no Spark."""
+    """Check everything about views that needs no Spark."""
     part, settings = Area("views"), scene.settings
     if not settings.views:
         return
@@ -42,7 +42,7 @@ def _without_query(settings: Settings) -> Iterator[MillraceError]:
 
 
 def _strangers(settings: Settings) -> Iterator[MillraceError]:
-    """What stands where a view is to be and isn't one, and records that can't be read."""
+    """Yield foreign objects in the place of a view, and records that can't be read."""
     lakehouse = settings.require_lakehouse()
     records = view_records(lakehouse.path, no_session)
     for view in settings.views:

@@ -1,8 +1,8 @@
 """Words on a command line → the command's function, and the options that commands share.
 
-A command's module is imported when the command is called: neither the help nor another command
-waits for what it needs. What comes with an extra (Spark, the search client, Avro) is imported
-inside functions, so that a command's own help and the daemon work without it.
+A command's module is imported when the command is called, so neither the help nor another command
+waits for its imports. Packages of an extra (Spark, the search client, Avro) are imported inside
+functions, so that a command's own help and the daemon work without them.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "ddl-trigger": ("ddl_trigger", "Print SQL for triggers that report DDL at once."),
     "dead-letters": ("dead_letters", "List, replay or discard what couldn't be written."),
 }
-"""Command → its module, here or by its whole name, and its line in the help, in this order.
+"""Command → its module, here or by its full name, and its line in the help, in this order.
 
 The function has the command's name, with _ for -.
 """
@@ -51,7 +51,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 @contextlib.contextmanager
 def _interrupts_told() -> Iterator[None]:
-    """Make an error of an interrupt, of which Typer would make an exit code without a word."""
+    """Make an error of an interrupt, which Typer would silently turn into an exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -105,7 +105,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # takes longer than all the rest
+        from importlib.metadata import version  # takes longer than everything else
 
         print(f"millrace {version('millrace')}")
         raise typer.Exit
@@ -123,7 +123,7 @@ def _options(*, version: VersionOption = False) -> None: ...
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second one of them interrupts at once."""
+    """Yield an event that SIGTERM and SIGINT set. A second signal interrupts at once."""
     stop = threading.Event()
 
     def handle(_number: int, _frame: object) -> None:

@@ -1,6 +1,6 @@
-"""A configuration file → the settings of a command that connects, which warns of the network.
+"""A configuration file → the settings of a command that connects, with warnings of exposures.
 
-Each start warns: whoever set it up isn't always who runs it.
+Each start warns, as the user of a command may not have written the configuration.
 """
 
 import sys
@@ -14,7 +14,7 @@ from deploy.commands.printing import printable_line
 
 
 def load_to_connect(path: Path) -> Settings:
-    """Read the settings, and say on standard error what others on the network can read."""
+    """Read the settings, and print what others on the network can read to standard error."""
     settings = load(path)
     for exposure in settings.exposures:
         print(f"millrace: warning: {printable_line(str(exposure))}", file=sys.stderr)
@@ -22,7 +22,7 @@ def load_to_connect(path: Path) -> Settings:
 
 
 def seconds(text: str) -> float:
-    """The duration of an option; raises ConfigError for what isn't one."""
+    """Return the duration in an option. Raise ConfigError if it isn't one."""
     try:
         return TypeAdapter(Duration).validate_python(text).total_seconds()
     except ValidationError:

@@ -1,4 +1,4 @@
-"""What the daemon does → what a person at a terminal, or a log file, sees of it."""
+"""The daemon's activity → its output on a terminal, or in a log file."""
 
 import logging
 import sys
@@ -32,13 +32,13 @@ LINE_S: Final = 10.0
 """How often a log file gets a line about a table."""
 
 SHOWN_MAX: Final = 20
-"""So many bars fit on a terminal; of more tables, those that are done aren't shown."""
+"""Maximum bars on a terminal. With more tables, finished ones aren't shown."""
 
 
 MOVE_S = 0.1
 """How often a table's bar moves."""
 WINDOWS_S = 0.5
-"""The same, where it is read while streaming."""
+"""The same for a table that is read while streaming."""
 STREAMING_LINE_S = 30.0
 """How often a log file gets a line about streaming."""
 
@@ -53,11 +53,11 @@ class _TableProgress:
     line: float = field(default=0.0)
 
     def rate(self, rows: int, now: float) -> float:
-        """Rows a second since we look."""
+        """Return rows per second since the first update."""
         return (rows - self.rows) / max(0.1, now - self.began)
 
     def left_s(self, share: float, now: float) -> float | None:
-        """Time left, as fast as it went since we look."""
+        """Return the time left, at the rate since the first update."""
         done = share - self.share
         return (now - self.began) * (1 - share) / done if done > 0 else None
 
@@ -83,7 +83,7 @@ class TableBars:
         self._tables: dict[str, _TableProgress] = {}
 
     def begin(self, table: str, size: int, rows: int = 0, share: float = 0.0) -> None:
-        """Show a table of so many bytes, of which a share (from 0 to 1) was read before."""
+        """Show a table of this size, a share of which (from 0 to 1) was read before."""
         task = self._bars.add_task(
             printable_line(table),
             total=max(1, size),
@@ -97,7 +97,7 @@ class TableBars:
         self._bars.start()
 
     def move(self, table: str, rows: int, share: float | None, note: str = "") -> None:
-        """So many rows are read, which is a share of the table, if anybody knows."""
+        """Show how many rows were read, and their share of the table, if known."""
         entry, now = self._tables[table], self._clock()
         rate = entry.rate(rows, now)
         done = None if share is None else int(share * max(1, entry.bytes))
@@ -119,13 +119,13 @@ class TableBars:
         )
 
     def done(self, table: str, rows: int, note: str = "") -> None:
-        """All of it was read; or no more will be, as the note says."""
+        """Show that all of it was read, or that the read ends with the note."""
         self.end(table, rows, note)
         if not self._is_terminal and not note:
             log.info("table read", table=table, rows=rows)
 
     def end(self, table: str, rows: int, note: str = "") -> None:
-        """The same, where others tell the log of it."""
+        """Show the same, without a log line of our own."""
         entry = self._tables[table]
         if not note:
             self._bars.update(entry.task, completed=max(1, entry.bytes))
@@ -134,14 +134,14 @@ class TableBars:
         self._bars.update(entry.task, rows=rows, rate=rate, note=note, visible=shown)
 
     def stop(self) -> None:
-        """Show nothing any more."""
+        """Stop the bars."""
         self._bars.stop()
 
 
 class _StandardError:
-    """A line at a time, whatever thread it comes from; above the bars, where those have it.
+    """Writes line by line, from any thread, above the bars if they are shown.
 
-    What fails ends nothing: a log on a full disk isn't worth a daemon.
+    A failure ends nothing: a full disk under a log must not end the daemon.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class _StandardError:
             sys.stderr.write(text)
 
     def flush(self) -> None:
-        """Pass on what was written."""
+        """Flush it."""
         with suppress(OSError):
             sys.stderr.flush()
 
@@ -166,7 +166,7 @@ class _ToStructlog(logging.Handler):
 
 
 def configure_logging(*, json: bool = False) -> None:
-    """Log to standard error: for people, or one JSON object a line."""
+    """Log to standard error: for people, or one JSON object per line."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if json
@@ -185,12 +185,12 @@ def configure_logging(*, json: bool = False) -> None:
 
 
 class ConsoleObserver:
-    """Shows a bar per table where there is a terminal, and log lines where there is none."""
+    """Shows a bar per table on a terminal, and log lines elsewhere."""
 
     def __init__(
         self, console: Console | None = None, standby_trouble: Callable[[], str] = lambda: ""
     ) -> None:
-        """``standby_trouble`` says why no rows come from [snapshot_source]; empty: they do."""
+        """``standby_trouble`` returns why no rows come from [snapshot_source]. Empty: they do."""
         self._standby_trouble = standby_trouble
         self._console = console or Console(stderr=True)
         self._bars = TableBars(self._console)
@@ -201,7 +201,7 @@ class ConsoleObserver:
         self._snapshot_started = self._last_line = time.monotonic()
         self._next_move = 0.0
         self._windows: dict[str, int] = {}
-        """Tables that are read while streaming, and how many rows that are."""
+        """Tables that are read while streaming, and their number of rows."""
         self._rows = 0
         self._events = 0
 
@@ -221,7 +221,7 @@ class ConsoleObserver:
         self._rows = 0
 
     def snapshot_progress(self, progress: ReadProgress) -> None:
-        """Show how far the table is, by its pages and the catalog's guess at its rows."""
+        """Show the table's progress, by its pages and the catalog's estimate of its rows."""
         now = time.monotonic()
         if progress.read is None and now < self._next_move and progress.table in self._shown:
             return
@@ -243,7 +243,7 @@ class ConsoleObserver:
             log.info("snapshot complete", rows=self._rows, seconds=round(seconds, 1))
 
     def _show_windows(self, states: Iterable[TableState]) -> None:
-        """Show how far tables are that are read while streaming."""
+        """Show the progress of tables that are read while streaming."""
         shown: dict[str, int] = {}
         for state in states:
             request = min(state.requests, key=lambda each: each.order)
@@ -265,7 +265,7 @@ class ConsoleObserver:
         self._windows = shown
 
     def _share(self, progress: ReadProgress) -> float:
-        """How much of the table was read: whole chunks, and rows as far as anybody knows."""
+        """Return the share of the table that was read: whole chunks, and known rows."""
         if progress.read is not None:
             self._pages_done[progress.table] = progress.pages_done
         table = self._tables[progress.table]
@@ -274,7 +274,7 @@ class ConsoleObserver:
         return min(max(by_pages, by_rows), 1.0)
 
     def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
-        """Show what is read meanwhile; log a line now and then: how many events, up to where."""
+        """Show active reads. Log the number of events and the position from time to time."""
         now = time.monotonic()
         if now >= self._next_move:
             self._next_move = now + WINDOWS_S

@@ -1,7 +1,7 @@
-"""``millrace ddl-trigger --print`` → SQL for those who may install event triggers.
+"""``millrace ddl-trigger --print`` → SQL for users who may install event triggers.
 
-Without it the catalog check finds DDL within seconds; with it, as soon as the stream comes there.
-https://www.postgresql.org/docs/current/event-triggers.html
+Without it the catalog check finds DDL within seconds. With it, DDL is known as soon as the stream
+reaches it. https://www.postgresql.org/docs/current/event-triggers.html
 """
 
 from typing import Annotated, Final
@@ -12,7 +12,7 @@ from cdc.errors import ConfigError
 from cdc.stream.signals import DDL
 
 FUNCTION: Final = "millrace_ddl"
-"""What the SQL makes: all triggers go with it."""
+"""The function that the SQL creates. All triggers are dropped with it."""
 _SQL: Final = f"""\
 -- For a superuser, in the captured database. Each DDL statement writes one logical message into the
 -- WAL, in its own transaction. To remove it again: DROP FUNCTION {FUNCTION}() CASCADE;

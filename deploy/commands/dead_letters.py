@@ -1,7 +1,7 @@
-"""``millrace dead-letters``: what couldn't be written, and what is to become of it.
+"""``millrace dead-letters``: changes that couldn't be written, and their outcome.
 
 Only the daemon writes to the log. So an order is a logical message at the source, which the daemon
-follows where it meets it; what is asked for while none runs is done when one does.
+executes when the stream reaches it. Orders given while no daemon runs wait for the next one.
 """
 
 import json as json_text
@@ -173,7 +173,7 @@ def _dead_letters(settings: Settings) -> dict[int, DeadLetter]:
 def _chosen(
     existing: Mapping[int, DeadLetter], numbers: Collection[int], table: str | None, *, every: bool
 ) -> dict[int, DeadLetter]:
-    """Those that were named; raises ConfigError for a number that there isn't."""
+    """Return the named ones. Raise ConfigError for a number that doesn't exist."""
     missing = sorted(set(numbers) - existing.keys())
     if missing or not (numbers or every or table):
         what = f"dead letter {missing[0]} doesn't exist" if missing else "no dead letter is chosen"
@@ -194,7 +194,7 @@ def _order(
     *,
     every: bool,
 ) -> None:
-    """Send the orders to the daemon, and wait until it has followed them."""
+    """Send the orders to the daemon, and wait until it has executed them."""
     settings.require_own_capture("dead-letters")
     at_first = _dead_letters(settings)
     chosen = _chosen(at_first, numbers, table, every=every)
@@ -236,7 +236,7 @@ def _order(
 
 
 def _contents(dead_letter: DeadLetter, pieces: bytes) -> dict[str, Any]:
-    """The key and the rows of a dead letter, as text."""
+    """Return the key and the rows of a dead letter, as text."""
     return {
         name: _text(content)
         if name == "key"
@@ -258,7 +258,7 @@ def _time(ts_ms: int) -> str:
 
 
 def _aliases(settings: Settings, names: Collection[str]) -> dict[str, str]:
-    """The aliases of these indexes, by their names; none named: of all."""
+    """Return the aliases of these indexes, by their names. Without names: all."""
     aliases = all_aliases(settings)
     if strange := sorted(set(names) - aliases.keys()):
         raise ConfigError(

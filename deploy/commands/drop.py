@@ -1,7 +1,7 @@
-"""``millrace drop``: configuration and what was named → a list, and what is on it taken away.
+"""``millrace drop``: configuration and options → a list, and its items removed.
 
-The list is made by looking at the servers, so a second run finds what a first one has left. The
-slot is its first item, and what tells Millrace's own topics from others is its last.
+The list comes from the servers, so a second run finds the rest of the first one. The slot is its
+first item. The record of Millrace's own topics is its last.
 """
 
 import shutil
@@ -62,9 +62,9 @@ SELECT p.oid::regprocedure::text, coalesce(string_agg(e.evtname::text, ', ' ORDE
 
 
 class Item(NamedTuple):
-    """Something of a capture: how it is taken away; or, without that, ``why`` it stays.
+    """A part of a capture, and how to remove it; or, without that, ``why`` it stays.
 
-    What is ``last`` is needed to find other items by, and stays until these are gone.
+    A ``last`` item is needed to find other items, and stays until these are removed.
     """
 
     what: str
@@ -111,7 +111,7 @@ def drop(
 def _listed(
     settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool
 ) -> tuple[list[Item], list[MillraceError]]:
-    """All that there is, in the order in which it goes; and what can't be looked at."""
+    """Return all items, in the order of removal, and the errors of parts that can't be read."""
     prefix, listed, errors = settings.capture.topic_prefix, list[Item](), list[MillraceError]()
     parts: list[tuple[str, bool, str, Callable[[Settings], list[Item]]]] = [
         (f"the source at {settings.source.get('host', 'localhost')}", True, "", _source)
@@ -143,9 +143,9 @@ def _is_confirmed() -> bool:
 
 @contextmanager
 def _without_daemon(settings: Settings) -> Iterator[None]:
-    """Keep daemons out meanwhile; raises SlotInUseError where one runs.
+    """Exclude daemons during the removal. Raise SlotInUseError if one runs.
 
-    A source that can't be reached from here may have one nevertheless: its error goes on.
+    An unreachable source may still have one, so its error is passed on.
     """
     name = settings.capture.slot_name
     try:
@@ -164,9 +164,9 @@ def _without_daemon(settings: Settings) -> Iterator[None]:
 
 
 def _remove(listed: Sequence[Item], before: Sequence[MillraceError]) -> list[MillraceError]:
-    """Take it away, each item whatever becomes of the others; returns what went wrong.
+    """Remove each item, even if others fail. Return the errors.
 
-    Where the slot, the first one, is in use, all stays: its reader needs the others.
+    If the slot, the first one, is in use, everything stays, as its reader needs the rest.
     """
     errors, left = list[MillraceError](), list[str]()
     for item in listed:
@@ -187,7 +187,7 @@ def _remove(listed: Sequence[Item], before: Sequence[MillraceError]) -> list[Mil
 
 
 def _removed(act: Callable[[], object]) -> MillraceError | None:
-    """Take an item away; what keeps it from going."""
+    """Remove an item. Return the error, if there is one."""
     try:
         act()
     except MillraceError as error:
@@ -226,7 +226,7 @@ def _publication(settings: Settings, connection: psycopg.Connection) -> list[Ite
 
 
 def _slot(settings: Settings, state: slot.SlotState) -> Item:
-    """The slot's item; only the log tells whether Millrace made it."""
+    """Return the slot's item. Only the log shows whether Millrace created it."""
     name, by_hand = state.name, slot.drop_statement(state.name)
     topic = progress_topic(settings.capture.topic_prefix)
     try:
@@ -268,10 +268,10 @@ def _drop_publication(settings: Settings) -> None:
 def _topics(settings: Settings) -> list[Item]:
     prefix = settings.capture.topic_prefix
     existing = LogAdmin(settings.kafka).partitions()
-    # Those of the state go last: without them nobody knows which topics there are.
+    # Those of the state come last: without them the topics are unknown.
     state = [named(prefix) for named in (progress_topic, schema_topic, table_topic, made_topic)]
     made = {topic.topic for topic in read_all(settings.kafka, made_topic(prefix), MadeTopic)}
-    made.add(made_topic(prefix))  # nobody else has a use for it
+    made.add(made_topic(prefix))  # no other program uses it
     data = [table.topic for table in table_states(settings) if table.is_in_log]
     others = signal_topic, request_topic, dead_letter_topic, claim_topic
     beside = [named(prefix) for named in others]
@@ -303,10 +303,10 @@ def _lakehouse(settings: Settings) -> list[Item]:
         )
     session = partial(open_session, settings.spark)
     last = lakehouse_plans(lakehouse.path, session).last()
-    # Only what Millrace made: the location may hold other tables, too.
+    # Only what Millrace created, as the location may hold other tables, too.
     planned = last.all_tables if last is not None else {}
     tables = [Path(table_path(str(folder), TableName.parse(name))) for name in planned]
-    plans = folder / "_millrace"  # it tells which tables and views there are
+    plans = folder / "_millrace"  # it lists the existing tables and views
     derived = derived_tables(lakehouse, {table.source for table in planned.values()})
     names = [of.catalog for name, of in derived.items() if name in planned and of.catalog]
     views = made_folders(
@@ -336,13 +336,13 @@ def _lakehouse(settings: Settings) -> list[Item]:
 
 
 def _remove_folder(path: Path, lakehouse: Path) -> None:
-    """Remove a folder of the lakehouse, and its schema's when it was the last one in there."""
+    """Remove a folder of the lakehouse, and its schema's if it was the last one there."""
     from sinks.run.plans import one_at_a_time
 
     with one_at_a_time(str(lakehouse)):
         try:
             shutil.rmtree(path)
-        except FileNotFoundError:  # somebody else's removal, of all of it or of a part
+        except FileNotFoundError:  # another process is removing all of it, or a part
             if path.exists():
                 raise
         if path.parent != lakehouse and path.parent.exists() and not any(path.parent.iterdir()):
@@ -362,7 +362,7 @@ def _indexes(settings: Settings) -> list[Item]:
     prefix, index_prefix = settings.capture.topic_prefix, search.index_prefix
     indexes = indexes_of(client, f"{index_prefix}*", {"log": prefix})
     items: list[Item] = []
-    # While the indexes are there, they tell which dead letters are this log's.
+    # While the indexes exist, they identify this log's dead letters.
     refused = 0
     for alias in sorted({alias_of(index) for index in indexes}):
         letters = DocumentDeadLetters(client, index_prefix, alias)

@@ -1,8 +1,8 @@
 """The daemon's health and metrics → HTTP, for Kubernetes, Prometheus and load balancers.
 
-``/health/live`` and ``/health/ready`` answer 200 or 503, with the same JSON, which says why;
-``/metrics`` in Prometheus' formats. A thread of its own answers, so that it does so whatever the
-daemon waits for.
+``/health/live`` and ``/health/ready`` answer 200 or 503, with the same JSON, which has the reason.
+``/metrics`` answers in Prometheus' formats. A thread of its own answers, whatever the daemon waits
+for.
 """
 
 import io
@@ -32,23 +32,23 @@ _QUESTIONS: Final = {"/health/live": "live", "/health/ready": "ready"}
 
 
 class HealthServer(ThreadingTCPServer):
-    """Answers while its context lasts; ``listen`` is ``address:port``.
+    """A server that answers while its context lasts. ``listen`` is ``address:port``.
 
-    Whoever reaches the port can't take more than a few threads, seconds and bytes. A client that is
-    one too many ends the connection that has longest asked for nothing, of the address with most of
-    them: so a probe is answered whatever another address does.
+    A client of the port can't use more than a few threads, seconds and bytes. With one client too
+    many, the oldest connection without a request ends, from the address with most of them. So a
+    probe gets its answer, whatever another address does.
     """
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
     asking_max = 64
-    """Connections whose request hasn't come yet."""
+    """Connections without a complete request."""
     threads_max = 2 * asking_max
     metrics_max = 4
-    """Answers of /metrics at once: they take long where there are many tables."""
+    """Concurrent answers of /metrics, which take long with many tables."""
     request_s_max = 10.0
-    """A request that isn't over by then never is, however steadily it trickles."""
+    """Maximum time of a request, which stops a slow sender."""
 
     def __init__(self, listen: str, health: Health, metrics: CollectorRegistry) -> None:
         host, _, port = listen.rpartition(":")
@@ -58,7 +58,7 @@ class HealthServer(ThreadingTCPServer):
         self.metrics = metrics
         self.metrics_slots = threading.BoundedSemaphore(self.metrics_max)
         self._asking: dict[socket.socket, tuple[str, float]] = {}
-        """Whose request hasn't come yet, the oldest first; their address, and when each began."""
+        """Connections without a complete request, the oldest first: address, and begin of each."""
         self._answering: dict[socket.socket, float] = {}
         self._threads_left = threading.BoundedSemaphore(self.threads_max)
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class HealthServer(ThreadingTCPServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; others wait for one in the system's queue."""
+        """Answer in a thread. Further connections wait in the system's queue."""
         with self._lock:
             if len(self._asking) >= self.asking_max:
                 self._make_room()
@@ -91,7 +91,7 @@ class HealthServer(ThreadingTCPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Give the thread back at its end."""
+        """Release the thread at its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -107,14 +107,14 @@ class HealthServer(ThreadingTCPServer):
         _cut(oldest)
 
     def begin_answer(self, request: socket.socket) -> None:
-        """Keep a connection from making room; raises ConnectionError where it already has."""
+        """Protect a connection from being closed. Raise ConnectionError if it already was."""
         with self._lock:
             if request not in self._asking:
                 raise ConnectionError("closed: a newer connection needs its place")
             self._answering[request] = self._asking.pop(request)[1]
 
     def service_actions(self) -> None:
-        """End what takes too long; called twice a second."""
+        """End what takes too long. Called twice a second."""
         before = time.monotonic() - self.request_s_max
         with self._lock:
             asking = {request: began for request, (_, began) in self._asking.items()}
@@ -130,14 +130,14 @@ class HealthServer(ThreadingTCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Say nothing of a client that went away: some probes reset each connection."""
+        """Ignore a client that disconnects, as some probes reset each connection."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.warning("a request for the daemon's health failed", error=type(error).__name__)
 
 
 def not_listening(listen: str, error: OSError) -> ConfigError:
-    """What to say of an address that can't be taken."""
+    """Return the error for an address that can't be used."""
     return ConfigError(
         f"can't listen at {listen}: {error}",
         where="[health] listen",
@@ -146,7 +146,7 @@ def not_listening(listen: str, error: OSError) -> ConfigError:
 
 
 def _cut(request: socket.socket) -> None:
-    """End a connection under its thread, which closes it."""
+    """Shut a connection down, so that its thread closes it."""
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
@@ -154,12 +154,12 @@ def _cut(request: socket.socket) -> None:
 class _Handler(BaseHTTPRequestHandler):
     server: HealthServer
     timeout = 5
-    """A client that says nothing for so long is left alone."""
+    """A client that is silent for this long is disconnected."""
     server_version = "millrace"
     sys_version = ""
 
     def setup(self) -> None:
-        """Read the whole head, which the base class would take megabytes of."""
+        """Read the whole head. The base class would accept megabytes of it."""
         super().setup()
         head = b""
         while b"\r\n\r\n" not in head and b"\n\n" not in head:
@@ -190,12 +190,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _metrics(self) -> tuple[str, bytes]:
-        """In the form that is asked for; one that Prometheus' library can't make is left aside."""
+        """Return the metrics in the requested form, or the default if that isn't supported."""
         accepted = " ".join(self.headers.get("Accept", "").split())
         try:
             encode, kind = choose_encoder(accepted)
             return kind, encode(self.server.metrics)
-        except (TypeError, ValueError):  # a version that isn't one
+        except (TypeError, ValueError):  # an invalid version
             encode, kind = choose_encoder("")
             return kind, encode(self.server.metrics)
 
@@ -208,8 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def do_HEAD(self) -> None:
-        """Answer as to GET, without a body."""
+        """Answer as for GET, without a body."""
         self.do_GET()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Probes come every few seconds: nothing to tell."""
+        """Log nothing, as probes come every few seconds."""

@@ -36,7 +36,7 @@ from sinks.spark.jars import REPOSITORY
 from sinks.spark.jars import VARIABLE as JARS
 
 TABLE_ENDS_S: Final = 7.0
-"""How long a merge that is told to end lets the tables in hand go on."""
+"""How long a merge that was asked to end works on its current tables."""
 _CANCEL_AGAIN_S: Final = 0.5
 """A table has several jobs, one after the other."""
 AcceptGapOption = Annotated[
@@ -131,14 +131,14 @@ def _accepted_doubts(settings: Settings, names: Iterable[str]) -> frozenset[str]
 
 
 def _go_on_unless(stop: Event) -> None:
-    """Go on to the next table, or wait on for brokers, unless the command was told to end."""
+    """Continue with the next table, or the wait for brokers, unless the command must end."""
     if stop.is_set():
         raise InterruptedCommandError
 
 
 @contextmanager
 def _cancelled_late(stop: Event, cancel: Callable[[], None]) -> Iterator[None]:
-    """Cancel what is under way a while after ``stop`` is set: a table may take long."""
+    """Cancel the current work some time after ``stop`` is set, as a table may take long."""
     over = Event()
 
     def watch() -> None:
@@ -155,7 +155,7 @@ def _cancelled_late(stop: Event, cancel: Callable[[], None]) -> Iterator[None]:
 
 
 def source_types(settings: Settings) -> dict[str, dict[str, Column]]:
-    """Columns by topic and name, as the tables have them now; nothing is written."""
+    """Return columns by topic and name, as the tables have them now. Writes nothing."""
     read_only = {"default_transaction_read_only": "on"}
     with connect(settings.source, purpose="column types", pinned=read_only) as connection:
         tables = captured_tables(connection, settings.capture)
@@ -174,7 +174,7 @@ def run_options(
     *,
     types_from_source: bool,
 ) -> RunOptions:
-    """The options of a run; raises ConfigError for one that the topics have no use for."""
+    """Return the options of a run. Raise ConfigError for one that doesn't apply to the topics."""
     if settings.captures_itself:
         if types_from_source:
             raise ConfigError(
@@ -297,7 +297,7 @@ _COMPACTED: Final[Mapping[str, Callable[[Settings, bool], Iterator[str]]]] = {
     "topics": _topics,
     "search": _indexes,
 }
-"""What to keep small → a line for each topic, table or index, once it is."""
+"""Kind of data → a line for each topic, table or index, once it is compacted."""
 
 
 def jars(

@@ -19,9 +19,10 @@ from deploy.status.tables import TableStatus, table_status
 def daemon_registry(
     health: Health, refusals: Refusals, rate_max: Callable[[], float]
 ) -> CollectorRegistry:
-    """All metrics of a daemon.
+    """Return the registry with all metrics of a daemon.
 
-    ``refusals``: what it couldn't write; ``rate_max``: rows a second that snapshots may read now.
+    ``refusals``: records that it couldn't write. ``rate_max``: rows per second that snapshots may
+    read now.
     """
     registry = CollectorRegistry()
     registry.register(_DaemonCollector(health, refusals, rate_max))
@@ -64,7 +65,7 @@ class _DaemonCollector(Collector):
             )
 
     def _dead_letters(self, tables: list[TableStatus]) -> Metric:
-        """A table without any has 0: otherwise nobody sees the first one as an increase."""
+        """Return the counters. A table without any has 0, so that the first one is an increase."""
         family = CounterMetricFamily(
             "millrace_dead_letters", "Dead letters written by this process.", labels=["table"]
         )
@@ -174,9 +175,9 @@ def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
 
 
 def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
-    """What is being read, or waits to be: nothing of it once it is done.
+    """Yield active and waiting reads. They end when the read does.
 
-    Of each table the one of a kind that is served next. Blocking ones don't tell how far they are.
+    For each table and kind, the read that is served next. Blocking ones have no progress.
     """
 
     def family(name: str, text: str) -> GaugeMetricFamily:
@@ -220,10 +221,10 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Me
 
 
 def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
-    """How old the oldest change is that the log may lack, in seconds; None before it streams.
+    """Return the possible age of the oldest change that the log lacks. None: it doesn't stream.
 
-    With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
-    None, too, where that is in the future, by a source's clock that is ahead of this machine's.
+    With WAL left, it counts from the last recorded commit, or from a keepalive that reported
+    everything as read. Also None if that is in the future, as the source's clock is ahead.
     """
     if progress.phase is not Phase.STREAMING:
         return None

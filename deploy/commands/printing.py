@@ -1,7 +1,7 @@
-"""Text that others have chosen (names, values, reasons) → what can do a terminal or a log no harm.
+"""Foreign text (names, values, reasons) → text that can't harm a terminal or a log.
 
-A control character moves a cursor, erases lines or answers in the user's name; a newline begins a
-line that looks like ours; a mark of direction shows a name as another one.
+A control character moves a cursor, erases lines or answers in the user's name. A newline begins a
+line that looks like ours. A direction mark shows a name as another one.
 """
 
 import contextlib
@@ -19,28 +19,28 @@ _MARKS: Final = "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _CONTROLS: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}]")
 _LINES: Final = re.compile(r"[\t\n]")
 _NEW_LINE: Final = re.compile(r"\n(?!  )")
-"""What is ours goes on indented."""
+"""Our own continuation lines are indented."""
 
 
 def printable(text: str) -> str:
-    """The text with its control characters escaped, as JSON escapes them; lines stay lines."""
+    """Return the text with control characters escaped as in JSON. Line breaks stay."""
     return _CONTROLS.sub(_escaped, text)
 
 
 def printable_line(text: str) -> str:
-    """The same on one line."""
+    """Return the same on one line."""
     return _LINES.sub(_escaped, printable(text))
 
 
 def printable_message(text: str) -> str:
-    """The same of an error: no line of it begins as another one of ours would."""
+    """Return the same for an error: none of its lines can look like the begin of ours."""
     return _NEW_LINE.sub(_escaped, printable(text))
 
 
 def print_line(line: str) -> None:
-    """Print a line at once, also into cron's mail; what is indented goes on with it.
+    """Print a line at once, also into cron's mail, together with its indented lines.
 
-    A report that nobody takes ends no run: it is lost, and the next one is tried anew.
+    A failure ends no run: the line is lost, and the next one is tried again.
     """
     try:
         print(printable_message(on_one_line(line)), flush=True)
@@ -49,7 +49,7 @@ def print_line(line: str) -> None:
 
 
 def _lose_output() -> None:
-    """Empty the stream's buffer, which keeps what can't be written for the command's end."""
+    """Empty the stream's buffer, which would write lost output again at the command's end."""
     with contextlib.suppress(OSError, ValueError):
         number = sys.stdout.fileno()
         kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
@@ -63,19 +63,19 @@ def _lose_output() -> None:
 
 
 def print_json(text: str) -> None:
-    """Print JSON: what JSON lets stand, a terminal may take for a command."""
+    """Print JSON. A terminal may take characters that JSON permits for a command."""
     print(printable(text))
 
 
 def print_rich(renderable: RenderableType) -> None:
-    """Print what is more than text, as rich lays it out."""
+    """Print more than text, in rich's layout."""
     console = Console()
     segments = printable_segments(console, renderable)
     console.print(Segments(segments), end="", soft_wrap=True)  # escaped, a name is longer
 
 
 def printable_segments(console: Console, renderable: RenderableType) -> list[Segment]:
-    """The same for a console that shows it by itself."""
+    """Return the same for a console that prints it later."""
     return [
         segment if segment.control else Segment(printable(segment.text), segment.style)
         for segment in console.render(renderable)
@@ -83,7 +83,7 @@ def printable_segments(console: Console, renderable: RenderableType) -> list[Seg
 
 
 def printable_values(_logger: Any, _method: str, values: Any) -> Any:
-    """Escape what a log line says (a processor of structlog)."""
+    """Escape a log line's values (a processor of structlog)."""
     return {name: _cleaned(value) for name, value in values.items()}
 
 

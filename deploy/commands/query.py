@@ -1,4 +1,4 @@
-"""``millrace cuts``, ``query`` and ``search``: derived tables and indexes → rows to look at."""
+"""``millrace cuts``, ``query`` and ``search``: derived tables and indexes → rows for people."""
 
 import csv
 import json as json_text
@@ -136,7 +136,7 @@ def _plans(settings: Settings) -> "Plans":
 
 
 def _print(rows: "DataFrame", form: RowFormat) -> None:
-    """Row by row: an answer may be larger than the driver's memory, but for a table's widths."""
+    """Print row by row, as a result may exceed the driver's memory. A table needs its widths."""
     lines: Iterator[Any] = rows.toLocalIterator()
     if form == "csv":
         writer = csv.writer(sys.stdout)
@@ -154,7 +154,10 @@ def _print(rows: "DataFrame", form: RowFormat) -> None:
 
 
 def cell(value: Any) -> str:
-    """A value in CSV or in a table: arrays, structs and maps are JSON, bytes as PostgreSQL's."""
+    """Return a value in CSV or in a table.
+
+    Arrays, structs and maps are JSON, bytes PostgreSQL's.
+    """
     if value is None:
         return ""
     if isinstance(value, bytes | bytearray):
@@ -165,7 +168,7 @@ def cell(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of Spark's as JSON has it: a struct is an object, bytes are base64, NaN is a word."""
+    """Return Spark's value for JSON: a struct is an object, bytes are base64, NaN is a word."""
     if isinstance(value, bytes | bytearray):
         return b64encode(value).decode()
     if isinstance(value, float) and not isfinite(value):
@@ -180,7 +183,7 @@ def plain(value: Any) -> Any:
 
 
 def _name(key: Any) -> str:
-    """A map's key as the name of a member."""
+    """Return a map's key as the name of a member."""
     named = plain(key)
     is_nested = isinstance(named, bool | dict | list)
     return json_text.dumps(named, ensure_ascii=False, default=str) if is_nested else str(named)

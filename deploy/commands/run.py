@@ -33,7 +33,7 @@ from snapshots.pace import Pace
 log = structlog.get_logger()
 
 _GC_THRESHOLD: Final = 50_000
-"""Rows make no cycles, so looking for some after every 700 new objects is time lost."""
+"""Rows make no reference cycles, so a search after every 700 new objects wastes time."""
 
 
 def init(
@@ -55,9 +55,9 @@ def init(
 
 
 def _write(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file for its owner alone: whole, or not at all.
+    """Write a file only for its owner: whole, or not at all.
 
-    One that it replaces keeps its owner, group and mode. Raises OSError.
+    A replaced file keeps its owner, group and mode. Raise OSError.
     """
     before = path.lstat() if os.path.lexists(path) else None
     if before is not None:
@@ -117,7 +117,7 @@ def new_epoch(
 
 
 def prepare_to_capture(command: str, path: Path, *, json: bool) -> Settings:
-    """Read the settings, begin the log, and say in it what others on the network can read."""
+    """Read the settings, begin the log, and log what others on the network can read."""
     settings = load(path)
     settings.require_own_capture(command)
     console.configure_logging(json=json)
@@ -133,10 +133,10 @@ def use_daemon(
     answers: bool = False,
     threads: int | None = None,
 ) -> bool:
-    """Use a command's daemon until it ends; returns whether it was told to stop, also in a wait.
+    """Use a command's daemon until it ends. Return whether a signal stopped it, even in a wait.
 
-    Only one that ``answers`` for its health takes the port: others are run beside that one.
-    ``threads``: in place of snapshot.max.threads.
+    Only a daemon that ``answers`` for its health opens the port, as others run next to it.
+    ``threads`` replaces snapshot.max.threads.
     """
     if threads is not None:
         capture = settings.capture.model_copy(update={"snapshot_max_threads": threads})

@@ -1,6 +1,6 @@
-"""``millrace snapshot``: existing rows, read by a daemon of its own or by the one that runs.
+"""``millrace snapshot``: existing rows, read by its own daemon or by the running one.
 
-One slot's topics have one producer: where a daemon runs it reads the tables, by a signal.
+One slot's topics have one producer. So a running daemon reads the tables, at a signal.
 """
 
 import json
@@ -86,7 +86,7 @@ def snapshot(
         use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
         try:
             if use_daemon(settings, use, *arguments, threads=parallel):
-                raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
+                raise typer.Exit(ExitCode.INTERRUPTED)  # the next start reads the rest
         except SlotInUseError:
             if not is_captured(settings):
                 raise
@@ -116,7 +116,7 @@ def require_fitting(names: Sequence[str], where: str | None, *, resume: bool, re
 
 
 def require_askable(names: Sequence[str], parallel: int | None) -> None:
-    """Raise ConfigError for what a daemon can't be asked to do."""
+    """Raise ConfigError for requests that a daemon doesn't accept."""
     if len(names) > NAMES_MAX:
         raise ConfigError(
             f"the running daemon accepts at most {NAMES_MAX:,} tables at once, not {len(names):,}",
@@ -130,7 +130,7 @@ def require_askable(names: Sequence[str], parallel: int | None) -> None:
 
 
 def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]:
-    """The captured tables of these names; raises ConfigError for one that there isn't."""
+    """Return the captured tables of these names. Raise ConfigError if one doesn't exist."""
     with connect(settings.source, purpose="snapshot command") as connection:
         captured = captured_tables(connection, settings.capture)
         require_captured(names, (table.name for table in captured))
@@ -139,7 +139,7 @@ def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]
 
 
 def check_condition(settings: Settings, tables: Iterable[TableDescription], condition: str) -> None:
-    """Raise ConfigError unless a daemon, and PostgreSQL, take the condition for each table."""
+    """Raise ConfigError unless a daemon, and PostgreSQL, accept the condition for each table."""
     from cdc.postgres.checks.conditions import rendered_for
 
     with connect(settings.source, purpose="snapshot command") as connection:
@@ -151,7 +151,7 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
             statement = sql.SQL("FROM {} WHERE {}").format(
                 sql.Identifier(*table.name), sql.SQL(plain)
             )
-            # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
+            # With a parameter PostgreSQL accepts only one statement, and a % has to be doubled.
             text = statement.as_string(None).replace("%", "%%")
             try:
                 with at_one_instant(connection):  # planning runs code of the table's owner
@@ -170,7 +170,7 @@ def render_plan(
     *,
     beside: bool,
 ) -> Table:
-    """What would be read, and how; nothing is changed. ``beside``: a daemon would do it."""
+    """Return what would be read, and how. Changes nothing. ``beside``: a daemon would do it."""
     states = {str(state.name): state for state in table_states(settings)}
     tables = [
         table
@@ -211,10 +211,10 @@ def ask(
     resume: bool = False,
     reset: bool = False,
 ) -> bool:
-    """Ask the daemon, and show how far it is; returns whether it ended before being stopped.
+    """Ask the daemon, and show its progress. Return whether it ended before being stopped.
 
-    Without names, what is under way already is shown. Raises NotDoneError for tables that the
-    daemon couldn't, or wouldn't, read.
+    Without names, show active reads. Raise NotDoneError for tables that the daemon couldn't, or
+    wouldn't, read.
     """
     sizes = {str(table.name): table.pages * table.block_bytes for table in described}
     patterns = [re.escape(name) for name in names]

@@ -1,4 +1,4 @@
-"""The log's state topics → how far the tables are that a running daemon was asked to read."""
+"""The log's state topics → the progress of the tables that a running daemon was asked to read."""
 
 import threading
 import time
@@ -31,13 +31,13 @@ from deploy.status.sinks import table_states
 log = structlog.get_logger()
 _POLL_S: Final = 0.2
 _TAKEN_CHECK_S: Final = 1.0
-"""How often the daemon's progress is read, while the daemon hasn't taken the request."""
+"""How often the daemon's progress is read, until the daemon has accepted the request."""
 _PATIENCE_S: Final = 30.0
 _CHECK_S: Final = 5.0
 
 
 def is_captured(settings: Settings) -> bool:
-    """Whether a daemon holds the slot, and so has to do what is asked for."""
+    """Whether a daemon holds the slot, and so has to do the work."""
     with connect(settings.source, purpose="snapshot command") as connection:
         return slot.is_captured(connection, settings.capture.slot_name)
 
@@ -50,18 +50,18 @@ class SnapshotWatch:
         self._settings = settings
         self._sizes = sizes
         self._topic = topic = table_topic(settings.capture.topic_prefix)
-        end = LogAdmin(settings.kafka).committed_end(topic)  # what is open now may end a read
+        end = LogAdmin(settings.kafka).committed_end(topic)  # an open transaction may end a read
         self._states = {str(state.name): state for state in table_states(settings)}
         self._follower = Follower(settings.kafka, topic, offset=end)
         (((_, self._read_until),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
         self._bars = TableBars(Console(stderr=True))
         self.wanted: dict[str, SnapshotRequest] = {}
-        """Tables that aren't done, and the read of each that is shown."""
+        """Unfinished tables, and the read shown for each."""
         self._taken: set[str] = set()
         self.signal_offset = -1
-        """Where the signal is that the daemon has to follow; -1: there is none."""
+        """The offset of the signal that the daemon must process. -1: there is none."""
         self._is_passed = False
-        """Whether the daemon has followed the signals up to ours."""
+        """Whether the daemon has processed the signals up to ours."""
         self._is_gone = False
         self._is_unread = False
         self._looking = threading.Thread()
@@ -69,9 +69,9 @@ class SnapshotWatch:
         self._refused: list[str] = []
 
     def want_under_way(self, names: Collection[str]) -> None:
-        """Show the reads under way: of these tables, or of all.
+        """Show active reads: of these tables, or of all.
 
-        Of a table with several it shows the one that is served last.
+        For a table with several, it shows the one that is served last.
         """
         for name, state in self._states.items():
             for request in sorted(state.requests, key=lambda each: each.order):
@@ -84,7 +84,7 @@ class SnapshotWatch:
         self._follower.close()
 
     def show(self, stop: threading.Event, names: Sequence[str]) -> bool:
-        """Show the reads until all are done or ``stop`` is set; returns whether all are done."""
+        """Show the reads until all are done or ``stop`` is set. Return whether all are done."""
         if not self.wanted:
             way = (
                 "call this without --resume to read these tables again"
@@ -106,7 +106,7 @@ class SnapshotWatch:
                 self._check_taken(now - began)
             elif now - checked >= _CHECK_S and not self._looking.is_alive():
                 checked = now
-                # Servers that don't answer would hold up the bars, and the end.
+                # Silent servers would hold up the bars, and the end.
                 self._looking = threading.Thread(target=self._look, name="look", daemon=True)
                 self._looking.start()
             if self.wanted and stop.wait(_POLL_S):
@@ -120,17 +120,17 @@ class SnapshotWatch:
 
     @property
     def _untaken(self) -> list[str]:
-        """Tables of which the daemon hasn't said that they are to be read."""
+        """Return tables that the daemon hasn't accepted for reading."""
         return sorted(self.wanted.keys() - self._taken)
 
     def _take(self, offset: int, state: TableState) -> None:
-        """Take a new record, unless it is older than the first one read."""
+        """Process a new record, unless it is older than the first one read."""
         previous = self._states.get(str(state.name))
         if previous is None or offset >= self._read_until or state.ts_ms >= previous.ts_ms:
             self._learn(state)
 
     def _learn(self, state: TableState) -> None:
-        """Take every record: the next one of its table may have the outcome of another read."""
+        """Process every record, as a table's next one may have another read's outcome."""
         name = str(state.name)
         self._states[name] = state
         if name in self.wanted:
@@ -157,7 +157,7 @@ class SnapshotWatch:
             self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="abandoned"))
 
     def _tell_paused(self, name: str, request: SnapshotRequest) -> None:
-        """Say once that it waits for somebody; not right behind what lets it go on."""
+        """Report once that it is paused, but not directly after the signal that resumes it."""
         if not request.paused:
             self._paused.discard(name)
         elif name not in self._paused and (self._is_passed or self.signal_offset < 0):
@@ -174,7 +174,7 @@ class SnapshotWatch:
             self._refused.append(f"{name} ({outcome.failure})")
 
     def _check_taken(self, waited_s: float) -> None:
-        """Raise NotDoneError where the daemon hasn't taken, or has passed over, the request."""
+        """Raise NotDoneError if the daemon hasn't accepted the request, or has skipped it."""
         capture = self._settings.capture
         topic = progress_topic(capture.topic_prefix)
         progress = last_progress(self._settings.kafka, topic, capture.slot_name)
@@ -185,7 +185,7 @@ class SnapshotWatch:
             )
         followed = progress.signal_offset(capture.signal_topic).offset if progress else 0
         if followed > self.signal_offset:
-            self._is_passed = True  # what it wrote with that may still be on its way to us
+            self._is_passed = True  # records written with it may still be on their way to us
         elif waited_s > _PATIENCE_S:
             raise NotDoneError(
                 f"the daemon hasn't accepted the request within {_PATIENCE_S:.0f} s",
@@ -194,16 +194,16 @@ class SnapshotWatch:
             )
 
     def _look(self) -> None:
-        """Ask the servers whether reads can go on, in a thread of its own."""
+        """Ask the servers whether reads can continue, in a separate thread."""
         try:
             self._check_daemon()
         except MillraceError as error:
             log.warning("can't check whether a daemon runs", reason=error.what)
-        except psycopg.Error as error:  # the server has ended in between
+        except psycopg.Error as error:  # the server has ended in the meantime
             log.warning("can't check whether a daemon runs", reason=str(error))
 
     def _check_daemon(self) -> None:
-        """Say once when there is no daemon any more, or the standby doesn't follow."""
+        """Report once that no daemon runs, or that the standby doesn't follow."""
         gone = not is_captured(self._settings)
         if gone and not self._is_gone:
             log.warning("no daemon runs: start one to continue the snapshot")
@@ -220,7 +220,7 @@ class SnapshotWatch:
 
 
 def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:
-    """What is left of a read. A signal's may become another kind, when it resets the table."""
+    """Return the rest of a read. A signal's read may change its kind when it resets the table."""
     candidates = (
         request
         for request in state.requests
@@ -231,8 +231,8 @@ def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | No
 
 
 def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | None:
-    """How a read has ended, if the state tells."""
-    if wanted.kind == "initial" and not wanted.signal:  # nobody has asked: the phase has to tell
+    """Return how a read has ended, if the state shows it."""
+    if wanted.kind == "initial" and not wanted.signal:  # no signal has asked, so the phase decides
         done = SnapshotOutcome(signal="", status="SUCCEEDED", rows=state.rows_sent)
         return done if state.phase is Phase.STREAMING else None
     outcome = state.outcome

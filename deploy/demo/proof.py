@@ -1,8 +1,8 @@
 """Source, Delta table and index of one table → their differences, row by row.
 
-Takes another way than the pipeline on purpose: PostgreSQL itself writes each row as JSON
-(row_to_json), Spark reads that file with the Delta table's own column types and counts rows that
-are on one side only; documents are compared with the same JSON in Python.
+Deliberately uses another way than the pipeline: PostgreSQL itself writes each row as JSON
+(row_to_json). Spark reads that file with the Delta table's own column types, and counts rows that
+only one side has. Python compares documents with the same JSON.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ _SCAN_SIZE: Final = 5_000
 
 
 class Comparison(NamedTuple):
-    """How many rows or documents were compared, how many of them differ, and examples of those."""
+    """How many rows or documents were compared, how many of them differ, and examples."""
 
     total: int
     differences: int
@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column as the source's catalog has it; ``type`` is an array's element type."""
+    """A column in the source's catalog. ``type`` is an array's element type."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ class SourceColumn:
 
 
 def source_columns(connection: psycopg.Connection, table: TableName) -> list[SourceColumn]:
-    """The table's columns in their order."""
+    """Return the table's columns in order."""
     rows = connection.execute(
         """
         SELECT attname, coalesce(element.typname, type.typname), element.oid IS NOT NULL,
@@ -102,7 +102,7 @@ def export(
     *,
     as_text: Callable[[SourceColumn], bool] = lambda _column: False,
 ) -> int:
-    """Write the table's rows as JSON lines; returns their number."""
+    """Write the table's rows as JSON lines. Return their number."""
     columns = source_columns(connection, table)
     query = sql.SQL(
         "COPY (SELECT row_to_json(r.*) FROM (SELECT {} FROM {}) r) TO STDOUT "
@@ -126,11 +126,11 @@ def lakehouse_differences(
     delta_path: str,
     folder: Path,
 ) -> Comparison:
-    """The source's rows, and those that are on one side only."""
+    """Return the number of the source's rows, and those that only one side has."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
-    spark = spark.newSession()  # whoever lends the session goes on with its own configuration
+    spark = spark.newSession()  # the session's owner keeps its own configuration
     spark.conf.set("spark.sql.caseSensitive", "true")
     target = spark.read.format("delta").load(delta_path)
     names = [column.name for column in source_columns(connection, table)]
@@ -161,7 +161,7 @@ def lakehouse_differences(
 
 
 def _canonical(column: SourceColumn) -> Callable[[Any], Any] | None:
-    """What makes equal values of the column equal, however they were written."""
+    """Return a function that makes equal values of the column equal, in any notation."""
     if column.array:
         return str
     if column.type == "numeric":
@@ -181,7 +181,7 @@ def _moment(value: str) -> str:
 def _rows_by_key(
     rows: Iterable[Mapping[str, Any]], columns: list[SourceColumn]
 ) -> tuple[dict[tuple[Any, ...], bytes], int]:
-    """(key → digest of the whole row, number of rows whose key was there already)."""
+    """Return (key → digest of the whole row, number of rows with a repeated key)."""
     digests: dict[tuple[Any, ...], bytes] = {}
     repeated = 0
     canonical = [(column.name, _canonical(column)) for column in columns]
@@ -204,7 +204,7 @@ def index_differences(
     index: str,
     folder: Path,
 ) -> Comparison:
-    """The index's documents, and keys that differ or are on one side only; the table has a key."""
+    """Compare an index's documents by key. The table must have a key."""
     columns = source_columns(connection, table)
     file = folder / f"{table}.documents.json"
     export(connection, table, file)
@@ -220,7 +220,7 @@ def index_differences(
 def document_differences(
     client: "OpenSearch", connection: psycopg.Connection, query: LiteralString, index: str
 ) -> Comparison:
-    """The same for joined documents: the query returns each id's JSON array, and the document."""
+    """Compare joined documents. The query returns each id's JSON array, and the document."""
     with connection.transaction(), connection.cursor("documents") as rows:
         rows.execute(query)
         expected = {_canonical_text(key): _digest(text) for key, text in rows}
@@ -251,7 +251,7 @@ def _canonical_text(text: str) -> str:
 
 
 def _digest(document: str) -> bytes:
-    """Of what a document says but for our own fields, whether a number is 1 or 1.0 there."""
+    """Digest a document without our own fields, whether a number is 1 or 1.0."""
     fields = json.loads(document, parse_int=float).items()
     own = {name: value for name, value in fields if not name.startswith("_millrace")}
     same = json.dumps(own, sort_keys=True)
@@ -259,7 +259,7 @@ def _digest(document: str) -> bytes:
 
 
 def connect(conninfo: Mapping[str, str]) -> closing[psycopg.Connection]:
-    """A connection to the source that prints times in UTC."""
+    """Return a connection to the source that prints times in UTC."""
     connection = psycopg.connect(**dict(conninfo), autocommit=True)  # type: ignore[arg-type]
     connection.execute("SET TimeZone = 'UTC'")
     return closing(connection)

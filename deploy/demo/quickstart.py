@@ -1,8 +1,8 @@
 """Servers and a pipeline in containers → the demo's data, a workload, and the proof.
 
-What `demo` of deploy/containers/quickstart/compose.yaml runs, beside the daemon, the merges and
+`demo` of deploy/containers/quickstart/compose.yaml runs this next to the daemon, the merges and
 compaction, with their configuration: ``python -m deploy.demo.quickstart FILE``. It waits for
-whatever isn't there yet, so that the order in which containers start doesn't matter.
+services that aren't ready yet, so the order in which containers start doesn't matter.
 """
 
 import json
@@ -29,13 +29,13 @@ from deploy.demo.verdict import TABLES, prove, show
 
 TRANSACTIONS: Final = 3_000
 RATE: Final = 50.0
-"""Transactions a second: life goes on during the snapshot and the first merge."""
+"""Transactions a second, also during the snapshot and the first merge."""
 PATIENCE_S: Final = 2_400.0
 _POLL_S: Final = 3.0
 
 
 def main(file: Path) -> int:
-    """Load, change, wait until everything is derived, compare; 0 where nothing differs."""
+    """Load, change, wait until everything is derived, compare. Return 0 if nothing differs."""
     console = Console(width=100)
     settings = load(file)
     source = settings.source
@@ -63,7 +63,7 @@ def main(file: Path) -> int:
 
 
 def prove_all(settings: Settings, console: Console) -> int:
-    """Compare, and say it."""
+    """Compare, and print the result."""
     with tempfile.TemporaryDirectory() as folder:
         proofs = prove(settings, settings.source, Path(folder), console)
     show(proofs, console)
@@ -73,7 +73,7 @@ def prove_all(settings: Settings, console: Console) -> int:
 
 
 def wait(until: Callable[[], bool], what: str, console: Console) -> None:
-    """Wait, and say for what."""
+    """Wait, and print for what."""
     console.print(f"waiting until {what}")
     deadline = time.monotonic() + PATIENCE_S
     while not until():
@@ -94,7 +94,7 @@ def accepts(source: Any) -> bool:
 
 
 def wal_end(source: Any) -> Lsn:
-    """Where the source's WAL ends now."""
+    """Return the current end of the source's WAL."""
     with psycopg.connect(make_conninfo(**source), autocommit=True) as connection:
         row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None  # noqa: S101 (a function call returns a row)
@@ -102,7 +102,7 @@ def wal_end(source: Any) -> Lsn:
 
 
 def last_change(source: Any) -> Lsn:
-    """Change a last row; returns a position right before its commit."""
+    """Change a last row. Return a position directly before its commit."""
     with psycopg.connect(make_conninfo(**source)) as connection:
         connection.execute("UPDATE airports SET alt = alt + 1 WHERE faa = 'JFK'")
         row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
@@ -111,12 +111,12 @@ def last_change(source: Any) -> Lsn:
 
 
 def is_derived(file: Path, settings: Settings, logged: Lsn, applied: int = 0) -> bool:
-    """Whether the log has all before a position, and both sinks stand beyond another one."""
+    """Whether the log has everything before a position, and both sinks are past another one."""
     return is_logged(settings, logged) and is_applied(file, applied)
 
 
 def is_logged(settings: Settings, lsn: Lsn) -> bool:
-    """Whether snapshots are whole, and the log has all before a position."""
+    """Whether snapshots are complete, and the log has everything before a position."""
     states, capture = StateReader(settings.kafka), settings.capture
     try:
         progress = states.last_progress(progress_topic(capture.topic_prefix), capture.slot_name)
@@ -130,7 +130,7 @@ def is_logged(settings: Settings, lsn: Lsn) -> bool:
 
 
 def is_applied(file: Path, lsn: int) -> bool:
-    """Whether all tables and indexes are there, at a cut beyond a position."""
+    """Whether all tables and indexes exist, at a cut past a position."""
     command = (sys.executable, "-m", "millrace", "status", "--json", "--config", str(file))
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:

@@ -1,4 +1,4 @@
-"""A pipeline's settings → source, Delta table and index of each table compared, and shown."""
+"""A pipeline's settings → source, Delta table and index of each table compared, and printed."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ from deploy.demo.proof import (
 TABLES: Final = tuple(TableName("public", table.name) for table in flights.TABLES)
 INDEXED: Final = tuple(table for table in TABLES if table.name != "flights")
 SEARCH: Final = {"tables": [str(table) for table in INDEXED], "documents": [flights.DOCUMENT]}
-"""An index for each small table; a flight's has all that belongs to it."""
+"""An index for each small table. A flight's document has everything that belongs to it."""
 EXAMPLE_QUERY: Final = (
     "SELECT a.name, count(*) AS flights, round(avg(f.dep_delay), 1) AS delay_min\n"
     "FROM flights f JOIN airlines a ON f.carrier = a.carrier\n"
@@ -32,7 +32,7 @@ EXAMPLE_SEARCH: Final = "airline.name:delta AND to_airport.name:orlando AND weat
 
 
 class Proof(NamedTuple):
-    """What the comparisons of one table and of its documents with the source found."""
+    """The comparison of one table and of its documents with the source."""
 
     table: TableName
     rows: Comparison
@@ -108,7 +108,7 @@ def _prove_search(
 
 
 def show(proofs: list[Proof], console: Console) -> None:
-    """Print a line for each table, and examples of what differs."""
+    """Print a line for each table, and examples of differences."""
     table = Table(title="\nSource = Delta = index")
     for heading in ("table", "source rows", "rows that differ", "documents", "that differ"):
         table.add_column(heading, justify="left" if heading == "table" else "right")

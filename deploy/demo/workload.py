@@ -1,9 +1,9 @@
-"""A number of transactions -> a database of flights in which life goes on.
+"""A number of transactions → a database of flights that changes like a real one.
 
 Flights are delayed, cancelled, deleted, added and renumbered, airports change names, an airline
-changes its code and takes its flights along. Each kind of transaction is a method that makes one;
-the first round makes one of every kind, then they come by weight. What happens depends on the
-database and the seed alone, never on time, so two runs on equal databases end equal.
+changes its code together with its flights. Each kind of transaction is a method. The first round
+runs one of every kind, then they are chosen by weight. The result depends only on the database and
+the seed, never on time, so two runs on equal databases end equal.
 """
 
 import random
@@ -55,10 +55,10 @@ def run(
     rate: float | None = None,
     hurry: threading.Event | None = None,
 ) -> Counter[str]:
-    """Make that many transactions, `rate` of them a second or as many as the server takes.
+    """Run that many transactions, `rate` of them a second or as many as the server takes.
 
-    Once `hurry` is set, the rest is made without a pause. Returns how many of each kind were made;
-    those of the kind "abandon" are rolled back.
+    Once `hurry` is set, the rest runs without pauses. Return how many of each kind were run. Those
+    of the kind "abandon" are rolled back.
     """
     hurry = hurry or threading.Event()
     kinds: Counter[str] = Counter()
@@ -67,7 +67,7 @@ def run(
         started = time.monotonic()
         for number in range(transactions):
             if rate is not None and not hurry.is_set():
-                # Behind schedule, it catches up: the rate is an average, as it is with users.
+                # If it is behind schedule, it catches up: the rate is an average, as with users.
                 hurry.wait(started + number / rate - time.monotonic())
             kind = workload.choose(number)
             getattr(workload, kind)()
@@ -76,7 +76,7 @@ def run(
 
 
 class _FlightsWorkload:
-    """The keys that exist, and the transactions that change what they stand for."""
+    """The existing keys, and the transactions that change their rows."""
 
     def __init__(self, connection: psycopg.Connection, seed: int) -> None:
         self._connection = connection
@@ -87,8 +87,8 @@ class _FlightsWorkload:
             " GROUP BY a.carrier ORDER BY count(f.carrier), a.carrier"
         )
         self._codes = set(carriers)
-        # A new code cascades to all of an airline's flights, so small ones get it, and the pool
-        # leaves theirs out: their keys change.
+        # A new code cascades to all of an airline's flights. So only small airlines get one, and
+        # the pool excludes their flights, whose keys change.
         self._recoded = carriers[:2]
         self._flights: list[FlightKey] = self._rows(
             "SELECT carrier, flight, time_hour FROM flights WHERE carrier <> ALL (%s)"
@@ -98,16 +98,16 @@ class _FlightsWorkload:
         )
         self._planes = self._column("SELECT tailnum FROM planes ORDER BY 1")
         self._faas = set(self._column("SELECT faa FROM airports"))
-        # Without the three of New York: a hundred thousand flights would follow a new code.
+        # Excludes the three of New York: a hundred thousand flights would follow a new code.
         self._airports = self._column(
             "SELECT faa FROM airports WHERE faa NOT IN (SELECT origin FROM weather) ORDER BY 1"
         )
         self._hours = self._rows("SELECT origin, time_hour FROM weather ORDER BY 1, 2")
-        # New flights get numbers that no flight has, hence keys that no flight has.
+        # New flights get numbers that no flight has, hence new keys.
         self._number = self._column("SELECT coalesce(max(flight), 0) FROM flights")[0]
 
     def choose(self, number: int) -> str:
-        """Name the kind of the next transaction."""
+        """Return the kind of the next transaction."""
         if number < len(_KINDS):
             return list(_KINDS)[number]
         return self._random.choices(list(_KINDS), list(_KINDS.values()))[0]
@@ -189,7 +189,7 @@ class _FlightsWorkload:
                 self._do(_DELAY, 120, 110, *self._flight())
 
     def abandon(self) -> None:
-        """Delete and change, and roll all of it back."""
+        """Delete and change, and roll everything back."""
         with self._connection.transaction(force_rollback=True):
             self._do(_CANCEL, *self._flight())
             self._do(_DELETE, *self._flight())
@@ -227,4 +227,4 @@ _KINDS: Final = {
     "storm": 10,
     "abandon": 10,
 }
-"""The methods that make a transaction each, and how often in a thousand."""
+"""The methods that run a transaction each, and their frequency in a thousand."""

@@ -2,7 +2,7 @@
 
 Write it with `python -m deploy.docs.commands`.
 
-tests/unit/deploy/docs/test_commands_page.py holds the page against the help.
+tests/unit/deploy/docs/test_commands_page.py compares the page with the help.
 """
 
 import re
@@ -48,7 +48,7 @@ GUIDES: Final = {
     ),
     "dead-letters": ("Dead letters", "../guides/dead-letters.md"),
 }
-"""Command → the title and the place of what says when to use it."""
+"""Command → title and place of the page that says when to use it."""
 _INTRODUCTION: Final = """\
 # Commands
 
@@ -56,17 +56,17 @@ This page has the texts of `millrace COMMAND --help`. [Errors and exit codes](er
 exit codes. [How a command ends](../guides/operations.md#how-a-command-ends) describes signals.
 """
 _WIDTH_MAX: Final = 100_000
-"""So wide that no line of the help is wrapped."""
+"""A width at which no line of the help is wrapped."""
 _COLUMNS: Final = 120
 _CODE: Final = re.compile(
     r"(?<![\w`])(--\w[\w-]*|MILLRACE_\w+|(?:log|lakehouse|snapshot)\.\w[\w.]*\w)"
 )
 _EXTRA: Final = re.compile(r"\s*\[([^\]]*)\]$")
-"""What the help adds to an option's text: its default, bounds, variable."""
+"""The help's additions to an option's text: its default, bounds, variable."""
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows = "\n".join(f"| [`{name}`](#{name}) | {line} |" for name, (_, line) in COMMANDS.items())
     listed = f"| command | effect |\n| --- | --- |\n{rows}\n"
     return "\n".join(
@@ -75,7 +75,7 @@ def page() -> str:
 
 
 def _command(*words: str) -> Iterator[str]:
-    """A command's section, and those of its own commands."""
+    """Yield a command's section, and those of its subcommands."""
     sections = _sections(*words)
     usage, text = sections.pop("Usage")
     yield f"{'#' * (len(words) + 1)} {' '.join(words)}\n"
@@ -93,7 +93,7 @@ def _command(*words: str) -> Iterator[str]:
 
 
 def _sections(*words: str) -> dict[str, tuple[str, str]]:
-    """Heading of the help → what stands beside it, and below it."""
+    """Return heading of the help → the text next to it, and below it."""
     shown = CliRunner().invoke(
         app, [*words, "--help"], catch_exceptions=False, terminal_width=_WIDTH_MAX
     )
@@ -107,12 +107,12 @@ def _sections(*words: str) -> dict[str, tuple[str, str]]:
 
 
 def _joined(text: str) -> str:
-    """A long name's text is in the next line, far to the right."""
+    """Join a long name with its text, which is in the next line, far to the right."""
     return re.sub(r"\n {20,}", "  ", text.strip("\n"))
 
 
 def _table(heading: str, lines: str) -> str:
-    """The table of arguments, or of options but for --help."""
+    """Return the table of arguments, or of options without --help."""
     rows = [re.split(r" {2,}", line, maxsplit=1) for line in lines.splitlines()]
     cells = [f"| {_names(names)} | {_meaning(text)} |" for names, text in rows if names != "--help"]
     titles = f"| {heading.lower().removesuffix('s')} | meaning |\n| --- | --- |\n"
@@ -124,7 +124,7 @@ def _names(text: str) -> str:
 
 
 def _meaning(text: str) -> str:
-    """What it does, and its default, bounds and variable as sentences."""
+    """Return the option's effect, with its default, bounds and variable as sentences."""
     extra = _EXTRA.search(text)
     sentences = [_marked(_EXTRA.sub("", text))]
     for part in extra[1].split("; ") if extra else ():
@@ -144,7 +144,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """Options, variables and keys as code; another page as a link."""
+    """Mark options, variables and keys as code, and another page as a link."""
     text = text.replace("docs/reference/errors.md", "[Errors and exit codes](errors.md)")
     return _CODE.sub(r"`\1`", text)
 

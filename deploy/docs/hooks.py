@@ -1,9 +1,9 @@
-"""MkDocs' hooks: pages as the repository has them → pages that MkDocs renders the same way.
+"""MkDocs' hooks: the repository's pages → pages that MkDocs renders in the same way.
 
-README.md is the site's first page. What else pages link to outside of docs/ gets a page of its own,
-so that each link leads somewhere. GitHub's Markdown has lists and tables right below a paragraph,
-lists within lists by two spaces, and pipes behind a backslash in a table's code; Python-Markdown
-has them otherwise. https://www.mkdocs.org/dev-guide/plugins/#events
+README.md is the site's first page. Other link targets outside docs/ get their own pages, so that
+every link works. GitHub's Markdown has lists and tables directly below a paragraph, nested lists
+with two spaces, and escaped pipes in a table's code. Python-Markdown needs another form.
+https://www.mkdocs.org/dev-guide/plugins/#events
 """
 
 import os
@@ -21,14 +21,14 @@ PAGES: Final = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-"""Pages of the repository outside of docs/ → where the site has them."""
+"""Pages of the repository outside docs/ → their place in the site."""
 SOURCE: Final = "source/"
-"""Where the site has files that pages link to."""
+"""The site's folder for files that pages link to."""
 LANGUAGES: Final = {".py": "python", ".sql": "sql", ".toml": "toml"}
 _FIRST: Final = "---\nhide: [navigation]\n---\n"
 """The first page has no neighbours."""
 _PLAIN: Final = frozenset({".jsonl"})
-"""Copied as they are."""
+"""Copied unchanged."""
 _FENCE: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=(?:#[^)\s]+)?\))")
 _CODE: Final = re.compile(r"`[^`\n]+`")
@@ -37,18 +37,18 @@ _NESTED: Final = re.compile(r"^ {2}(?=[-*] )", re.MULTILINE)
 
 
 def slug(title: str, _separator: str) -> str:
-    """What links call a heading, as on GitHub."""
+    """Return a heading's anchor, as on GitHub."""
     return re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-")
 
 
 def on_config(config: Any) -> Any:
-    """Name headings as links do."""
+    """Set the anchors of headings."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages outside of docs/, and what any page links to there."""
+    """Add the pages outside docs/, and all other link targets there."""
     for path, uri in PAGES.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         first = _FIRST if uri == "index.md" else ""
@@ -71,7 +71,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Write it as Python-Markdown reads it."""
+    """Convert a page to Python-Markdown's form."""
     uri = page.file.src_uri
     if uri.startswith(SOURCE):
         return markdown
@@ -94,19 +94,19 @@ def _rendered(text: str, uri: str) -> str:
 
 
 def _repository_path(uri: str) -> str:
-    """Where the repository has a page of the site."""
+    """Return the repository's path of a page of the site."""
     return next((path for path, own in PAGES.items() if own == uri), f"docs/{uri}")
 
 
 def _target(link: str, uri: str) -> str:
-    """What a page's link leads to, as a path of the repository; a folder's page, if it has one."""
+    """Return a link's target, as a path of the repository; a folder's page, if it has one."""
     path = os.path.normpath(Path(_repository_path(uri)).parent / link)
     page = f"{path}/README.md"
     return page if (ROOT / page).is_file() else path
 
 
 def _place(link: str, uri: str) -> str:
-    """The same link within the site."""
+    """Return the same link within the site."""
     target = _target(link, uri)
     if target.startswith("docs/"):
         own = target.removeprefix("docs/")
@@ -116,13 +116,13 @@ def _place(link: str, uri: str) -> str:
 
 
 def _source(path: str) -> str:
-    """Where the site has a file or a folder of the repository."""
+    """Return the site's path of a file or a folder of the repository."""
     suffix = "" if Path(path).suffix in _PLAIN else ".md"
     return f"{SOURCE}{path}{suffix}"
 
 
 def _linked(uri: str) -> Iterator[str]:
-    """Files and folders outside of docs/ that a page links to."""
+    """Yield files and folders outside docs/ that a page links to."""
     text = (ROOT / _repository_path(uri)).read_text(encoding="utf-8")
     for link in _LINK.findall(_FENCE.sub("", text)):
         target = _target(link, uri)
@@ -132,13 +132,13 @@ def _linked(uri: str) -> Iterator[str]:
 
 
 def _within(path: str) -> list[str]:
-    """The files of a folder."""
+    """Return the files of a folder."""
     names = sorted(each.name for each in (ROOT / path).iterdir() if each.is_file())
     return [f"{path}/{name}" for name in names]
 
 
 def _content(file: Path, path: str) -> str:
-    """A file's page, a folder's list, or a file as it is."""
+    """Return a file's page, a folder's list, or a file unchanged."""
     if file.is_dir():
         names = [Path(each).name for each in _within(path)]
         folder = Path(path).name

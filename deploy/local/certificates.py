@@ -1,4 +1,4 @@
-"""A folder -> a certificate authority and a server certificate for this machine, for TLS tests."""
+"""A folder → a certificate authority and a server certificate for this machine, for TLS tests."""
 
 import asyncio
 import contextlib
@@ -32,23 +32,23 @@ _CHUNK_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: what a client trusts (`authority`) and what a server shows (the others)."""
+    """PEM files: a client trusts `authority`, and a server presents the others."""
 
     authority: Path
     certificate: Path
     key: Path
-    key_store: Path  # key and certificate chain in one file, as Kafka reads it
+    key_store: Path  # key and certificate chain in one file, for Kafka
 
     @classmethod
     def create(cls, folder: Path) -> "Certificates":
-        """Make a new authority and a server certificate for 127.0.0.1, ::1 and localhost.
+        """Create a new authority and a server certificate for 127.0.0.1, ::1 and localhost.
 
-        The authority's key isn't kept: nothing else can ever be signed by it.
+        The authority's key isn't kept, so it can never sign anything else.
         """
         folder.mkdir(parents=True, exist_ok=True)
         files = cls(*(folder / name for name in ("ca.pem", "server.pem", "key.pem", "store.pem")))
         authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        # A name of its own, or a client with another authority's file blames the signature.
+        # A unique name: otherwise a client with another authority's file reports a bad signature.
         issuer = _name(f"Millrace local authority {secrets.token_hex(4)}")
         authority = _sign(
             _builder(issuer, issuer, authority_key.public_key())
@@ -111,7 +111,7 @@ def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> 
 
 
 class TlsFront:
-    """Listens with TLS on `port` and speaks plain TCP to `target`, in a thread of its own."""
+    """A TLS listener on `port` that speaks plain TCP to `target`, in a thread of its own."""
 
     def __init__(self, port: int, target: int, certificates: Certificates) -> None:
         self.port = port
@@ -123,7 +123,7 @@ class TlsFront:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to listen; calling it again does nothing."""
+        """Begin to listen. A second call does nothing."""
         if self._thread is None:
             self._runner = asyncio.Runner()
             listen = asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -133,13 +133,13 @@ class TlsFront:
             self._thread.start()
 
     def stop(self) -> None:
-        """Close every connection and stop to listen."""
+        """Close every connection and stop listening."""
         if self._thread is not None:
             loop = self._runner.get_loop()
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
             self._server.close()
-            self._runner.close()  # which cancels what serves connections
+            self._runner.close()  # cancels the tasks of open connections
             self._thread = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,6 +163,6 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
     except OSError:
-        pass  # one side is gone: the other one is told by the close
+        pass  # one side is gone, and the close ends the other
     finally:
         writer.close()

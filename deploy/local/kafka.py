@@ -1,8 +1,8 @@
-"""A folder -> a running Kafka broker (KRaft) on loopback ports, optionally with SASL_SSL.
+"""A folder → a running Kafka broker (KRaft) on loopback ports, optionally with SASL_SSL.
 
-Clients use the listener CLIENT; the broker talks to itself through INTERNAL, so that a proxy put
-before the first (`advertised_port`) can be cut without breaking the broker. Where security is asked
-for there is a third listener, SECURE, with TLS and a password, beside the plain one.
+Clients use the listener CLIENT. The broker talks to itself through INTERNAL, so that a proxy before
+the first (`advertised_port`) can be cut without breaking the broker. With security there is a third
+listener, SECURE, with TLS and a password, in addition to the plain one.
 """
 
 import base64
@@ -36,9 +36,9 @@ appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c{1} %m%n
 """
-# One node, seconds from kill -9 to back, and compaction that a test can wait for. A shorter session
-# would end whenever a busy machine stands still. All of these save copies or seconds; what topics
-# and records are allowed is left as Kafka has it, auto.create.topics.enable=true as well.
+# One node, seconds from kill -9 to its return, and compaction that a test can wait for. A shorter
+# session would end whenever a busy machine stalls. All of these save copies or seconds. Limits of
+# topics and records keep Kafka's defaults, including auto.create.topics.enable=true.
 _SETTINGS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
@@ -59,21 +59,21 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "broker.session.timeout.ms": "4500",
     "broker.heartbeat.interval.ms": "1000",
-    # How often an idle controller writes a record: twice a second otherwise.
+    # How often an idle controller writes a record. The default is twice a second.
     "metadata.max.idle.interval.ms": "5000",
 }
 CLASSES: Final = Path(__file__).parents[2] / ".cache" / "kafka.jsa"
-"""What kafka_classes.py makes."""
-# The JVM's best compiler pays off after minutes of load; before that it costs a third more.
+"""The output of kafka_classes.py."""
+# The JVM's best compiler pays off after minutes of load. Before that it costs a third more.
 _BRIEF: Final = ("-Xms128m", "-Xmx384m", "-XX:TieredStopAtLevel=1")
-# As much as Kafka's own scripts give it. A broker's objects die young, unless a collection that
-# comes too early copies them: with 100 MiB for the young the broker stands still far more often.
+# As much as Kafka's own scripts allow. A broker's objects die young, unless an early collection
+# copies them. With 100 MiB for the young generation, the broker stalls far more often.
 _LASTING: Final = ("-Xms1g", "-Xmx1g", "-Xmn600m")
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What the SECURE listener asks of clients, and what it shows them."""
+    """The SECURE listener's requirements of clients, and its certificates."""
 
     certificates: Certificates
     mechanism: Mechanism = "PLAIN"
@@ -96,7 +96,7 @@ class Kafka(Server):
         node: int = 1,
         cluster_id: str | None = None,
     ) -> None:
-        """Name ``node`` and ``cluster_id`` for one of several; each has the settings of all."""
+        """Set ``node`` and ``cluster_id`` for one of several; each has the settings of all."""
         super().__init__()
         self._node = node
         self._cluster_id = cluster_id or new_cluster_id()
@@ -116,21 +116,21 @@ class Kafka(Server):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where a client without TLS connects."""
+        """Address for clients without TLS."""
         return f"127.0.0.1:{self.advertised_port}"
 
     @property
     def inner_servers(self) -> str:
-        """Where the broker talks to itself: a way around a proxy that is put before clients."""
+        """The broker's own address, which bypasses a proxy before clients."""
         return f"127.0.0.1:{self._ports['INTERNAL']}"
 
     @property
     def voter(self) -> str:
-        """What controller.quorum.voters has of it."""
+        """Its entry in controller.quorum.voters."""
         return f"{self._node}@127.0.0.1:{self._ports['CONTROLLER']}"
 
     def client_options(self) -> dict[str, str]:
-        """Return librdkafka's options to connect: by TLS and password where there is security."""
+        """Return librdkafka's options to connect, with TLS and password if there is security."""
         if self._security is None:
             return {"bootstrap.servers": self.bootstrap_servers}
         return {
@@ -143,7 +143,7 @@ class Kafka(Server):
         }
 
     def start(self) -> Self:
-        """Start the broker, the first time with formatting, and wait until it serves metadata."""
+        """Start the broker, with formatting at the first start. Wait until it serves metadata."""
         self.format()
         properties = str(self._folder / "server.properties")
         options = (*self._jvm, *self.java_options)
@@ -154,11 +154,11 @@ class Kafka(Server):
 
     @property
     def data(self) -> Path:
-        """Where the broker's log is."""
+        """The broker's log folder."""
         return self._folder / "data"
 
     def format_as(self, fresh: Path) -> None:
-        """Take another node's fresh data, but for whose it is: a JVM less for each."""
+        """Copy another node's fresh data, except its identity. This saves a JVM for each."""
         shutil.copytree(fresh, self.data)
         text = (self.data / "meta.properties").read_text()
         for name, value in {"node.id": self._node, "directory.id": new_cluster_id()}.items():
@@ -166,7 +166,7 @@ class Kafka(Server):
         (self.data / "meta.properties").write_text(text)
 
     def format(self) -> None:
-        """Write the properties, and make a data folder where there is none."""
+        """Write the properties, and create a data folder if it is missing."""
         fresh = not (self.data / "meta.properties").exists()
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "log4j2.properties").write_text(_LOG_CONFIGURATION)
@@ -179,7 +179,7 @@ class Kafka(Server):
             self._format(properties)
 
     def wipe(self) -> None:
-        """Lose all data, as a disk is lost; the next start begins without."""
+        """Remove all data, as a lost disk does. The next start begins without."""
         shutil.rmtree(self.data)
 
     def _properties(self) -> dict[str, str]:
@@ -206,7 +206,7 @@ class Kafka(Server):
             users = f' user_{security.username}="{self._password}"'
         else:
             module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-            users = ""  # kept in the cluster's metadata, written by `format`
+            users = ""  # in the cluster's metadata, written by `format`
         listener = "listener.name.secure"
         login = f"{listener}.{security.mechanism.lower()}.sasl.jaas.config"
         return {
@@ -251,7 +251,7 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def cluster(folder: Path, count: int) -> list[Kafka]:
-    """Brokers of one cluster, each of them a controller as well; none is started."""
+    """Return brokers of one cluster, not started. Each of them is also a controller."""
     name = new_cluster_id()
     nodes = [Kafka(folder / str(n), node=n, cluster_id=name) for n in range(1, count + 1)]
     voters = ",".join(node.voter for node in nodes)
@@ -267,7 +267,7 @@ def cluster(folder: Path, count: int) -> list[Kafka]:
 
 
 def new_cluster_id() -> str:
-    """An id for a new cluster."""
-    # Kafka's tools take an id that begins with "-" for an option, hence the first bit.
+    """Return an id for a new cluster."""
+    # Kafka's tools take an id that begins with "-" for an option, so the first bit is cleared.
     random = uuid.uuid4().bytes
     return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")

@@ -1,8 +1,7 @@
 """A broker that is started and stopped → an archive of its classes: kafka_classes.py FILE.
 
-A broker that starts with the archive is there in about half the time. The file is empty where Java
-can't make one, and then isn't used.
-https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html
+With the archive, a broker starts in about half the time. If Java can't make one, the file is empty,
+and isn't used. https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html
 """
 
 import shutil
@@ -14,7 +13,7 @@ from deploy.local.processes import ServerError, run_folder
 
 
 def main(file: Path) -> int:
-    """Write the archive; it is there once it is whole."""
+    """Write the archive, which appears once it is whole."""
     made, folder = file.with_suffix(".new").absolute(), run_folder("millrace-classes-")
     made.unlink(missing_ok=True)
     kafka = Kafka(folder)

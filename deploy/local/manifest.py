@@ -16,7 +16,7 @@ _HEAD: Final = """\
 
 
 def coordinates() -> list[str]:
-    """Return group:artifact:version of each jar that the pom names."""
+    """Return group:artifact:version of each jar in the pom."""
     fields = ("groupId", "artifactId", "version")
     dependencies = ET.parse(POM).iterfind(".//{*}dependency")  # noqa: S314 (a file of ours)
     return [":".join(one.findtext(f"{{*}}{name}", "") for name in fields) for one in dependencies]

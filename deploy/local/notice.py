@@ -1,7 +1,7 @@
-"""The locked requirements and Spark's jars → NOTICE: what an installation has beside our own code.
+"""The locked requirements and Spark's jars → NOTICE: other projects' code in an installation.
 
-Licences of Python packages come from their metadata, in this environment; what metadata leaves out
-is in the tables here. https://packaging.python.org/en/latest/specifications/core-metadata/
+Licences of Python packages come from their metadata, in this environment. The tables here complete
+it. https://packaging.python.org/en/latest/specifications/core-metadata/
 """
 
 import re
@@ -55,7 +55,7 @@ BUNDLED: Final = {
         "jars": "most are Apache-2.0; pyspark/licenses has the other licences",
     },
 }
-"""Package → what its wheel has of others, and the licence; metadata doesn't tell."""
+"""Package → other projects' code in its wheel, and the licence, which metadata lacks."""
 _SPDX: Final = {
     "Apache Software License": "Apache-2.0",
     "MIT License": "MIT",
@@ -64,7 +64,7 @@ _SPDX: Final = {
     "3-Clause BSD License": "BSD-3-Clause",
     "ISC License": "ISC",
 }
-"""What older metadata writes → SPDX, looked up in the packages' own texts."""
+"""Texts in older metadata → SPDX, from the packages' own texts."""
 _OF_JARS: Final = dict.fromkeys(
     ("io.delta", "io.unitycatalog", "org.apache.commons", "org.apache.kafka", "org.apache.spark"),
     "Apache-2.0",
@@ -90,14 +90,14 @@ in /usr/share/doc/*/copyright; Python (PSF-2.0); the image of the jobs also Open
 
 
 def requirements(name: str) -> list[str]:
-    """Return the packages that a list of locked requirements brings on Linux."""
+    """Return the packages that a list of locked requirements installs on Linux."""
     text = (REPOSITORY / "deploy" / "requirements" / f"{name}.txt").read_text("utf-8")
     pins = [Requirement(line.rstrip(" \\")) for line in text.splitlines() if re.match(r"\w", line)]
     return [pin.name for pin in pins if pin.marker is None or pin.marker.evaluate(dict(LINUX))]
 
 
 def licence(package: str) -> str:
-    """Return a package's licence as SPDX writes it; raises KeyError where nobody tells."""
+    """Return a package's licence in SPDX. Raise KeyError if it is unknown."""
     fields = metadata(package).json
     if expression := fields.get("license_expression"):
         return str(expression)

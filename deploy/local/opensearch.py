@@ -1,6 +1,6 @@
-"""A folder -> a running OpenSearch node on a loopback port, without TLS and users.
+"""A folder → a running OpenSearch node on a loopback port, without TLS and users.
 
-Of release 2.19, or of 3, which the tests run against, too.
+Release 2.19, or 3, which the tests also use.
 """
 
 from pathlib import Path
@@ -11,10 +11,10 @@ from deploy.local.processes import Command, Server, answers, reserve_port
 
 Release = Literal["2", "3"]
 RELEASES: Final[tuple[Release, ...]] = ("2", "3")
-# Half the start-up time, for who indexes little.
+# Half the start-up time, for small indexes.
 _BRIEF: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LASTING: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
-"""As OpenSearch's own scripts give it."""
+"""The values of OpenSearch's own scripts."""
 
 
 class OpenSearch(Server):
@@ -35,7 +35,7 @@ class OpenSearch(Server):
 
     @property
     def url(self) -> str:
-        """Where its REST interface answers."""
+        """Address of its REST interface."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Self:

@@ -1,8 +1,8 @@
 """A clone → dist/: the source distribution, a wheel for each Python here, locked requirements.
 
-Everything is built from a copy without what builds and editors leave behind, and each wheel from
-the source distribution: so neither has a file that the other lacks. ``make dist`` has made our own
-jar before; nothing here needs Java.
+Everything is built from a copy without files of builds and editors, and each wheel from the source
+distribution. So neither has a file that the other lacks. ``make dist`` has built our own jar
+before, so nothing here needs Java.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
@@ -28,7 +28,7 @@ FILES: Final = (
 FOLDERS: Final = ("cdc", "millrace-stubs", "compaction", "deploy", "sinks", "snapshots")
 LOCKED: Final = REPOSITORY / "deploy" / "requirements"
 TOOLS: Final = REPOSITORY / ".cache" / "dist"
-"""An environment for each Python, with what deploy/requirements/build.txt names."""
+"""An environment for each Python, with the packages of deploy/requirements/build.txt."""
 _BUILD: Final = (
     "import sys, setuptools.build_meta as build; getattr(build, sys.argv[1])(sys.argv[2])"
 )
@@ -40,7 +40,7 @@ print("%d.%d" % sys.version_info[:2])
 
 
 def main() -> int:
-    """Build all of it, and put it into dist/ at once."""
+    """Build everything, and move it into dist/ at once."""
     pythons = dict(find_pythons())
     if not pythons:
         raise SetupError("no Python 3.11 or newer has venv and its C headers: run make setup")
@@ -67,7 +67,7 @@ def build(pythons: Mapping[str, Path], into: Path) -> None:
 
 
 def find_pythons() -> Iterator[tuple[str, Path]]:
-    """Version → a Python of that version with which an extension can be built."""
+    """Yield version → a Python of that version that can build an extension."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for minor in range(11, NEWEST + 1):
         version = f"3.{minor}"
@@ -84,7 +84,7 @@ def find_pythons() -> Iterator[tuple[str, Path]]:
 
 
 def _tools(version: str, python: Path) -> Path:
-    """Return the Python of an environment that has what builds a wheel."""
+    """Return the Python of an environment that can build a wheel."""
     requirements = LOCKED / "build.txt"
     folder = TOOLS / f"{version}-{_digest(requirements)[:12]}"
     if not folder.exists():
@@ -97,7 +97,7 @@ def _tools(version: str, python: Path) -> Path:
 
 
 def build_sdist(python: Path, into: Path) -> Path:
-    """Make the source distribution of what the clone has now."""
+    """Build the source distribution from the clone's current files."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "millrace")
         copy.mkdir()
@@ -112,7 +112,7 @@ def build_sdist(python: Path, into: Path) -> Path:
 
 
 def _wheel(version: str, python: Path, sdist: Path) -> Path:
-    """Return the wheel for a Python; compiling takes a minute, so the last one is kept."""
+    """Return the wheel for a Python. Compilation takes a minute, so the last one is kept."""
     folder = python.parents[1] / "wheel" / content_digest(sdist)[:12]
     if not folder.exists():
         print(f"dist: a wheel for Python {version}", flush=True)
@@ -127,7 +127,7 @@ def _wheel(version: str, python: Path, sdist: Path) -> Path:
 
 
 def content_digest(sdist: Path) -> str:
-    """Of a source distribution's files, whenever it was made."""
+    """Digest a source distribution's files, independent of their time."""
     total = hashlib.sha256()
     with tarfile.open(sdist) as archive:
         for member in sorted(archive.getmembers(), key=lambda member: member.name):
@@ -138,14 +138,14 @@ def content_digest(sdist: Path) -> str:
 
 
 def build_wheel(python: Path, sdist: Path, into: Path) -> Path:
-    """Make the wheel for a Python that has what builds it."""
+    """Build the wheel for a Python that has the build tools."""
     _pip(python, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", into, sdist)
     (made,) = into.glob("*.whl")
     return made
 
 
 def repair(python: Path, wheel: Path, into: Path) -> None:
-    """Give a wheel the tag of the oldest Linux it runs on, and libraries that are lacking there."""
+    """Tag a wheel with the oldest Linux that it runs on, and add missing libraries."""
     into.mkdir()
     if sys.platform != "linux":
         shutil.copy2(wheel, into)
@@ -155,7 +155,7 @@ def repair(python: Path, wheel: Path, into: Path) -> None:
 
 
 def write_requirements(name: str, into: Path) -> None:
-    """Write the locked requirements, and with them what was built here, found beside the file."""
+    """Write the locked requirements, and the packages that were built next to the file."""
     files = sorted([*into.glob("*.whl"), *into.glob("*.tar.gz")])
     version = files[0].name.split("-")[1]
     hashes = " \\\n".join(f"    --hash=sha256:{_digest(path)}" for path in files)
@@ -174,7 +174,7 @@ def _pip(python: Path, *words: object) -> None:
 
 
 def _run(words: list[object], cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-    """Run it; its output is shown where it fails."""
+    """Run it, and print its output if it fails."""
     answer = subprocess.run(
         list(map(str, words)), check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, cwd=cwd, env=env,

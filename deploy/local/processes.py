@@ -1,10 +1,10 @@
-"""A command line -> a child process with a log file, that doesn't outlive us unless told to.
+"""A command line → a child process with a log file, which ends with us unless it is kept.
 
-A child runs in a session of its own, so that Ctrl-C in our terminal reaches us alone and we decide
-the order in which servers stop. That we end without stopping it (SIGKILL, a crash) is handled by a
-*lifeline*: a shell that reads from a pipe whose other end only we hold, and that kills the child's
-process group when the pipe ends. Linux's PR_SET_PDEATHSIG would need no second process, but it
-fires when the starting *thread* ends, doesn't survive a change of user, and isn't known to macOS.
+A child runs in a session of its own, so Ctrl-C in our terminal reaches only us, and we decide the
+order in which servers stop. If we end without stopping it (SIGKILL, a crash), a *lifeline* does: a
+shell that reads from a pipe whose other end only we hold. It kills the child's process group when
+the pipe ends. Linux's PR_SET_PDEATHSIG would need no second process. But it fires when the starting
+*thread* ends, doesn't survive a change of user, and doesn't exist on macOS.
 """
 
 import http.client
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
 
 # `nobody` first: an account `postgres` may own a real server's files, which a superuser of our
-# throw-away server could then read.
+# temporary server could then read.
 _CANDIDATES: Final = ("nobody", "postgres")
 
 
@@ -43,16 +43,16 @@ _LIFELINE: Final = 'read -r _; kill -s KILL -- "-$1"'
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user of the operating system, as a child process needs it."""
+    """A user of the operating system, for a child process."""
 
     name: str
     uid: int
     gid: int
 
     def reaches(self, path: Path) -> bool:
-        """Say whether this user may traverse every folder on the way to `path`, and enter it.
+        """Whether this user may traverse every folder on the way to `path`, and enter it.
 
-        Only root can ask that, who alone drops to another account.
+        Only root can check that, as only root changes to another account.
         """
         words = ["test", "-x", str(path)]
         asked = subprocess.run(
@@ -62,7 +62,7 @@ class Account:
 
 
 def unprivileged() -> Account | None:
-    """Return the account to drop to where we are root, and nothing where we aren't."""
+    """Return the account to change to if we are root, otherwise None."""
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -76,7 +76,7 @@ def unprivileged() -> Account | None:
 
 
 def run_folder(prefix: str = "millrace-") -> Path:
-    """Make a temporary folder below which every server of ours can work."""
+    """Create a temporary folder in which every server of ours can work."""
     account = unprivileged()
     if account is None:
         return Path(tempfile.mkdtemp(prefix=prefix))
@@ -89,7 +89,7 @@ def run_folder(prefix: str = "millrace-") -> Path:
 
 
 def reserve_port() -> int:
-    """Find a free TCP port on 127.0.0.1 and keep it ours until this process ends."""
+    """Find a free TCP port on 127.0.0.1 and reserve it until this process ends."""
     for _ in range(_ATTEMPTS_MAX):
         port = _FIRST + secrets.randbelow(_LAST - _FIRST)
         reservation = _bind(port, socket.SOCK_DGRAM)
@@ -106,7 +106,7 @@ def reserve_port() -> int:
 
 
 def accepts(port: int) -> bool:
-    """Say whether something on this machine accepts TCP connections on the port."""
+    """Whether a process on this machine accepts TCP connections on the port."""
     try:
         socket.create_connection((_LOOPBACK, port), timeout=1).close()
     except OSError:
@@ -115,7 +115,7 @@ def accepts(port: int) -> bool:
 
 
 def answers(port: int, path: str) -> bool:
-    """Say whether something on this machine answers 200 to GET of a path on the port."""
+    """Whether a process on this machine answers 200 to GET of a path on the port."""
     connection = http.client.HTTPConnection(_LOOPBACK, port, timeout=5)
     try:
         connection.request("GET", path)
@@ -137,21 +137,21 @@ def _bind(port: int, kind: socket.SocketKind) -> socket.socket | None:
 
 
 class ServerError(RuntimeError):
-    """A server didn't start, or ended when it shouldn't have."""
+    """A server didn't start, or ended unexpectedly."""
 
 
 class Child(Protocol):
-    """What we need of a child process; `subprocess.Popen` has it."""
+    """The interface of a child process that we need. `subprocess.Popen` has it."""
 
     @property
     def pid(self) -> int:
-        """The process id, which is also that of its process group."""
+        """Return the process id, which is also that of its process group."""
 
     def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
+        """Return its exit code, negative for a signal. None: it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait so many seconds for its end; raises subprocess.TimeoutExpired."""
+        """Wait this number of seconds for its end. Raise subprocess.TimeoutExpired."""
 
     def send_signal(self, sig: int) -> None:
         """Send it a signal, if it still runs."""
@@ -159,7 +159,7 @@ class Child(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run: the words, where its output goes, and as whom."""
+    """A command to run: the words, the output file, and the account."""
 
     name: str
     words: tuple[str, ...]
@@ -168,12 +168,12 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *, keep: bool = False) -> "Process":
-        """Start it in the background; `keep` lets it outlive us."""
+        """Start it in the background. `keep` lets it outlive us."""
         child = self.spawn()
         return Process(self, child, None if keep else _lifeline(child.pid))
 
     def run(self) -> None:
-        """Run it to its end; an exit code other than 0 raises with the end of its log."""
+        """Run it to its end. An exit code other than 0 raises with the end of its log."""
         code = self.spawn().wait()
         if code != 0:
             raise ServerError(f"{self.name} ended with exit code {code}. {self.log_end()}")
@@ -205,17 +205,17 @@ class Command:
 
 
 def environment_with(more: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, in which another thread may unset something, and more."""
+    """Return this process's environment, which another thread may change, and more."""
     own = {name: os.environ.get(name) for name in list(os.environ)}
     return {name: value for name, value in own.items() if value is not None} | dict(more)
 
 
 def end(child: Child, ask: signal.Signals, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-    """Ask a process to end by a signal, and kill its group when it doesn't in time."""
+    """Ask a process to end by a signal, and kill its group if it doesn't in time."""
     if child.poll() is not None:
         return
     child.send_signal(ask)
-    child.send_signal(signal.SIGCONT)  # a paused process doesn't hear the first one
+    child.send_signal(signal.SIGCONT)  # a paused process doesn't get the first one
     try:
         child.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -229,7 +229,7 @@ def _kill(child: Child) -> None:
 
 def _signal_group(child: Child, number: signal.Signals) -> None:
     if child.poll() is None:
-        with suppress(ProcessLookupError):  # it has ended in between
+        with suppress(ProcessLookupError):  # it has ended in the meantime
             os.killpg(child.pid, number)
 
 
@@ -258,15 +258,15 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal. None: it runs."""
         return self._child.poll()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for its end; returns the exit code, raises subprocess.TimeoutExpired."""
+        """Wait for its end, and return the exit code. Raise subprocess.TimeoutExpired."""
         return self._child.wait(timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Poll `ready`; raise with the end of the log where the process ends or time is up."""
+        """Poll `ready`. Raise with the end of the log if the process ends or time is up."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             code = self._child.poll()
@@ -284,25 +284,25 @@ class Process:
     def stop(
         self, ask: signal.Signals = signal.SIGTERM, timeout_s: float = _STOP_TIMEOUT_S
     ) -> None:
-        """Ask it to end by a signal, and kill it when it doesn't in time."""
+        """Ask it to end by a signal, and kill it if it doesn't in time."""
         end(self._child, ask, timeout_s)
         self._cut_lifeline()
 
     def kill(self) -> None:
-        """End it as a crash would: SIGKILL, no chance to tidy up."""
+        """End it as a crash would: SIGKILL, without cleanup."""
         _kill(self._child)
         self._cut_lifeline()
 
     def pause(self) -> None:
-        """Stop its execution: connections stay open and nobody answers."""
+        """Pause it: connections stay open and nothing answers."""
         _signal_group(self._child, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Let a paused process continue."""
         _signal_group(self._child, signal.SIGCONT)
 
     def _cut_lifeline(self) -> None:
-        # Killed before its pipe closes: the child's id may belong to somebody else by now.
+        # Killed before its pipe closes, as another process may have the child's id by then.
         if self._lifeline is not None:
             self._lifeline.kill()
             self._lifeline.communicate()
@@ -320,7 +320,7 @@ def _lifeline(pid: int) -> subprocess.Popen[bytes]:
 
 
 class Server(ABC):
-    """A server of one process; its ports, and its data if it keeps any, outlive stop and kill."""
+    """A server of one process. Its ports, and its data if it keeps any, outlive stop and kill."""
 
     name: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
@@ -334,10 +334,10 @@ class Server(ABC):
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Say whether it can be used."""
+        """Whether it can be used."""
 
     def stop(self) -> None:
-        """Shut it down in order: what is in memory is written."""
+        """Shut it down in order, so that it writes its memory."""
         if self.process is not None:
             self.process.stop(self.stop_signal)
 
@@ -352,11 +352,11 @@ class Server(ABC):
             self.process.kill()
 
     def pause(self) -> None:
-        """Let it hang: connections stay open and nobody answers."""
+        """Let it hang: connections stay open and nothing answers."""
         if self.process is not None:
             self.process.pause()
 
     def resume(self) -> None:
-        """Let it go on after a pause."""
+        """Let it continue after a pause."""
         if self.process is not None:
             self.process.resume()

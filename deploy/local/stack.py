@@ -1,11 +1,11 @@
-"""A base folder -> PostgreSQL, Kafka and OpenSearch, started side by side and stopped together.
+"""A base folder → PostgreSQL, Kafka and OpenSearch, started side by side and stopped together.
 
-    with Stack() as stack:
-        psycopg.connect(make_conninfo(**stack.postgres.conninfo()))
+  with Stack() as stack:
+      psycopg.connect(make_conninfo(**stack.postgres.conninfo()))
 
-Whatever ends the block, Ctrl-C in the middle of the start too, no server is left. With `keep` a
-block that ends well leaves the servers running and says in a file how `make stop` finds them.
-`python -m deploy.local.stack start | stop` does the same from a shell.
+Whatever ends the block, even Ctrl-C during the start, no server is left. With `keep`, a block that
+ends without an error leaves the servers running, and writes a file that `make stop` uses to find
+them. `python -m deploy.local.stack start | stop` does the same from a shell.
 """
 
 import json
@@ -36,7 +36,7 @@ _USAGE: Final = "usage: python -m deploy.local.stack start | stop | psql [DATABA
 
 @dataclass(frozen=True, slots=True)
 class KeptProcess:
-    """A process that goes on without us."""
+    """A process that continues without us."""
 
     name: str
     pid: int
@@ -53,19 +53,19 @@ class KeptProcess:
 
     @property
     def running(self) -> bool:
-        """Whether this very process, and not a later one of the same id, still runs."""
+        """Whether exactly this process, not a later one of the same id, still runs."""
         return _started(self.pid) == self.started
 
     def stop(self) -> None:
-        """Ask it to end, and kill it when it doesn't in time."""
+        """Ask it to end, and kill it if it doesn't in time."""
         end(self, signal.Signals[self.stop_signal])
 
     def poll(self) -> int | None:
-        """Return None while it runs; of a process that isn't our child the exit code is lost."""
+        """Return None while it runs. For a process that isn't our child, the exit code is lost."""
         return None if self.running else 0
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait so many seconds for its end."""
+        """Wait this number of seconds for its end."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while self.running:
             if time.monotonic() > deadline:
@@ -81,7 +81,7 @@ class KeptProcess:
 
 @dataclass(frozen=True, slots=True)
 class KeptStack:
-    """What the state file holds; `connections` is name → options, for people and scripts."""
+    """The state file's contents. `connections` is name → options, for people and scripts."""
 
     folder: str
     folder_is_ours: bool
@@ -90,7 +90,7 @@ class KeptStack:
     format: int = field(default=_FORMAT)
 
     def write(self, file: Path) -> None:
-        """Write the state file, readable by its owner alone."""
+        """Write the state file, readable only by its owner."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         file.touch(mode=0o600)
@@ -98,7 +98,7 @@ class KeptStack:
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """Read the state file, or nothing where no stack is kept."""
+        """Read the state file. None: no stack is kept."""
         if not file.exists():
             return None
         state = json.loads(file.read_text())
@@ -124,10 +124,10 @@ class KeptStack:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, in the system's own words; nothing where it has ended."""
+    """Return when a process started, in the system's own words. None: it has ended."""
     if Path("/proc/self/stat").exists():
         try:
-            # The name, in parentheses, may hold anything: the fixed fields follow the last one.
+            # The name, in parentheses, may contain anything. The fixed fields follow the last one.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return None
@@ -139,7 +139,7 @@ def _started(pid: int) -> str | None:
 
 
 class Stack:
-    """The three servers that a pipeline needs, below one folder."""
+    """The three servers of a pipeline, in one folder."""
 
     def __init__(
         self,
@@ -164,11 +164,11 @@ class Stack:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """All servers, the one that takes longest first."""
+        """All servers, the slowest one first."""
         return (self.opensearch, self.kafka, self.postgres)
 
     def start(self) -> Self:
-        """Start all servers at once; where one fails, stop all of them and raise its error."""
+        """Start all servers at once. If one fails, stop all of them and raise its error."""
         with ThreadPoolExecutor(len(self.servers)) as executor:
             starts = [executor.submit(server.start) for server in self.servers]
             try:
@@ -182,7 +182,7 @@ class Stack:
         return self
 
     def stop(self) -> None:
-        """Stop all servers, and remove the folder where the stack made it."""
+        """Stop all servers, and remove the folder if the stack created it."""
         with ThreadPoolExecutor(len(self.servers)) as executor:
             for server in self.servers:
                 executor.submit(server.stop)
@@ -194,7 +194,7 @@ class Stack:
             self._state_file.unlink(missing_ok=True)
 
     def keep_also(self, name: str, pid: int) -> None:
-        """Put another process, a daemon say, into the state file, to be ended first by `stop`."""
+        """Add another process, such as a daemon, to the state file. `stop` ends it first."""
         self._beside.append(KeptProcess.of(name, pid))
         self._describe().write(self._state_file)
 
@@ -206,7 +206,7 @@ class Stack:
             self.stop()
 
     def _abandon(self, starts: Sequence[Future[Server]]) -> None:
-        # A start has steps (initdb, then the server), so one stop may come before the last of them.
+        # A start has steps (initdb, then the server), so a stop may come before the last of them.
         while wait(starts, timeout=0.2).not_done:
             for server in self.servers:
                 server.stop()
@@ -229,7 +229,7 @@ class Stack:
 
 
 def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
-    """Start a stack to keep, or stop the one that is kept, or open psql there."""
+    """Start a stack to keep, stop the kept one, or open psql there."""
     if list(arguments) == ["stop"]:
         kept = KeptStack.read(state_file)
         if kept is None:
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
 
 
 def _psql(database: str = "postgres", *, state_file: Path) -> int:
-    """Run psql in the kept stack; the password doesn't show in the list of processes."""
+    """Run psql in the kept stack. The password doesn't appear in the list of processes."""
     kept = KeptStack.read(state_file)
     if kept is None or not kept.running:
         print("no stack is kept: make demo KEEP=1 leaves one", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Commands that show what is in the log."""
+"""Commands that show the log's contents."""

@@ -1,6 +1,6 @@
-"""Events → lines that a person can read: when, what, which row, and only what changed.
+"""Events → lines for people: when, what, which row, and only what changed.
 
-Names and values are other people's text: control characters never reach the terminal.
+Names and values are foreign text: control characters never reach the terminal.
 """
 
 import json
@@ -15,7 +15,7 @@ from deploy.commands.printing import printable_line
 
 Hiding = Literal["", "masked", "cut"]
 FindHiding = Callable[[str, str], Hiding]
-"""``schema.table`` and a column → what the configuration does to its values."""
+"""``schema.table`` and a column → how the configuration hides its values."""
 WORDS: Final = {
     "c": "create",
     "r": "read",
@@ -27,26 +27,26 @@ WORDS: Final = {
 _WIDTH: Final = max(map(len, WORDS.values()))
 _ROWS_MAX: Final = 10_000
 _BYTES_MAX: Final = 64 << 20
-"""So much is remembered, to say what an update without a row before it has changed."""
+"""Memory for rows, to show what an update without its old row has changed."""
 _VALUE_MAX: Final = 100
 _WORDS_OF_JSON: Final = {"", "null", "true", "false"}
 
 
 class RememberedRows:
-    """The rows that changed last, up to a number and to so much memory."""
+    """The most recently changed rows, up to a number and a size in memory."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[tuple[str, str], tuple[RowImage, int]] = OrderedDict()
         self._bytes = 0
 
     def pop(self, key: tuple[str, str]) -> RowImage | None:
-        """Forget a row, and say what it was."""
+        """Remove a row, and return it."""
         row, size = self._rows.pop(key, (None, 0))
         self._bytes -= size
         return row
 
     def put(self, key: tuple[str, str], row: RowImage) -> None:
-        """Remember a row that isn't there; forget those that changed longest ago."""
+        """Add a new row, and remove those that changed longest ago."""
         size = _bytes_of(key) + _bytes_of(row)
         self._rows[key] = row, size
         self._bytes += size
@@ -55,13 +55,13 @@ class RememberedRows:
             self._bytes -= oldest
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all rows."""
         self._rows.clear()
         self._bytes = 0
 
 
 def _bytes_of(value: Any) -> int:
-    """How much memory a value takes."""
+    """Return the memory that a value takes."""
     size = sys.getsizeof(value)
     match value:
         case dict():
@@ -72,14 +72,14 @@ def _bytes_of(value: Any) -> int:
 
 
 class EventLines:
-    """Makes the lines; remembers rows, as most updates come without the row before."""
+    """Makes the lines. Keeps rows, as most updates come without their old row."""
 
     def __init__(self, mask_of: FindHiding) -> None:
         self._mask_of = mask_of
         self._rows = RememberedRows()
 
     def line(self, event: ChangeEvent) -> str:
-        """The line of an event."""
+        """Return the line of an event."""
         before = self._remembered(event)
         time = event.commit_time.strftime("%Y-%m-%d %H:%M:%S.%fZ")
         key = " ".join(f"{_text(name)}={_shown(each)}" for name, each in (event.key or {}).items())
@@ -87,7 +87,7 @@ class EventLines:
         return "  ".join([*filter(None, start), ", ".join(self._details(event, before))]).rstrip()
 
     def _remembered(self, event: ChangeEvent) -> RowImage | None:
-        """The row before the event, as far as it is known."""
+        """Return the row before the event, as far as it is known."""
         if event.operation in {"t", "p"}:
             self._rows.clear()
         if event.key is None:
@@ -127,7 +127,7 @@ class EventLines:
 
 
 def _shown(value: Any) -> str:
-    """A value as text: what isn't text is as JSON has it."""
+    """Return a value as text. Other types are as in JSON."""
     if isinstance(value, str) and value not in _WORDS_OF_JSON:
         text = value
     elif isinstance(value, bytes):

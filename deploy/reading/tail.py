@@ -1,4 +1,4 @@
-"""``millrace tail``: the log's changes → a line each, as they come."""
+"""``millrace tail``: the log's changes → one line each, as they come."""
 
 import json as json_text
 from typing import Annotated, Final, get_args
@@ -61,7 +61,7 @@ def tail(
         access = LogAccess(settings, tables or None, stop, show)
         with ChangeStream(access, None, begin, once=once) as stream:
             for event in stream:
-                line = lines.line(event)  # also of what isn't shown: the next line compares with it
+                line = lines.line(event)  # also for hidden events: the next line compares with it
                 if event.operation not in operations or _is_copy(event) or not _is_of(event, key):
                     continue
                 if json:
@@ -71,13 +71,13 @@ def tail(
 
 
 def _is_copy(event: ChangeEvent) -> bool:
-    """Whether it is of the whole table, and also in the first partition."""
+    """Whether it concerns the whole table, and the first partition has it, too."""
     is_of_table = event.operation in {"t", "p"} and event.position is not None
     return is_of_table and event.partition != _FIRST_PARTITION
 
 
 def _is_of(event: ChangeEvent, key: str | None) -> bool:
-    """Whether an event is of the row with a key."""
+    """Whether an event concerns the row with a key."""
     if key is None:
         return True
     members = {name: str(value) for name, value in (event.key or {}).items()}

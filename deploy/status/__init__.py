@@ -1,1 +1,1 @@
-"""How the pipeline is: the source, the log, the daemon and each sink, for people and programs."""
+"""The pipeline's state: the source, the log, the daemon and each sink, for people and programs."""

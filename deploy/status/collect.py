@@ -1,7 +1,7 @@
-"""Settings → how all parts are: the source, the log, the daemon and each sink.
+"""Settings → the state of all parts: the source, the log, the daemon and each sink.
 
 It only reads, and each part has two seconds. A part that doesn't answer is *unknown*, with the
-reason; the rest still shows. What somebody has to do something about comes as a problem.
+reason, and the rest is still shown. Everything that needs an action is a problem.
 """
 
 import time
@@ -46,7 +46,7 @@ from sinks.run.summary import SINK_NAMES, SinkName
 from sinks.run.wanted import CapturedTables, configured_sinks, names_in_log, newest_schemas
 
 _SINKS_WAIT_S: Final = 1.0
-"""How long a sink's own state waits for the log's: what is left is for asking the sink itself."""
+"""How long a sink's own state waits for the log's. The rest is for the sink itself."""
 _ASK_AGAIN: Final = (
     "run this again; if it repeats, find out what delays the brokers: millrace check"
 )
@@ -55,7 +55,7 @@ _MAKING: Final = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
 
 class LogAnswer(NamedTuple):
-    """What the log says of itself, and the reports in it."""
+    """The log's state, and the reports in it."""
 
     progress: Progress | None
     states: list[TableState]
@@ -64,14 +64,14 @@ class LogAnswer(NamedTuple):
     reports: Reports
     last: dict[PartitionKey, LastRecord]
     unreported: MillraceError | None = None
-    """Why nobody can say what runs report."""
+    """Why runs' reports are unknown."""
 
 
 def collect(settings: Settings) -> Status:
     """Ask all parts side by side."""
     if settings.search is not None:
-        with suppress(ImportError):  # whoever asks says so
-            import sinks.search.progress  # noqa: F401 (its time isn't the server's)
+        with suppress(ImportError):  # the user of it reports the error
+            import sinks.search.progress  # noqa: F401 (the import's time isn't the server's)
     asked: Questions[Any] = Questions(PATIENCE_S)
     if settings.captures_itself:
         asked.ask("source", lambda: [source_status(settings)])
@@ -92,7 +92,7 @@ def collect(settings: Settings) -> Status:
 
 
 def _log(settings: Settings) -> LogAnswer:
-    """All that the log has to say; raises a log's error where it can't be read."""
+    """Return everything about the log. Raise a log's error if it can't be read."""
     kafka, prefix = settings.kafka, settings.capture.topic_prefix
     wait = give_up_after()
     reader = StateReader(kafka, wait)
@@ -122,7 +122,7 @@ def _captured(
     states: Iterable[TableState],
     wait: Callable[[], None],
 ) -> CapturedTables:
-    """The tables of which a sink may make something: a real Debezium's are its topics' names."""
+    """Return the tables that a sink can use. A real Debezium's are its topics' names."""
     prefix = settings.capture.topic_prefix
     if settings.lakehouse is None and settings.search is None:
         return CapturedTables.of((), {})
@@ -133,22 +133,22 @@ def _captured(
     partitions = admin.partitions()
     tables = tables_of(partitions, prefix, settings.capture.captures)
     offsets = admin.offsets({topic: partitions[topic] for topic in tables.values()})
-    # A topic that never had a record gives no table.
+    # A topic that never had a record makes no table.
     written = [name for name, topic in tables.items() if any(end for _, end in offsets[topic])]
     return CapturedTables.of(map(str, written), {})
 
 
 def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, MillraceError | None]:
-    """What runs report, or why nobody can say: it takes a topic that the daemon makes."""
+    """Return runs' reports, or why they are unknown: they need a topic that the daemon creates."""
     prefix, servers = settings.capture.topic_prefix, settings.kafka.get("bootstrap.servers", "")
     name = status_topic(prefix)
     try:
-        if reader.has_topic() or not settings.captures_itself:  # then merges make it
+        if reader.has_topic() or not settings.captures_itself:  # merges create it in this case
             return reader.read(), None
     except LogAccessError as error:
         allow = grants(servers, prefix, [name], _READING)
         return Reports(), LogAccessError(error.what, where=error.where, remedy=allow)
-    except LogFormatError as error:  # a newer Millrace reports by now
+    except LogFormatError as error:  # a newer Millrace writes reports
         return Reports(), error
     missing = LogMissingError(
         f"no run can report: the topic {name} is missing; the daemon creates it when it starts",
@@ -162,7 +162,10 @@ def _reports(settings: Settings, reader: ReportReader) -> tuple[Reports, Millrac
 
 
 def _sinks(asked: Questions[Any], settings: Settings, name: SinkName) -> list[SinkStatus | None]:
-    """A sink's own state, once the log has answered; without its answer some is missing."""
+    """Return a sink's own state once the log has answered.
+
+    Without the log, some of it is missing.
+    """
     log = only_answer(asked, "log", _SINKS_WAIT_S)
     if isinstance(log, LogAnswer):
         return [_sink_beside(settings, name, log)]
@@ -172,7 +175,7 @@ def _sinks(asked: Questions[Any], settings: Settings, name: SinkName) -> list[Si
 
 
 def _sink_beside(settings: Settings, name: SinkName, log: LogAnswer) -> SinkStatus | None:
-    """A sink's own state, beside the log's."""
+    """Return a sink's own state, combined with the log's."""
     if name == "views":
         return views_status(settings, log.reports.of_sink(name))
     if name == "search":
@@ -222,7 +225,7 @@ def _capture_lag(settings: Settings, source: SourceStatus | None, log: LogAnswer
 
 
 def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -> SinkStatus:
-    """A sink with what has been reported of it."""
+    """Return a sink with its reported state."""
     reports = log.reports
     tables = {report.table: lags.of(report) for report in reports.of_sink(sink.sink)}
     last = reports.ended.get((sink.sink, "merge"))
@@ -232,7 +235,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
         missing = sink.expected
         sink_lag = late if missing is None else worst(_with_missing(tables, missing, log.states))
     if sink.is_read and last is not None and last.run == sink.run:
-        # Of joined documents, and of indexes that are being loaded, the run alone knows.
+        # Only the run knows about joined documents, and about indexes that are being loaded.
         sink = sink.model_copy(update={"failed": {**last.failed, **sink.failed}})
     if not sink.is_read and last is not None:
         told = {"run": last.run, "tables": last.tables, "failed": last.failed}
@@ -254,7 +257,7 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
 
 
 def _newest_run(reports: Reports, sink: SinkStatus, last: RunReport | None) -> int:
-    """The newest run of the sink's own that is reported; joined documents count the lakehouse's."""
+    """Return the sink's newest reported run. Joined documents have the lakehouse's numbers."""
     own = [table.run for table in reports.of_sink(sink.sink) if not table.made_of]
     return max([*own, last.run if last is not None else 0])
 
@@ -262,7 +265,7 @@ def _newest_run(reports: Reports, sink: SinkStatus, last: RunReport | None) -> i
 def _with_missing(
     tables: Mapping[str, Lag], expected: Mapping[str, Collection[str]], states: Iterable[TableState]
 ) -> Iterable[Lag]:
-    """The lags of all tables, and of those that are to be there and that no run has brought yet."""
+    """Yield the lags of all tables, and of expected ones that no run has created yet."""
     yield from tables.values()
     gone = {str(state.name) for state in states if state.gone_ms}
     for name, sources in expected.items():

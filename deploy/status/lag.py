@@ -1,8 +1,8 @@
-"""The log's progress, reports and last records → how far each part is behind, or why nobody knows.
+"""The log's progress, reports and last records → each part's lag, or why it is unknown.
 
 *Capture lag* is the age of the newest proof, a heartbeat or a change of the source, that the log
-has all up to then. *Sink lag* is what a derived table lacks of the log: from its cut to the newest
-change there. Their sum is the lag behind the source, and unknown where one of them is.
+has everything up to then. *Sink lag* is what a derived table lacks of the log: from its cut to the
+newest change there. Their sum is the lag behind the source, and unknown if one of them is.
 """
 
 import math
@@ -20,27 +20,27 @@ from cdc.records.state import Phase, Progress
 from deploy.status.tables import seconds_text
 
 PROOF_S: Final = 15.0
-"""A proof is too old after so long, or after two heartbeats, whichever is longer."""
+"""A proof is too old after this time, or after two heartbeats, whichever is longer."""
 SKEW_S_MAX: Final = 2.0
-"""Clocks that differ by more make every lag wrong."""
+"""A larger difference between clocks makes every lag wrong."""
 _HEARTBEATS: Final = "set heartbeat.source.interval.ms = 10000 in [capture], and restart the daemon"
 _SILENT: Final = (
     "check that millrace run is running; if it is, its log and millrace check show what stops it"
     " from reading the source or writing to Kafka"
 )
 LEAST_S: Final = 0.001
-"""Who lacks something isn't level, also where clocks or a late retry have made it look so."""
+"""Minimum lag of a table that lacks changes, even if clocks or a late retry show none."""
 
 
 class Lag(BaseModel):
-    """Seconds, or why they aren't known; never both."""
+    """Seconds, or why they are unknown; never both."""
 
     model_config = ConfigDict(frozen=True)
 
     seconds: float | None = None
     unknown: str = ""
     remedy: str = ""
-    """What makes it known; empty: the sink's next run."""
+    """The remedy for an unknown lag. Empty: the sink's next run."""
 
     def __str__(self) -> str:
         if self.seconds is None:
@@ -59,7 +59,7 @@ NOTHING: Final = Lag(seconds=0.0)
 
 
 def worst(lags: Iterable[Lag]) -> Lag:
-    """The largest; unknown where one is."""
+    """Return the largest; unknown if one is."""
     known = NOTHING
     for lag in lags:
         if lag.seconds is None:
@@ -71,10 +71,10 @@ def worst(lags: Iterable[Lag]) -> Lag:
 def capture_lag(
     progress: Progress | None, heartbeat_s: float, *, streams: bool, waiting_bytes: int | None
 ) -> Lag:
-    """How old the oldest change may be that the log lacks.
+    """Return the possible age of the oldest change that the log lacks.
 
-    ``heartbeat_s`` is how often the daemon writes one (0: never); ``streams``: whether the slot is
-    read now; ``waiting_bytes``: how much of its WAL isn't acknowledged (None: not known).
+    ``heartbeat_s`` is how often the daemon writes one (0: never). ``streams``: whether the slot is
+    being read. ``waiting_bytes``: how much of its WAL isn't acknowledged (None: unknown).
     """
     if progress is None:
         return Lag(unknown="no daemon has begun the log", remedy="millrace run")
@@ -84,7 +84,7 @@ def capture_lag(
     if heartbeat_s:
         return _proof_age(progress.cut_ts_us, max(PROOF_S, 2 * heartbeat_s))
     if waiting_bytes == 0 and streams:
-        return NOTHING  # the server itself says that all was read
+        return NOTHING  # the server itself reports that everything was read
     if waiting_bytes is None:
         why = "the source doesn't answer"
     else:
@@ -93,7 +93,7 @@ def capture_lag(
 
 
 def _proof_age(ts_us: int, age_max_s: float) -> Lag:
-    """The age of the newest proof, unless it is too old to be one, or from the future."""
+    """Return the age of the newest proof, unless it is too old, or from the future."""
     age_s = time.time() - ts_us / 1e6 if ts_us else math.inf
     if age_s < -SKEW_S_MAX:
         ahead = f"the source's clock is {seconds_text(-age_s)} ahead of this machine's"
@@ -105,7 +105,7 @@ def _proof_age(ts_us: int, age_max_s: float) -> Lag:
 
 
 def missing_from(reports: Reports) -> Offsets:
-    """Of each partition the first offset that some derived table doesn't have."""
+    """Return the first offset of each partition that some derived table lacks."""
     starts: Offsets = {}
     for report in reports.tables.values():
         for topic, numbers in report.offsets.items():
@@ -116,14 +116,14 @@ def missing_from(reports: Reports) -> Offsets:
 
 
 class SinkLags:
-    """What derived tables lack of the log, by the last record of each partition."""
+    """The changes in the log that derived tables lack, by each partition's last record."""
 
     def __init__(self, reports: Reports, last: Mapping[PartitionKey, LastRecord]) -> None:
         self._reports = reports
         self._last = last
 
     def of(self, table: TableReport) -> Lag:
-        """A derived table's."""
+        """Return a derived table's lag."""
         if not table.shown:
             return Lag(unknown=f"{table.table} isn't loaded yet")
         if why := self._unknown(table):
@@ -139,9 +139,9 @@ class SinkLags:
         return Lag(seconds=max(LEAST_S, (newest_us - committed_us) / 1e6))
 
     def newest_missing_us(self, table: TableReport) -> int | None:
-        """When the newest change was committed that it lacks (µs since 1970; 0: it lacks none).
+        """Return when the newest missing change was committed (µs since 1970; 0: none is missing).
 
-        None: that isn't known.
+        None: unknown.
         """
         if self._unknown(table):
             return None
@@ -158,7 +158,7 @@ class SinkLags:
         return max((max(ts_us, 1) for ts_us in missing), default=0)
 
     def _unknown(self, table: TableReport) -> str:
-        """Why nobody knows what it lacks; empty where that is known."""
+        """Return why the missing changes are unknown. Empty: they are known."""
         sources = [each for each in self._reports.sources(table).values() if each is not None]
         reasons = [
             f"topic {topic}: {why}"
@@ -174,7 +174,7 @@ class SinkLags:
         return next(filter(None, reasons), "")
 
     def _last_of(self, table: TableReport) -> Iterator[tuple[str, int, LastRecord]]:
-        """Of each partition the topic, the first offset that it lacks, and the last record."""
+        """Yield each partition's topic, first missing offset, and last record."""
         for topic, offsets in table.offsets.items():
             for number, offset in offsets.items():
                 if (last := self._last.get((topic, number))) is not None:
@@ -186,10 +186,10 @@ class SinkLags:
 
 
 def _is_newer(source: TableReport, table: TableReport) -> bool:
-    """Whether a derived table is at a cut that what is made of it doesn't have."""
+    """Whether a derived table is at a cut that a table made of it lacks."""
     return source.cut is not None and (table.cut is None or source.cut > table.cut)
 
 
 def has_reached(run: RunReport, table: TableReport) -> bool:
-    """Whether a sink's run has brought the table to its cut, also where that had nothing for it."""
+    """Whether a sink's run has brought the table to its cut, even without changes for it."""
     return not (table.error or table.made_of) and run.exit_code in {0, 3, 34}

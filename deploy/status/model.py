@@ -1,4 +1,4 @@
-"""How all parts are, as ``millrace status --json`` has it."""
+"""The state of all parts, in the form of ``millrace status --json``."""
 
 import re
 from typing import Final
@@ -27,13 +27,13 @@ class Problem(BaseModel):
 
     @classmethod
     def of(cls, part: str, error: MillraceError) -> "Problem":
-        """A part's error."""
+        """Return a part's error as a problem."""
         remedy = error.remedy or "ask with more time: millrace check"
         return cls(part=part, what=error.what, where=error.where, remedy=remedy)
 
     @classmethod
     def of_text(cls, part: str, text: str, otherwise: str) -> "Problem":
-        """What was reported as text: an error with its remedy, or one that has none."""
+        """Return a problem from a reported text: an error with its remedy, or without one."""
         what, *remedy = _ARROW.split(text, maxsplit=1)
         return cls(part=part, what=what, remedy="".join(remedy) or otherwise)
 
@@ -48,17 +48,17 @@ class Status(BaseModel):
     problems: list[Problem] = []
     slot: SlotStatus | None = None
     is_captured: bool | None = None
-    """Whether a daemon runs for the slot; None: not known."""
+    """Whether a daemon runs for the slot. None: unknown."""
     daemon: DaemonReport | None = None
     position: str | None = None
-    """The LSN of the commit up to which the log has all ..."""
+    """The LSN of the commit up to which the log has everything ..."""
     epoch: int | None = None
     """... in this history: one more with every ``millrace new-epoch``."""
     timeline: int | None = None
-    """The source's, when the log was written last: one more with every promotion."""
+    """The source's timeline at the log's last write: one more with every promotion."""
     events: int | None = None
     capture_lag: Lag = Lag(unknown="the log wasn't read")
     tables: list[TableStatus] = []
     dead_letters: dict[str, int] = {}
-    """How many of each table nobody has dealt with."""
+    """The number of open ones for each table."""
     sinks: list[SinkStatus] = []

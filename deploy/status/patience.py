@@ -1,4 +1,4 @@
-"""Questions to servers that may be silent → one answer of each in time, or why there is none."""
+"""Questions to servers that may be silent → each one's answer in time, or why there is none."""
 
 import time
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from deploy.asking import Questions, SilentError
 PATIENCE_S: Final = 2.0
 """How long a part may take to answer."""
 _SOON_S: Final = 1.9
-"""Brokers that are busy may need most of it; those that are silent are given up by then."""
+"""Busy brokers may need most of it. Silent ones are abandoned after it."""
 SourceAnswer = TypeVar("SourceAnswer")
 
 
 def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
-    """What a client of Kafka does while it waits, or reads for long: after a time it gives up."""
+    """Return the callback of a Kafka client's long waits and reads, which gives up after a time."""
     deadline = time.monotonic() + seconds
 
     def wait() -> None:
@@ -26,7 +26,7 @@ def give_up_after(seconds: float = _SOON_S) -> Callable[[], None]:
 
 
 def ask_source(seconds: float, question: Callable[[], SourceAnswer]) -> SourceAnswer:
-    """What the source answers in so many seconds; raises SourceUnreachableError without it."""
+    """Return the source's answer within this time. Raise SourceUnreachableError without one."""
     asked = Questions[SourceAnswer](seconds)
     asked.ask("source", lambda: [question()])
     answer = only_answer(asked, "source")
@@ -39,7 +39,10 @@ def ask_source(seconds: float, question: Callable[[], SourceAnswer]) -> SourceAn
 
 
 def only_answer(asked: Questions[Any], name: str, seconds: float | None = None) -> Any:
-    """A part's one answer; a MillraceError says why there is none, None that nobody asked."""
+    """Return a part's only answer; a MillraceError says why there is none.
+
+    None: it wasn't asked.
+    """
     match asked.answers(name, seconds):
         case None:
             return None

@@ -1,4 +1,4 @@
-"""What the parts say → what somebody has to do something about, each with its remedy."""
+"""The parts' answers → the problems that need an action, each with its remedy."""
 
 import shlex
 import time
@@ -13,15 +13,15 @@ from deploy.status.sinks import SinkStatus
 from deploy.status.tables import TableStatus, seconds_text
 
 KEEP_LEFT: Final = 0.25
-"""A sink that has less than this share of log.keep left is about to come too late."""
+"""A sink with less than this share of log.keep left will soon be too late."""
 OVERDUE_S: Final = 120.0
-"""Without news, or after failures, `merge --follow` rests for a minute."""
+"""Without news, or after failures, `merge --follow` waits for a minute."""
 _READ_AGAIN: Final = "wait until the daemon has read the table again: millrace status --watch"
 _PARTS: Final = {"source": "the source", "log": "the log", "standby": "[snapshot_source]"}
 
 
 def unanswered(given: Mapping[str, Any]) -> list[Problem]:
-    """The parts that didn't answer, or with an error."""
+    """Return the parts without an answer, or with an error."""
     problems = []
     for name, answer in given.items():
         if isinstance(answer, LogMissingError):
@@ -36,7 +36,7 @@ def unanswered(given: Mapping[str, Any]) -> list[Problem]:
 def found_problems(
     settings: Settings, status: Status, answers: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """What the answers tell."""
+    """Yield the problems in the answers."""
     yield from _of_capture(settings, status, answers)
     (unread,) = answers["standby"] or (None,)
     if unread is not None:
@@ -67,7 +67,7 @@ def _of_capture(
     phase = log.progress.phase if log is not None and log.progress is not None else None
     is_once = settings.capture.snapshot_mode == "initial_only"
     if is_once and phase is Phase.STREAMING and source is not None and source.slot is None:
-        return  # it is done, and its slot is gone with it
+        return  # it is done, and its slot was dropped with it
     if source is not None:
         for concern in source.concerns:
             yield Problem(part="the source", what=concern.text, remedy=concern.remedy)
@@ -100,7 +100,7 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
     again = f"millrace snapshot --reset {shlex.quote(table.table)}"
     if table.doubt:
         word = "set aside" if table.set_aside else "doubtful"
-        # The daemon looks for itself whether it can go on, but not whether rows can be written.
+        # The daemon itself checks whether it can continue, but not whether rows can be written.
         remedy = f"solve this, then run {again}" if table.set_aside else _READ_AGAIN
         remedy = again if table.not_reread else remedy
         what = f"{word}: {table.doubt}"
@@ -119,7 +119,7 @@ def _of_table(table: TableStatus) -> Iterator[Problem]:
 
 
 def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
-    """Rows that a derived table lacks, or may have wrong, though no run has failed."""
+    """Yield rows that a derived table lacks, or may have wrong, though no run has failed."""
     for index in sink.indexes:
         if index.refused:
             what = f"the search server refused {index.refused:,} documents"
@@ -137,7 +137,7 @@ def _of_rows(sink: SinkStatus) -> Iterator[Problem]:
 
 
 def _overdue(sink: SinkStatus) -> Iterator[Problem]:
-    """A run that was announced and doesn't come: a lag that stays small doesn't tell."""
+    """Yield an announced run that doesn't start, as a small lag doesn't show it."""
     last = sink.last_run
     if last is None or last.next_due_ms is None:
         return

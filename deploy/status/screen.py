@@ -1,6 +1,6 @@
-"""How all parts are → lines and tables for people, whole at 80 columns.
+"""The state of all parts → lines and tables for people, complete at 80 columns.
 
-Names and LSNs are never cut short: where there is no room, they go on in the next line.
+Names and LSNs are never cut: without room, they continue in the next line.
 """
 
 import time
@@ -23,7 +23,7 @@ _BAR: Final = 10
 
 
 def render(status: Status) -> Group:
-    """The status for people: problems first."""
+    """Return the status for people: problems first."""
     parts: list[RenderableType] = [_problem(problem) for problem in status.problems]
     if not parts:
         parts.append(Text("no problems", style="green"))
@@ -59,7 +59,7 @@ def _capture(status: Status) -> Iterator[Text]:
 
 
 def _table(*columns: str) -> Table:
-    """A table whose cells go on in the next line, rather than be cut short."""
+    """Return a table whose cells continue in the next line, and aren't cut."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         is_number = column in {"rows", "events", "tables"}
@@ -76,7 +76,7 @@ def _tables(status: Status) -> Table:
 
 
 def _bar(table: TableStatus) -> str:
-    """How much of the table was read, while it is read for the first time."""
+    """Return the progress of the table's first read."""
     if table.phase is Phase.STREAMING or table.left_unread or table.set_aside:
         return ""
     done = round(_BAR * table.percent / 100)
@@ -97,7 +97,7 @@ def _sinks(status: Status) -> Table:
 
 
 def _run_text(sink: SinkStatus) -> str:
-    """What the sink's last run did, and what the one under way is at."""
+    """Return the result of the sink's last run, and the progress of the active one."""
     lines = []
     now_ms = time.time_ns() // 1_000_000
     if (running := sink.running) is not None and not running.is_gone(now_ms):
@@ -117,7 +117,7 @@ def _run_text(sink: SinkStatus) -> str:
 
 
 def _views(status: Status) -> Iterator[Table]:
-    """The views; nothing where there is none."""
+    """Yield the views, if there are any."""
     shown = _table("view", "cut", "state")
     for view in (view for sink in status.sinks for view in sink.views):
         states = ["being built"] if view.loads else []
@@ -128,7 +128,7 @@ def _views(status: Status) -> Iterator[Table]:
 
 
 def _indexes(status: Status) -> Iterator[Table]:
-    """The search indexes; nothing where there is none."""
+    """Yield the search indexes, if there are any."""
     shown = _table("index of", "serves", "cut", "being loaded", "documents refused")
     for sink in status.sinks:
         for index in sink.indexes:
@@ -152,7 +152,7 @@ def _notes(status: Status) -> Iterator[Text]:
 
 
 def runs_table(runs: Sequence[RunReport]) -> Table:
-    """What runs did, the newest first."""
+    """Return the results of runs, the newest first."""
     shown = _table("ended (UTC)", "run", "cut", "tables", "events", "seconds", "outcome")
     for run in runs:
         failed = "".join(f"\n{table}: {reason}" for table, reason in run.failed.items())
@@ -172,5 +172,5 @@ def runs_table(runs: Sequence[RunReport]) -> Table:
 
 
 def sink_name(run: RunReport) -> str:
-    """What a run was of."""
+    """Return the subject of a run."""
     return run.sink if run.job == "merge" else f"{run.job} {run.sink}"

@@ -1,7 +1,7 @@
-"""An instant of the source, and what the log and sinks say → what doesn't show it yet, and why.
+"""An instant of the source, and the states of log and sinks → what lacks it, and why.
 
 An instant is an LSN up to which everything was committed. A derived table shows it if its cut is at
-or past it; or if the log has all up to there, and nothing for that table that it doesn't have.
+or past it, or if the log has everything up to there, and nothing that the table lacks.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -27,18 +27,18 @@ from sinks.run.wanted import CapturedTables, expected_tables, names_in_log, newe
 
 
 class Outlook(StrEnum):
-    """What is to be made of a derived table that doesn't show an instant."""
+    """What to expect of a derived table that doesn't show an instant."""
 
     LATER = "later"
     """The daemon, or a merge, brings it there."""
     NEVER = "never"
-    """Nothing does, until somebody mends what is wrong."""
+    """Nothing does, until a user solves the problem."""
     UNKNOWN = "unknown"
-    """Nobody says how far it is."""
+    """Its progress is unknown."""
 
 
 class Lacking(NamedTuple):
-    """What doesn't show the instant, why, and what to expect."""
+    """A part that lacks the instant, why, and what to expect."""
 
     part: str
     why: str
@@ -49,9 +49,9 @@ class Lacking(NamedTuple):
 
 
 class Watched:
-    """The log's state topics at each moment; ``sinks`` are those that are asked of.
+    """The log's state topics over time. ``sinks`` are those of interest.
 
-    Only what is new of them is read again.
+    Each read fetches only new records.
     """
 
     def __init__(self, settings: Settings, sinks: tuple[SinkName, ...], patience_s: float) -> None:
@@ -68,19 +68,19 @@ class Watched:
         self._reports = ReportReader(kafka, prefix, wait)
         self._tails = Tails(kafka, wait)
         self.unseen: frozenset[str] = frozenset()
-        """Captured tables that lacked the last time, as the daemon hadn't seen them yet."""
+        """Captured tables that were missing the last time, as the daemon hadn't seen them yet."""
 
     def progress(self) -> Progress | None:
-        """How far the log is."""
+        """Return the log's progress."""
         return self._progress.read()
 
     def lacking(
         self, instant: Lsn, timeline: int | None = None, captured: Collection[str] = ()
     ) -> list[Lacking]:
-        """What doesn't show the instant; nothing once all of it does.
+        """Return the parts that lack the instant. Empty: all show it.
 
-        An instant of a ``timeline`` that the log isn't on yet doesn't compare with its positions.
-        Of tables that are ``captured`` and new, the log may have nothing yet.
+        An instant of a ``timeline`` that the log hasn't reached doesn't compare with its positions.
+        The log may have nothing yet of new ``captured`` tables.
         """
         self.unseen = frozenset()
         progress = self.progress()
@@ -97,7 +97,7 @@ class Watched:
         newest = newest_schemas(self._schemas.read().values())
         in_log = CapturedTables.of(names_in_log(states), newest)
         wanted = {sink: self._expected(sink, in_log, reports).keys() for sink in self._sinks}
-        # Of a table that was never captured nobody knows the key; a sink wants it all the same.
+        # The key of a table that was never captured is unknown, but a sink needs the table anyway.
         unseen = {*captured} - {str(state.name) for state in states}
         names = (*(str(state.name) for state in states), *unseen)
         all_of_them = CapturedTables(names, frozenset(names) - in_log.keyless, in_log.keyless)
@@ -116,7 +116,7 @@ class Watched:
         moment = _Moment(reports, instant, progress.position.epoch)
         behind = [each for sink, names in wanted.items() for each in moment.behind(sink, names)]
         if behind and is_logged:
-            # What a merge would bring is asked for only now: it takes longest.
+            # The changes that a merge would bring are checked last, as that takes longest.
             last = self._tails.last(missing_from(reports))
             moment.lags = SinkLags(reports, last)
             behind = [each for sink, names in wanted.items() for each in moment.behind(sink, names)]
@@ -125,13 +125,13 @@ class Watched:
     def _expected(
         self, sink: SinkName, captured: CapturedTables, reports: Reports
     ) -> dict[str, frozenset[str]]:
-        """Derived tables that there are to be, each with the captured tables it is made of."""
+        """Return the expected derived tables, each with the captured tables that it is made of."""
         begun = [report.table for report in reports.of_sink(sink)]
         return expected_tables(self._settings, sink, captured, begun)
 
 
 def _unready(states: Iterable[TableState], names: Collection[str]) -> Iterator[Lacking]:
-    """Captured tables whose rows may be wrong, or aren't all there: no derived one is right."""
+    """Yield captured tables whose rows may be wrong or incomplete, so no derived one is right."""
     for name, state in sorted((str(state.name), state) for state in states):
         if name not in names:
             continue
@@ -145,7 +145,7 @@ def _unready(states: Iterable[TableState], names: Collection[str]) -> Iterator[L
 
 
 class _Moment:
-    """The reports of one moment; ``lags`` says what tables lack, once that is known."""
+    """The reports of one moment. ``lags`` has what tables lack, once that is known."""
 
     def __init__(self, reports: Reports, instant: Lsn, epoch: int) -> None:
         self._reports = reports
@@ -154,7 +154,7 @@ class _Moment:
         self.lags: SinkLags | None = None
 
     def behind(self, sink: str, wanted: Collection[str]) -> Iterator[Lacking]:
-        """The derived tables of a sink that don't show the instant, of the wanted and others."""
+        """Yield a sink's derived tables that lack the instant, of the wanted and others."""
         run = self._reports.ended.get((sink, "merge"))
         running = self._reports.running.get((sink, "merge"))
         if run is None and running is None:

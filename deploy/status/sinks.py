@@ -1,4 +1,4 @@
-"""Configuration → how far the lakehouse and the search indexes are."""
+"""Configuration → the progress of the lakehouse and the search indexes."""
 
 import shlex
 import time
@@ -45,12 +45,12 @@ RUNS_SHOWN = 5
 
 
 def table_states(settings: Settings) -> list[TableState]:
-    """The state of every table that the log has, or had."""
+    """Return the state of every table that the log has, or had."""
     return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
 
 
 def require_log(settings: Settings) -> None:
-    """Raise LogMissingError where no daemon has begun to write a log."""
+    """Raise LogMissingError if no daemon has begun to write a log."""
     prefix = settings.capture.topic_prefix
     admin = LogAdmin(settings.kafka)
     if progress_topic(prefix) not in admin.partitions():
@@ -58,13 +58,13 @@ def require_log(settings: Settings) -> None:
 
 
 def keyed_tables(settings: Settings, states: Iterable[TableState]) -> list[TableName]:
-    """The tables of the log whose rows have keys, and so can be documents."""
+    """Return the log's tables with keys, whose rows can be documents."""
     schemas = read_all(settings.kafka, schema_topic(settings.capture.topic_prefix), TableSchema)
     return CapturedTables.of(names_in_log(states), newest_schemas(schemas)).with_key
 
 
 def all_aliases(settings: Settings) -> dict[str, str]:
-    """The aliases of all indexes, by the names of tables and documents; ConfigError without any."""
+    """Return all aliases, by the names of tables and documents. ConfigError: there are none."""
     from sinks.search.documents import aliases
 
     keyed = keyed_tables(settings, table_states(settings))
@@ -72,7 +72,7 @@ def all_aliases(settings: Settings) -> dict[str, str]:
 
 
 class RunStatus(TableCounts):
-    """One of a sink's last runs: its cut (an LSN), and what it did to how many tables."""
+    """One of a sink's last runs: its cut (an LSN), and its changes and tables."""
 
     run: int
     cut: str
@@ -82,10 +82,10 @@ class RunStatus(TableCounts):
 
 
 class IndexStatus(BaseModel):
-    """A search index, by the name of its table or documents: how far it is, and what it lacks.
+    """A search index, by the name of its table or documents: its progress, and missing documents.
 
-    ``index`` serves; ``loading`` is to take its place, ``loaded_percent`` of it are there. Of
-    ``refused`` documents there are dead letters.
+    ``index`` serves. ``loading`` will replace it, and ``loaded_percent`` of it is done. ``refused``
+    documents have dead letters.
     """
 
     name: str
@@ -106,10 +106,10 @@ class ViewStatus(BaseModel):
 
 
 class DropStatus(BaseModel):
-    """A derived table whose captured ``table`` is gone at the source.
+    """A derived table whose captured ``table`` no longer exists at the source.
 
-    Its rows go from ``due_ms`` on, by the daemon's clock (None: they stay), unless something
-    ``held`` that up.
+    Its rows are removed from ``due_ms`` on, by the daemon's clock (None: they stay), unless
+    something ``held`` that up.
     """
 
     name: str
@@ -118,14 +118,14 @@ class DropStatus(BaseModel):
     due_ms: int | None
     held: str = ""
     needs_word: bool = False
-    """Whether ``--accept-drop`` is what it takes: too many tables are missing."""
+    """Whether ``--accept-drop`` is required, as too many tables are missing."""
     emptied: bool = False
 
 
 class SinkStatus(BaseModel):
-    """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied.
+    """A sink's progress. ``keep_left_s``: time until the log may lose changes not applied yet.
 
-    ``sink_lag`` is what it lacks of the log, ``lag`` how far it is behind the source.
+    ``sink_lag`` is its lag behind the log, ``lag`` that behind the source.
     """
 
     sink: SinkName
@@ -135,27 +135,27 @@ class SinkStatus(BaseModel):
     lag: Lag = Lag(unknown="no run has reported")
     table_lags: dict[str, Lag] = {}
     is_read: bool = True
-    """Whether its own state was read; one that needs a JVM is known by its reports alone."""
+    """Whether its own state was read. With a JVM, only its reports are known."""
     running: RunReport | None = None
     last_run: RunReport | None = None
     verified: RunReport | None = None
     tables: int = 0
     expected: dict[str, frozenset[str]] | None = {}
-    """The derived tables that there are to be, and what each is made of; None: the log is late."""
+    """The expected derived tables, and their sources. None: the log is late."""
     failed: dict[str, str] = {}
     finished: bool = True
     keep_left_s: float | None = None
     runs: list[RunStatus] = []
     gaps: dict[str, list[Gap]] = {}
-    """What histories and archives lack, the newest ones of each."""
+    """What histories and archives lack, the newest gaps of each."""
     doubts: dict[str, str] = {}
-    """Why rows of tables may be wrong, where a real Debezium captures; and what to do."""
+    """Why rows of tables may be wrong, with a real Debezium; and the remedy."""
     indexes: list[IndexStatus] = []
     views: list[ViewStatus] = []
     drops: list[DropStatus] = []
 
     def gap_texts(self) -> list[str]:
-        """A line for each table that lacks something, about its newest gap."""
+        """Return a line about the newest gap of each table that has one."""
         return [
             f"{self.sink}, {table}: changes may be missing between {gaps[-1].start.commit_lsn} and"
             f" {gaps[-1].end.commit_lsn}: {gaps[-1].reason}"
@@ -164,11 +164,11 @@ class SinkStatus(BaseModel):
         ]
 
     def doubt_texts(self) -> list[str]:
-        """A line for each table with rows that may be wrong."""
+        """Return a line for each table with rows that may be wrong."""
         return [f"{self.sink}, {table}: {why}" for table, why in self.doubts.items()]
 
     def drop_texts(self) -> Iterator[str]:
-        """A line for each derived table of a dropped one: what becomes of its rows, what to do."""
+        """Yield a line for each derived table of a dropped one: its rows' fate, and the remedy."""
         for drop in self.drops:
             text = (
                 f"{self.sink}, {drop.name}: {drop.table} no longer exists at the source; its rows "
@@ -193,7 +193,7 @@ def _status(
     checked: LastCheck,
     **shown: Any,
 ) -> SinkStatus:
-    """By a sink's last plan."""
+    """Return the status by a sink's last plan."""
     if plan is None:
         return SinkStatus(**shown)
     fresh_s = max(plan.ts_ms, checked.ts_ms) / 1e3
@@ -215,11 +215,11 @@ def lakehouse_status(
     captured: CapturedTables,
     reported: Iterable[str] = (),
 ) -> SinkStatus | None:
-    """How far the lakehouse's tables are, of which runs have reported some."""
+    """Return the progress of the lakehouse's tables, some of which runs have reported."""
     lakehouse = settings.lakehouse
     if lakehouse is None:
         return None
-    if local_path(lakehouse.path) is None:  # which takes a JVM to look at
+    if local_path(lakehouse.path) is None:  # only a JVM can read it
         expected = expected_tables(settings, "lakehouse", captured, [*reported])
         return SinkStatus(sink="lakehouse", expected=expected, is_read=False)
     from sinks.delta.cuts import cuts
@@ -256,7 +256,7 @@ def _drops(
     states: Sequence[TableState],
     capture: CaptureSettings,
 ) -> list[DropStatus]:
-    """What becomes of derived tables that the last plan has, and whose captured ones are gone."""
+    """Return the fate of derived tables in the last plan whose captured tables are gone."""
     if plan is None or progress is None:
         return []
     state = LogState(progress, {str(each.name): each for each in states}, {}, {}, {})
@@ -277,7 +277,7 @@ def _drops(
 
 
 def left_tables(plan: RunPlan | None, outcome: RunOutcome | None) -> dict[str, TablePlan]:
-    """The derived tables as the last plan has left them, or is about to."""
+    """Return the derived tables as the last plan has left them, or will."""
     if plan is None:
         return {}
     return goes_on(plan, outcome) if outcome else plan.all_tables
@@ -305,7 +305,7 @@ def search_status(
     states: Sequence[TableState],
     captured: CapturedTables,
 ) -> SinkStatus | None:
-    """How far search indexes are, those of tables with keys and of joined documents."""
+    """Return the progress of search indexes, of tables with keys and of joined documents."""
     search = settings.search
     if search is None:
         return None
@@ -314,7 +314,7 @@ def search_status(
     from sinks.search.progress import DocumentRecord, Ledger
 
     client = connect_search(search)
-    check(client, search)  # one that is away is not waited for, as a merge would
+    check(client, search)  # doesn't wait for an unavailable one, as a merge would
     ledger = Ledger(client, search.index_prefix, settings.capture.topic_prefix)
     record = ledger.run()
     documents = {
@@ -333,9 +333,9 @@ def search_status(
 
 
 def with_documents(status: SinkStatus, documents: Iterable["DocumentRecord"]) -> SinkStatus:
-    """How far a sink is whose joined documents come behind its other indexes.
+    """Return the status of a sink whose joined documents are behind its other indexes.
 
-    It is no further than any of them, and has finished once all of them are where they were led.
+    It is as far as the last of them, and has finished once all of them have.
     """
     serving = [each for each in documents if each.serves is not None and not each.frozen]
     reached = [each.at.cut.commit_lsn for each in serving if each.at is not None]
@@ -353,7 +353,7 @@ def _indexes(
     names: Sequence[TableName],
     documents: Mapping[str, "DocumentRecord"],
 ) -> list[IndexStatus]:
-    """Those that there are, or are going to be."""
+    """Return the existing and future indexes."""
     from sinks.search.dead_letters import DocumentDeadLetters
     from sinks.search.documents import aliases
 

@@ -22,7 +22,7 @@ WHERE c.relkind IN ('r', 'p') AND (n.nspname, c.relname) IN (
 
 
 class SlotStatus(BaseModel):
-    """The slot at the source; ``retained_bytes`` of WAL are kept for it.
+    """The slot at the source. ``retained_bytes`` of WAL are kept for it.
 
     A slot with ``failover`` is copied to those standbys that synchronize slots.
     """
@@ -39,14 +39,14 @@ class SlotStatus(BaseModel):
 
 
 class SlotConcern(BaseModel):
-    """What is to be said of the WAL that the slot holds back, and what to do."""
+    """A concern about the WAL that the slot holds back, and the remedy."""
 
     text: str
     remedy: str
 
 
 class SourceStatus(BaseModel):
-    """What the source says: the slot (None: there is none), and whether a daemon has its lock.
+    """The source's state: the slot (None: none exists), and whether a daemon has its lock.
 
     ``rows`` are the catalog's estimates by table (None: the table was never analyzed).
     """
@@ -58,7 +58,7 @@ class SourceStatus(BaseModel):
 
 
 def source_status(settings: Settings) -> SourceStatus:
-    """Ask the source; raises what docs/reference/errors.md lists where it doesn't answer."""
+    """Ask the source. Without an answer, raise an error of docs/reference/errors.md."""
     name = settings.capture.slot_name
     with closing(connect_soon(settings.source, purpose="status")) as connection:
         state = slot.inspect(connection, name)

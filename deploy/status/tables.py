@@ -1,4 +1,4 @@
-"""A table's state in the log → how far its rows are, and what may be wrong with them.
+"""A table's state in the log → the progress of its rows, and what may be wrong with them.
 
 For people and for metrics: ``millrace status`` and the health endpoints.
 """
@@ -22,58 +22,59 @@ class RequestStatus(BaseModel):
     rows_per_s: float | None
     left_s: float | None
     obstacle: str = ""
-    """Why its last try has failed."""
+    """Why its last attempt has failed."""
 
 
 class TableStatus(BaseModel):
-    """A table in the log; ``percent`` of its snapshot, and the reads that are under way.
+    """A table in the log, with ``percent`` of its snapshot, and its active reads.
 
-    Rates are since each began, pauses too.
+    Rates count from each read's begin, including pauses.
     """
 
     table: str
     topic: str
     phase: Phase
     left_unread: bool = False
-    """Whether nobody reads the rest: the table is gone, or was left out."""
+    """Whether nothing reads the rest: the table is gone, or was left out."""
     percent: float
     rows: int | None = None
-    """About how many the table has, by the source's catalog; None: not known."""
+    """About how many rows the table has, by the source's catalog. None: unknown."""
     snapshot_rows: int
-    """How many the read under way, or the last one, has brought."""
+    """How many rows the active read, or the last one, has brought."""
     bytes_done: int | None = None
     bytes_total: int | None = None
-    """Of the heap's pages, by the read under way or the last one; None: not known."""
+    """Size of the heap's pages, by the active read or the last one. None: unknown."""
     rows_per_s: float | None = None
     left_s: float | None = None
     requests: list[RequestStatus] = []
     doubt: str = ""
-    """Why rows of it may be wrong; empty: nothing says so."""
+    """Why its rows may be wrong. Empty: nothing shows that they are."""
     set_aside: bool = False
-    """Whether its changes aren't taken until it was read again."""
+    """Whether its changes are skipped until it is read again."""
     doubtful_since_ms: int | None = None
     not_reread: str = ""
-    """Why a doubtful table isn't read again by itself."""
+    """Why the daemon doesn't read a doubtful table again."""
     gone_since_ms: int | None = None
-    """Since when it isn't at the source any more, or has another name ..."""
+    """Since when it is missing at the source, or has another name ..."""
     renamed_to: str = ""
     """... which is this one."""
     gone_partitions: int = 0
-    """How many partitions are gone whose rows the log keeps."""
+    """The number of dropped partitions whose rows the log keeps."""
     gaps: int = 0
-    """How often histories and archives of it got a gap, by a read of what the stream hadn't."""
+    """How often its histories and archives got a gap, from a read of changes that the stream lacks.
+    """
     ended_partitions: int = 0
-    """How many are gone whose rows are about to be deleted ..."""
+    """The number of dropped partitions whose rows will be deleted ..."""
     ended_waits: str = ""
     """... and what that waits for."""
 
 
 def table_status(state: TableState, now_ms: int, rows: int | None = None) -> TableStatus:
-    """How far a table's rows are in the log, by its state there, at a time (ms since 1970).
+    """Return the progress of a table's rows in the log at a time (ms since 1970).
 
     ``rows`` is about how many it has at the source.
     """
-    # Of a whole table, what is counted is of another read, which tells its own pace.
+    # In a complete table, the counters belong to another read, which has its own rate.
     took_ms = now_ms - state.begun_ms if state.initial and state.begun_ms else 0
     rate, left_s = _pace(state.rows_sent, state.share_read, took_ms)
     return TableStatus(
@@ -135,7 +136,7 @@ def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> Reques
 
 
 def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | None]:
-    """Rows a second, and seconds left, of what is under way."""
+    """Return rows per second, and seconds left, of the active read."""
     took_s = took_ms / 1_000
     if took_s <= 0 or not 0 < share < 1:
         return None, None
@@ -143,7 +144,7 @@ def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | 
 
 
 def state_text(table: TableStatus) -> str:
-    """How far the table's rows are in the log, and what is being read again."""
+    """Return the progress of the table's rows in the log, and of repeated reads."""
     text = "complete"
     if table.left_unread:
         text = "incomplete: the table no longer exists, or was left out of the capture"
@@ -153,7 +154,7 @@ def state_text(table: TableStatus) -> str:
         if request.obstacle:
             text += f"\nthe daemon can't read it, and retries: {request.obstacle}"
         if request.type == "initial" and not request.paused:
-            continue  # the line above says that
+            continue  # the line above has that
         percent = f"{request.percent:.0f} %{_bytes_text(table)}"
         pace = " paused" if request.paused else _pace_text(request).removeprefix(",")
         text += f"\n{request.type}: {percent}, {request.rows:,} rows,{pace}".rstrip(",")
@@ -161,7 +162,7 @@ def state_text(table: TableStatus) -> str:
 
 
 def _doubt_text(table: TableStatus) -> str:
-    """What may be wrong with the table's rows in the log, and what keeps it from being mended."""
+    """Return what may be wrong with the table's rows in the log, and the obstacle to a repair."""
     text = ""
     if table.gone_since_ms is not None:
         what = f"renamed to {table.renamed_to}" if table.renamed_to else "dropped"
@@ -185,7 +186,7 @@ def _again(table: TableStatus) -> str:
 
 
 def time_text(ms: int) -> str:
-    """A time (ms since 1970), to the second, in UTC."""
+    """Return a time (ms since 1970), to the second, in UTC."""
     return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(" ", "seconds")[:19]
 
 
@@ -202,7 +203,7 @@ def _pace_text(read: TableStatus | RequestStatus) -> str:
 
 
 def size_text(count: int) -> str:
-    """So many bytes, in the unit that makes the number short."""
+    """Return a size, in the unit that makes the number short."""
     size, unit = float(count), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -212,7 +213,7 @@ def size_text(count: int) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A time span, in the unit that makes the number short."""
+    """Return a time span, in the unit that makes the number short."""
     if seconds is None:
         return "unknown"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""The lakehouse's records of views → how far each is, and at which cuts it stands."""
+"""The lakehouse's records of views → each one's progress, and its cuts."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -22,7 +22,7 @@ _NOT_BROUGHT: Final = (
 
 
 def with_views(settings: Settings, cuts: Iterable[Cut]) -> list[Cut]:
-    """The cuts, each with the versions of the views there, and why others aren't."""
+    """Return the cuts, each with its versions of views, and why others are missing."""
     if not settings.views:
         return [*cuts]
     location = settings.require_lakehouse().path
@@ -46,12 +46,12 @@ def _with_views(cut: Cut, settings: Settings, records: ViewRecords) -> Cut:
 
 
 def views_status(settings: Settings, reported: Iterable[TableReport] = ()) -> SinkStatus | None:
-    """How far the views are, and why the last run couldn't bring some, as it has ``reported``."""
+    """Return the views' progress, and why the last run failed for some, as it has ``reported``."""
     if not settings.views:
         return None
     location = settings.require_lakehouse().path
     expected = expected_tables(settings, "views", CapturedTables.of((), {}))
-    if local_path(location) is None:  # which takes a JVM to look at
+    if local_path(location) is None:  # only a JVM can read it
         return SinkStatus(sink="views", expected=expected, is_read=False)
     session = partial(open_session, settings.spark)
     last, records = lakehouse_plans(location, session).last(), view_records(location, session)

@@ -1,4 +1,4 @@
-"""``millrace views check``: [[views]] → how each is kept, and why not better, before it runs."""
+"""``millrace views check``: [[views]] → how each is maintained, and why not better, beforehand."""
 
 import json as json_text
 import sys
@@ -74,12 +74,12 @@ def _checked(settings: Settings) -> "Sequence[ViewReport]":
 
 
 def _say(line: str) -> None:
-    """Tell something beside the answer."""
+    """Print a line in addition to the result."""
     print(printable_message(on_one_line(line)), file=sys.stderr)
 
 
 def lines(report: "ViewReport") -> Iterator[str]:
-    """The report for people."""
+    """Yield the report for people."""
     name = on_one_line(report.name)
     if report.error is not None:
         yield f"{name}: can't be kept current: {report.error}"
@@ -100,7 +100,7 @@ def lines(report: "ViewReport") -> Iterator[str]:
 
 
 def as_json(report: "ViewReport") -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report for programs."""
     error = report.error
     shown = {field.name: getattr(report, field.name) for field in fields(report)}
     if error is not None:

@@ -133,10 +133,10 @@ class DebeziumTopics:
     def proposed(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
-        """The wanted tables with all that is new for them, and with their schemas so far.
+        """Return the wanted tables with everything new for them, and their schemas so far.
 
-        A topic that never had a record gives no table. No table can be made of an
-        archive, whose records aren't Millrace's.
+        A topic that never had a record makes no table. No table can be made of an archive, whose
+        records aren't Millrace's.
         """
         without_archives = {name: table._replace(is_whole=False) for name, table in wanted.items()}
         standing = {name: table for name, table in before.items() if table.base}
@@ -156,7 +156,7 @@ class DebeziumTopics:
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
-        """The same fraction of each topic; tables don't stand at one instant anyway."""
+        """Return the same fraction of each topic, as tables have no common instant anyway."""
         del last
         ends = bounded_ends(tables.values(), _compacted(state), records_max)
         self._report(f"reading only about {records_max:,} records; later runs continue")
@@ -165,9 +165,9 @@ class DebeziumTopics:
     def require_retained(
         self, name: str, table: TablePlan, state: LogState, *, fresh: bool
     ) -> None:
-        """By the topics' first offsets; by the promise of those that are compacted.
+        """Check the topics' first offsets, and what compacted ones promise.
 
-        TopicMismatchError where compaction may take what a table hasn't applied yet.
+        Raise TopicMismatchError if compaction may remove records that a table hasn't applied yet.
         """
         if table.source in self._failed:
             return
@@ -189,7 +189,7 @@ class DebeziumTopics:
             raise _forgotten(name, table, error.where) from None
 
     def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
-        """The table's plan, from the first record of the topic to the last."""
+        """Return the table's plan, from the first record of the topic to the last."""
         ends = self._ends[table.topic]
         return table.model_copy(
             update={"start": state.starts[table.topic], "end": ends, "next": ends}
@@ -198,7 +198,7 @@ class DebeziumTopics:
     def examined(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
     ) -> ExaminedTables:
-        """By the schemas of all new records, and the TRUNCATEs among them."""
+        """Examine the schemas of all new records, and the TRUNCATEs among them."""
         del examination
         from sinks.debezium.inspection import plan_tables
 
@@ -214,7 +214,7 @@ class DebeziumTopics:
         return ExaminedTables({**others, **planned.tables}, planned.refused)
 
     def _types(self) -> dict[str, Mapping[str, Column]]:
-        """By topic and column: the types of the source's catalog; the configuration's go first."""
+        """Return types by topic and column: the configuration's, then the source's catalog's."""
         types: dict[str, Mapping[str, Column]] = {}
         if self._options.types_of is not None:
             types |= self._options.types_of()
@@ -233,7 +233,7 @@ class DebeziumTopics:
         state: LogState,
         archived: "DataFrame | None" = None,
     ) -> Iterator["DebeziumChanges"]:
-        """By the schemas that the plan has, and the records' own."""
+        """Yield changes, read by the schemas in the plan and in the records."""
         del state, archived
         from sinks.debezium.changes import DebeziumChanges
 
@@ -241,7 +241,7 @@ class DebeziumTopics:
         if table.source in self._failed:
             raise self._failed[table.source]
         topic = self._topics.get(table.source)
-        # Another topic has come since a run that was killed made the plan.
+        # The topic was created again since an interrupted run made the plan.
         if topic is None or topic.id != topic_of(table).topic_id:
             raise _made_anew(table.topic)
         if _falls_short(self._ends[table.topic], table.end):
@@ -249,7 +249,7 @@ class DebeziumTopics:
         yield DebeziumChanges(spark, self._source, table, self._groups.get(name))
 
     def forget(self) -> None:
-        """Each table reads its own records: there is nothing to let go."""
+        """Do nothing, as each table reads its own records."""
 
 
 def _compacted(state: LogState) -> set[str]:
@@ -278,7 +278,7 @@ def _shortened(topic: str) -> LogForgottenError:
 
 
 def _progress(cluster: str) -> Progress:
-    """A progress record for topics that have none."""
+    """Return a progress record for topics that have none."""
     return Progress(
         log=f"topics of cluster {cluster}",
         slot="",
@@ -293,7 +293,10 @@ def _progress(cluster: str) -> Progress:
 
 
 def _state(name: TableName, topic: str, broker_topic: BrokerTopic) -> TableState:
-    """A table whose rows are shown as they come: no record says that its snapshot is complete."""
+    """Return a table's state.
+
+    Its rows are shown at once, as no record marks a complete snapshot.
+    """
     return TableState(
         namespace=name.namespace,
         table=name.name,
@@ -318,7 +321,7 @@ def _unpromised(table: TablePlan, promised: timedelta, keep: timedelta) -> Topic
 
 
 def _forgotten(name: str, table: TablePlan, where: str) -> LogForgottenError:
-    """The error of a table that isn't there yet, or of one that comes too late."""
+    """Return the error of a table that doesn't exist yet, or of one that is too late."""
     what = "the topic no longer has its first records, so rows may be missing permanently"
     if table.base:
         what = f"{name} is too late: the topic no longer has records that weren't applied"

@@ -1,1 +1,1 @@
-"""What a Spark driver's JVM loads beside Spark: our own jar, and the jars of others."""
+"""Jars that a Spark driver's JVM loads in addition to Spark's: our own, and other projects'."""

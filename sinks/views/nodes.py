@@ -255,7 +255,7 @@ def _is_by_row(window: Any) -> bool:
 
 
 def join(reader: NodeReader, node: Any) -> Operator:
-    """A join of two, of any kind that the rules know."""
+    """Read a join of two, of any kind that the rules support."""
     spark = reader.catalyst
     left, right = reader.operator(node.left()), reader.operator(node.right())
     type_ = node.joinType()
@@ -299,7 +299,7 @@ def join(reader: NodeReader, node: Any) -> Operator:
 
 
 def _marked(reader: NodeReader, side: Operator, key: tuple[int, ...]) -> Operator:
-    """A side with a column that is null where its rows are: its keys may be null anyway."""
+    """Add a column that is null if the side has no row, as its keys may be null anyway."""
     spark = reader.catalyst
     mark = spark.alias(spark.integer(1), "left")
     number = reader.named(mark, "whether the left side has a row")
@@ -314,7 +314,7 @@ def _marked(reader: NodeReader, side: Operator, key: tuple[int, ...]) -> Operato
 
 
 def unknown(reader: NodeReader, node: Any) -> Operator:
-    """A node that the rules don't follow, or that reads what isn't ours."""
+    """Read a node that the rules don't follow, or that reads other data."""
     if is_kind(node, "Sample"):
         raise ConfigError(
             "TABLESAMPLE has several valid results",

@@ -188,7 +188,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         self._counts += done.counts
 
     def write_changed(self, generation: JoinedIndex, at: Instant, to: Instant) -> None:
-        """Write the documents that are others now, and let searches see them."""
+        """Write the changed documents, and let searches see them."""
         shapes = self._cuts.shapes(to)
         root = tree(generation.definition, shapes)
         own = {key: key for key in root.keys}
@@ -196,7 +196,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
             reader = self._cuts.reader(at, to)
             if (keys_and_count := affected(root, reader, shapes, at, to)) is None:
                 return
-            # What changed may be little, and the documents that have it many.
+            # Few changes can concern many documents.
             keys, count = keys_and_count
             if (records := count * _RECORDS_OF_A_DOCUMENT) >= RECORDS_FEW:
                 reader = self._cuts.reader(to, records=records)
@@ -210,24 +210,24 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         self._index.refresh(generation.index)
 
     def publish(self, generation: JoinedIndex) -> None:
-        """Let the index have the alias."""
+        """Put the index behind the alias."""
         self._index.require(generation)
         self._context.publish(self._index, generation.index, generation.definition.settings)
 
     def result(self, seconds: float) -> TableResult:
-        """What was done to the index that serves."""
+        """Return the changes of the serving index."""
         counts = self._counts
         changed = counts.inserted, counts.updated, counts.deleted
         return TableResult(self.name, sum(changed) + counts.stale, *changed, seconds=seconds)
 
     def dead_letters(self) -> DocumentDeadLetters:
-        """Those of the index that serves."""
+        """Return the dead letters of the serving index."""
         index = self.record.serves.index if self.record.serves is not None else "none"
         prefix = self._context.search.index_prefix
         return DocumentDeadLetters(self._context.client, prefix, self._index.alias, index)
 
     def again(self, ids: Collection[str]) -> None:
-        """Make some documents of the index that serves once more."""
+        """Write some documents of the serving index again."""
         at, serves = self.record.at, self.record.serves
         if at is None or serves is None:
             return
@@ -243,7 +243,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         return tree(definition, self._cuts.shapes(at))
 
     def _columns(self, at: Instant) -> dict[str, tuple[str, str]]:
-        """What each column of the tables is, whatever it is called, and its values' type."""
+        """Return each column's identity, whatever its name, and the type of its values."""
         shapes = self._cuts.shapes(at)
         return {
             f"{name}.{field.name}": (field.id, f"{field.hashed} {field.type} {field.column.type}")
@@ -252,7 +252,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         }
 
     def _are_dropped(self, columns: Mapping[str, str], at: Instant) -> bool:
-        """Whether columns, by their identities, aren't there under any name."""
+        """Whether columns, by their identities, don't exist under any name."""
         shapes = self._cuts.shapes(at)
         return all(
             id_ in shapes[table].dropped
@@ -262,9 +262,9 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
         )
 
     def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
-        """The mapping of the document's index, by the types that its fields have in Spark.
+        """Return the mapping of the document's index, from its fields' types in Spark.
 
-        Raises ConfigError where the user speaks of a field that isn't there.
+        Raise ConfigError if the user refers to a field that doesn't exist.
         """
         with explained(self.where):
             properties = _properties(root, types(root, self._cuts.reader(at).at(at)))
@@ -283,7 +283,7 @@ def _properties(node: Node, types: StructType) -> dict[str, Any]:
     for embedded in node.embeds:
         kind = types[embedded.field].dataType
         inner = kind.elementType if isinstance(kind, ArrayType) else kind
-        assert isinstance(inner, StructType)  # noqa: S101 (assemble makes it so)
+        assert isinstance(inner, StructType)  # noqa: S101 (assemble makes one)
         mapping = {"properties": _properties(embedded.shown, inner)}
         properties[embedded.field] = {"type": "nested", **mapping} if embedded.many else mapping
     return properties
@@ -298,7 +298,7 @@ def _computed(kind: DataType) -> dict[str, Any]:
 
 
 def merged(before: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with what only an earlier one has, inside of objects, too."""
+    """Add the parts that only an earlier mapping has, also within objects."""
     both = {
         name: merged(before[name], value)
         if isinstance(value, dict) and isinstance(before.get(name), dict)
@@ -309,7 +309,7 @@ def merged(before: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, A
 
 
 def extends(mapping: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a mapping has all that another one has, and as it is there."""
+    """Whether a mapping has everything that another one has, unchanged."""
     return all(
         name in mapping
         and (
