@@ -30,7 +30,7 @@ from sinks.run.summary import RunSummary, TableResult
 IDLE_MAX_S: Final = 60.0
 """A run at least this often records that a table has nothing to do, and so isn't late."""
 REPEAT_S: Final = 3600.0
-"""Lasting conditions are reported again this often, as nobody reads a whole journal."""
+"""Lasting conditions are reported again this often, as users don't read a whole journal."""
 _PAUSE_MAX_S: Final = 60.0
 
 

@@ -50,7 +50,7 @@ class Session:
     def open(self, again: Sequence[str] = (), *, tries_again: bool = False) -> None:
         """Connect to both sides, take the slot and the log, and check that they fit.
 
-        ``tries_again``: read tables again whose reads were given up.
+        ``tries_again``: read tables again whose reads were abandoned.
         """
         servers = self.servers
         servers.take_lock()

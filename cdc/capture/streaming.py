@@ -37,7 +37,7 @@ commit, and a transaction that the same writer begins during that waits four tim
 COMMIT_AGE_S_MAX = 0.25
 """Maximum age of an open Kafka transaction, as it holds up readers of its partitions."""
 TRANSLATE_RECORDS_MAX = 250
-"""Maximum records per write. The processor's cache still has so few."""
+"""Maximum records per write. This many are still in the processor's cache."""
 IDLE_PROGRESS_S = 3.0
 """How often to record a position that only keepalives have moved."""
 BUSY_WAIT_S = 0.01

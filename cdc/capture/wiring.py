@@ -98,7 +98,7 @@ def lookups(
         return next(iter(described_tables(connection, settings, [table])), None)
 
     def instant() -> tuple[Lsn, int]:
-        # In this order: the end of the transaction moves the WAL even if nobody else writes.
+        # In this order: the end of the transaction moves the WAL even if no other session writes.
         return current_insert_lsn(connection), catalog.new_xid(connection)
 
     def visible(xid: int) -> None:

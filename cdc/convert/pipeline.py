@@ -47,7 +47,7 @@ def any_time(_topic: str, wanted_ms: int) -> int:
 class RecordPipeline:
     """Processing of every Connect record: transforms in order, converter, our header.
 
-    ``routes_events``: the output has the user's own events, none of which replaces another.
+    ``routes_events``: the output has the user's own events. None of them replaces another.
     """
 
     convert: Converters

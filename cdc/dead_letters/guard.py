@@ -136,7 +136,7 @@ class Refusals:
     def is_in_vain(self, topic: str, *, is_over: bool) -> bool:
         """Whether a restart for a topic doesn't help.
 
-        ``is_over``: its table is set aside, and no rows of it are to be read. A repetition means
+        ``is_over``: its table is set aside, and none of its rows are requested. A repetition means
         that another program writes to the topic.
         """
         self._vain[topic] = self._vain[topic] + 1 if is_over else 0

@@ -3,9 +3,9 @@
 If a row's key changes, a delete and a tombstone with the old key precede a create with the new one.
 A tombstone follows a delete. Deletes have ``before``; updates have it if the replica identity is
 full. A column without a value (an unchanged TOASTed one, or all but the key in a deleted row) is
-missing; a NULL is present. TRUNCATE goes to every partition of a compacted topic. So does the end
-of rows with their partition, which Debezium doesn't have. The extension writes the same bytes:
-tests/properties compares both.
+missing; a NULL is present. TRUNCATE goes to every partition of a compacted topic, and so does our
+event for the end of a partition's rows. The extension writes the same bytes: tests/properties
+compares both.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 

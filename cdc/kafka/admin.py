@@ -83,7 +83,7 @@ class LogAdmin:
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._has_connected = False
         self._given_up: dict[str, KafkaError] = {}
-        """Topics without an answer so far. This client sends no more requests for them."""
+        """Topics without an answer so far. This client sends no further requests for them."""
         config: dict[str, Any] = {
             **options.admin_options(kafka_options),
             "error_cb": self._complaints.append,

@@ -125,7 +125,7 @@ class Follower:
         return True
 
     def _read(self) -> None:
-        """Pass on records until the topic is another one.
+        """Pass on records until the topic is replaced.
 
         The client continues at its offset in a new topic of the same name, and would miss earlier
         records there. So this checks the topic before it trusts a record after a silence.

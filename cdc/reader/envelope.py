@@ -256,7 +256,7 @@ def _ended(ended: Any) -> EndedRows:
 
 
 def _deleted_long_ago(common: Mapping[str, Any], table: str, ts_ms: int) -> ChangeEvent:
-    """Return a delete of which only the tombstone is left, with the key and its record's time."""
+    """Return a delete from its remaining tombstone, with the key and its record's time."""
     namespace, _, name = table.partition(".")
     return ChangeEvent(
         operation="d",

@@ -95,7 +95,7 @@ class ReaderGroup:
     def ids(self) -> dict[str, str]:
         """Return the tables' topics in which the group has a position, with Kafka's ids of them.
 
-        Whoever creates the topic of dead letters again has settled them: the group continues
+        A new topic of dead letters means that the old ones are settled: the group continues
         without.
         """
         places = self._places.values()

@@ -105,7 +105,7 @@ class LastingReader(Iterator[ReadItem]):
 
     @property
     def _is_done(self) -> bool:
-        """Whether nothing more is to be read."""
+        """Whether the reader has reached its end."""
         return False
 
     @property

@@ -286,7 +286,7 @@ class ChangeStream(LastingReader[ChangeEvent]):
         try:
             self._topics = self._access.topics.read()
         except LogUnreachableError:
-            self._access.connect()  # a client that has given up a topic doesn't ask again
+            self._access.connect()  # a client that has abandoned a topic doesn't ask
             return
         except ReaderStoppedError:
             return

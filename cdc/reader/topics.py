@@ -61,7 +61,7 @@ class ReadTopics:
         self._schemas: dict[tuple[str, int], TableSchema] = {}
 
     def connect(self) -> None:
-        """Connect with a new client, which hasn't given up any topic."""
+        """Connect with a new client, which hasn't abandoned any topic."""
         self._admin = LogAdmin(self._settings.kafka, self._while_waiting)
 
     @property

@@ -210,7 +210,7 @@ class TableFingerprint(BaseModel):
 
     @property
     def without_levels(self) -> list[int]:
-        """Return partitions (OIDs) with unknown bounds, and cut ones that there is room for."""
+        """Return partitions (OIDs) with unknown bounds, and cut ones if they fit now."""
         room = min(self._room, LEAF_CHARS_MAX)
         unread = (leaf for leaf in self.leaves if leaf.attached and not leaf.levels)
         return [leaf.oid for leaf in unread if leaf.cut <= room]

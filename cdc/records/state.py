@@ -226,8 +226,8 @@ class TableState(BaseModel):
     last one that a signal asked for. ``pages_total`` and ``pages_done`` count the heap's pages (of
     ``block_bytes``; 0: unknown) of the active read, or of the last one. ``begun_ms`` is when the
     table's snapshot began (ms since 1970). ``joined_lsn`` is the WAL's end when a table appeared
-    that is followed without its rows; ``joined_xid`` (64 bits) is a transaction younger than all
-    that were open then. ``fingerprint`` is the catalog's state before any current row was read,
+    that is followed without its rows; ``joined_xid`` (64 bits) is younger than every transaction
+    open then. ``fingerprint`` is the catalog's state before any current row was read,
     ``doubt`` the findings since. ``gone_ms`` is when the table was missing at the source (ms since
     1970; 0: it exists), in the cluster with the system identifier ``gone_system``;
     ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is its new name, and

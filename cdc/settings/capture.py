@@ -14,7 +14,7 @@ _OVERRIDES: Final = "snapshot.select.statement.overrides"
 
 
 class SnapshotSettings(Section):
-    """Which existing rows are read, and how."""
+    """Settings for existing rows: the rows to read, and the way."""
 
     snapshot_mode: Literal[
         "initial", "initial_only", "no_data", "always", "when_needed", "recovery"
@@ -61,7 +61,7 @@ class SnapshotSettings(Section):
 
 
 class SignalSettings(Section):
-    """Where a running daemon takes signals from, and where its notifications go."""
+    """Sources of a running daemon's signals, and destinations of its notifications."""
 
     signal_enabled_channels: Names = Field(("source",), alias="signal.enabled.channels")
     signal_kafka_topic: str | None = Field(

@@ -90,7 +90,7 @@ def _table_key(text: str) -> KeyColumns:
 
 
 class ColumnSettings(Section):
-    """Which columns events have, how they are masked, and which make the key."""
+    """Columns of events: their selection, masks and keys."""
 
     column_include_list: PatternList = Field((), alias="column.include.list")
     column_exclude_list: PatternList = Field((), alias="column.exclude.list")

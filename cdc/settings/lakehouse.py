@@ -94,7 +94,7 @@ class DerivedTable(OwnDropSettings):
 
 
 class LakehouseSettings(DropSettings):
-    """Where the Delta tables are: a path of any Hadoop file system.
+    """The Delta tables: their location, a path of any Hadoop file system, and their options.
 
     Every captured table has one of each of the ``kinds``. ``tables`` adds others, or refines one of
     those. ``catalog`` is the schema of Spark's catalog that also has their names (``sales``,

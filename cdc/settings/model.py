@@ -120,7 +120,7 @@ class LogSettings(Section):
 
 
 class HealthSettings(Section):
-    """Where the daemon answers health probes; nowhere by default."""
+    """The daemon's address for health probes; none by default."""
 
     listen: Address | None = None
     ready_timeout_ms: int = Field(30_000, alias="ready.timeout.ms", ge=1)

@@ -103,7 +103,7 @@ class ColumnRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnModes:
-    """Which columns events have, how they are masked, and which make a key. Empty: no change."""
+    """Columns of events: their selection, masks and keys. Empty: no change."""
 
     include: Patterns = Patterns(())  # noqa: RUF009 (immutable)
     exclude: Patterns = Patterns(())  # noqa: RUF009

@@ -8,7 +8,7 @@ class Resumed:
     """Compares the repeated part of a stream with the log.
 
     A server that was set back (a copy of its disk, a snapshot of its volume) may have written until
-    its WAL is as long as before, on the same timeline. Only the contents show that. The slot has
+    its WAL has its former length, on the same timeline. Only the contents show that. The slot has
     the stream's begin, so it is known whether the log's last transaction comes again. After it, no
     transaction with frames may come before the position up to which the log has everything.
     Transactions without frames don't count, as the server may or may not send them.

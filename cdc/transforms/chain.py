@@ -97,7 +97,7 @@ def chain(
 
 
 def routes_events(transforms: Iterable[ConnectPlugin]) -> bool:
-    """Whether the output is an outbox table's events, each of which counts separately."""
+    """Whether the output is an outbox table's events, which all count separately."""
     return any(plugin.type == f"{_DEBEZIUM}.outbox.EventRouter" for plugin in transforms)
 
 

@@ -22,28 +22,28 @@ class UnconvertibleError(ValueError):
 
 
 class ValueKind(IntEnum):
-    r"""Which texts the extension may write by itself, and as what.
+    r"""Texts that the extension may write, and their forms.
 
-    A kind is a promise about the usual texts only: one of any other form than named here goes to
-    the codec's ``decode``, which also refuses what isn't of the type.
+    A kind is a promise about the usual texts only. A text of any other form goes to the codec's
+    ``decode``, which also refuses texts that aren't of the type.
 
     - TEXT: any UTF-8 text → a JSON string.
     - INTEGER: ``0|-?[1-9][0-9]{0,18}`` → copied.
     - BOOL: ``t``, ``f`` → true, false.
-    - FLOAT: at most 16 bytes of ``-?([1-9][0-9]*|0)\.[0-9]*[1-9]``, where after ``0.`` at most
-      three zeros stand → copied; ``-?(0|[1-9][0-9]{0,14})`` → copied, with ``.0`` behind it.
+    - FLOAT: at most 16 bytes of ``-?([1-9][0-9]*|0)\.[0-9]*[1-9]``, with at most three zeros after
+      ``0.`` → copied; ``-?(0|[1-9][0-9]{0,14})`` → copied, with ``.0`` appended.
     - NUMERIC_TEXT: ``-?[0-9]+(\.[0-9]+)?`` → in quotes.
-    - DATE: ``YYYY-MM-DD``, a date that there is → days since 1970-01-01.
-    - TIMESTAMP_US, TIMESTAMP_MS: ``YYYY-MM-DD hh:mm:ss[.f]``, a time that there is, up to six or
-      three digits → µs or ms since 1970-01-01.
-    - TIMESTAMPTZ: the same with ``+00`` behind it → ``"YYYY-MM-DDThh:mm:ss.fZ"``, f filled up with
+    - DATE: ``YYYY-MM-DD``, a valid date → days since 1970-01-01.
+    - TIMESTAMP_US, TIMESTAMP_MS: ``YYYY-MM-DD hh:mm:ss[.f]``, a valid time, up to six or three
+      digits → µs or ms since 1970-01-01.
+    - TIMESTAMPTZ: the same with ``+00`` appended → ``"YYYY-MM-DDThh:mm:ss.fZ"``, f filled up with
       zeros to ``digits``; without a point if ``digits`` is 0 and there is no fraction.
     - BYTEA: ``\x`` and pairs of hex digits → base64 in quotes.
-    - DECIMAL: ``-?[0-9]+`` and, if ``digits`` isn't 0, a point and as many digits → without the
-      point an integer, two's complement, big-endian, in the fewest bytes, base64 in quotes.
-    - …_ARRAY: ``{}`` or one dimension, separated by commas, of texts that the element's kind has a
-      form for, bare or in quotes; within quotes there are escapes in TEXT's alone → a list of what
-      the element's kind says; a bare NULL is null.
+    - DECIMAL: ``-?[0-9]+`` and, if ``digits`` isn't 0, a point and as many digits → an integer
+      without the point, two's complement, big-endian, in the fewest bytes, base64 in quotes.
+    - …_ARRAY: ``{}`` or one dimension, separated by commas, of texts of the element's kind, bare or
+      in quotes; only TEXT's may have escapes within quotes → a list in the element kind's form; a
+      bare NULL is null.
     - OTHER: none.
     """
 
@@ -102,7 +102,7 @@ BYTES: Final = Schema(Type.BYTES)
 
 
 def named(type_: Type, name: str) -> Schema:
-    """Return a schema of one of Debezium's own types, all of which have version 1."""
+    """Return a schema of one of Debezium's own types. All of them have version 1."""
     return Schema(type_, name=name, version=1)
 
 

@@ -119,7 +119,7 @@ def default(column: Column, codec: Codec, modes: ValueModes) -> Any:
     """Return the value of a DEFAULT that is a constant.
 
     Debezium, and so ``lossless=False``, supports only some types, and has a kind of zero for
-    functions: 1970-01-01 for now().
+    functions, such as 1970-01-01 for ``now()``.
     """
     if column.default is None or (not modes.lossless and (column.array or column.domain)):
         return None
@@ -134,7 +134,7 @@ def default(column: Column, codec: Codec, modes: ValueModes) -> Any:
 
 
 def _literal(expression: str) -> str | None:
-    """Return the text of a constant, as pg_get_expr() writes it. None: it is something else."""
+    """Return the text of a constant, as pg_get_expr() writes it. None: it isn't a constant."""
     if expression in _BOOLS:
         return _BOOLS[expression]
     if _NUMBER.fullmatch(expression):

@@ -3,7 +3,7 @@
 Expects the pinned session: TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601. The calendar is the
 proleptic Gregorian one, as in PostgreSQL; ``BC`` years count as 1 BC = 0, 2 BC = -1 (ISO 8601). The
 standard library's C code checks texts of the usual shape, and the patterns below check the rest
-(BC, years past 9999). Where Debezium's numbers overflow, ``lossless`` has the exact number, which
+(BC, years past 9999). If Debezium's numbers overflow, ``lossless`` has the exact number, which
 exceeds 64 bits. https://www.postgresql.org/docs/current/datatype-datetime.html
 """
 

@@ -84,7 +84,7 @@ class MessageReader:
         return self._data[self.offset - 1]
 
     def flags(self, most: int, what: str) -> int:
-        """Int8 of which only some bits have a meaning: all of them up to ``most``."""
+        """Int8 with some valid bits: all values up to ``most`` are valid."""
         flags = self.byte()
         if flags > most:
             raise self.corrupt(f"unknown {what}")

@@ -87,7 +87,7 @@ def parse(data: bytes | memoryview) -> Frame:
 def standby_status_update(
     flushed: Lsn, received: Lsn, now_us: int, *, reply_requested: bool = False
 ) -> bytes:
-    """Return the update that tells what the server can discard. ``now_us`` is µs since 1970, UTC.
+    """Return the update with positions to discard. ``now_us`` is µs since 1970, UTC.
 
     'r', Int64 written (what we received), Int64 flushed, Int64 applied (both: durable in the log),
     Int64 time (µs since 2000), Byte1 reply requested.

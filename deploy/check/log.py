@@ -48,7 +48,7 @@ def check_log(scene: Scene) -> Iterator[CheckResult]:
 
 @dataclass
 class _Log:
-    """One check of the brokers, at least one of which has answered."""
+    """One check of the brokers. At least one has answered."""
 
     scene: Scene
     probe: ClusterProbe

@@ -80,7 +80,7 @@ class Area:
     def of_errors(
         self, requirement: str, errors: Iterable[MillraceError], found: str, needed: str = ""
     ) -> Iterator[CheckResult]:
-        """Yield all errors of a requirement. Without any, it is met, with ``found``."""
+        """Yield all errors of a requirement. If there are none, it is met, with ``found``."""
         is_met = True
         for error in errors:
             is_met = False

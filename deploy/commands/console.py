@@ -83,7 +83,7 @@ class TableBars:
         self._tables: dict[str, _TableProgress] = {}
 
     def begin(self, table: str, size: int, rows: int = 0, share: float = 0.0) -> None:
-        """Show a table of this size, a share of which (from 0 to 1) was read before."""
+        """Show a table of this size, with the share (from 0 to 1) that was read before."""
         task = self._bars.add_task(
             printable_line(table),
             total=max(1, size),

@@ -16,7 +16,7 @@ _ARROW: Final = re.compile(r"\n +→ ")
 
 
 class Problem(BaseModel):
-    """What is wrong, with which part, and what to do about it."""
+    """A problem of a part, and its remedy."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -215,7 +215,7 @@ def lakehouse_status(
     captured: CapturedTables,
     reported: Iterable[str] = (),
 ) -> SinkStatus | None:
-    """Return the progress of the lakehouse's tables, some of which runs have reported."""
+    """Return the progress of the lakehouse's tables. Runs have reported some of them."""
     lakehouse = settings.lakehouse
     if lakehouse is None:
         return None

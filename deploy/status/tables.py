@@ -57,7 +57,7 @@ class TableStatus(BaseModel):
     gone_since_ms: int | None = None
     """Since when it is missing at the source, or has another name ..."""
     renamed_to: str = ""
-    """... which is this one."""
+    """... and its new name."""
     gone_partitions: int = 0
     """The number of dropped partitions whose rows the log keeps."""
     gaps: int = 0

@@ -1,11 +1,12 @@
 """Changes of a table → the newest state of each key, column by column if a value is absent.
 
 In any case it takes one shuffle by key. A change that has all its values is the newest state alone,
-so if most are, ``contenders`` leaves little to combine. The newest change wins by position. (A key
--0 that becomes 0 is a delete and an upsert at one position, with one key for Spark.) A column that
-it lacks comes from the newest change that has it, and stays in ``_millrace_absent`` if none of the
-batch does. A filled value (docs/decisions/0007) counts only if the batch has no exact one. It stays
-in ``_millrace_filled``, since a target that has the row knows the exact value.
+so if most are, ``contenders`` leaves little to combine. The newest change wins by position. A key
+-0 that becomes 0 is a delete and an upsert at one position, and Spark takes both for one key. A
+column that the newest change lacks comes from the newest change that has it. It stays in
+``_millrace_absent`` if none of the batch does. A filled value (docs/decisions/0007) counts only if
+the batch has no exact one. It stays in ``_millrace_filled``, since a target that has the row knows
+the exact value.
 
 Data that a merge needs several times (``Newest``) is read from the log once. The executors keep it,
 in memory or on their disks. When an executor ends, its data is lost, and a job that needs it fails.
@@ -35,9 +36,9 @@ _NEWEST = "_millrace_newest"
 _FILLED = "_millrace_newest_filled"
 _DELETED_AT = "_millrace_deleted_at"
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
-"""Types whose range is in Delta's statistics, and whose values Python can represent."""
+"""Types with ranges in Delta's statistics, and with values that Python can represent."""
 _UNASKED_MAX: Final = 16
-"""A query for the lacking ones of so few columns takes longer than it saves."""
+"""With up to this many columns, a query for the lacking ones takes longer than it saves."""
 _KEYS_MAX: Final = 10_000
 _RANGES_MAX: Final = 100
 
@@ -134,7 +135,7 @@ def lacking(changes: DataFrame, shape: TableShape) -> list[str]:
 def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None = None) -> DataFrame:
     """Return one row per key of parsed changes, in the same columns.
 
-    A value from before a delete doesn't count, as a later row is another one. ``patchy`` are the
+    A value from before a delete doesn't count, as a later row is a different row. ``patchy`` are the
     columns that changes may lack values for, if known: each costs two aggregates.
     """
     keys = shape.keys
@@ -170,7 +171,7 @@ def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None =
         **{name: winner.getField(name) for name in others},
         **{name: either[name]["value"] for name in patchy},
     }
-    # After a delete the target's row is another one.
+    # After a delete the target's row is a different row.
     unchanged = F.when(gone.isNull(), F.array_union(winner[ABSENT], winner[FILLED]))
     absent = _without(winner[ABSENT], either)
     unknown = gone.isNotNull() & (F.size(absent) > 0)

@@ -2,8 +2,8 @@
 
 Columns of two versions are the same if PostgreSQL's number is (of the same table), otherwise if the
 name is. So a rename renames the derived column, and a column that was dropped and created again is
-another one. Its type grows with the source's if Delta can widen it. A key's column whose new type
-can't hold its values is also another one. It identifies other rows, so the table begins a new
+a new one. Its type grows with the source's if Delta can widen it. A key's column whose new type
+can't hold its values is also a new one. It identifies other rows, so the table begins a new
 generation (sinks/changes/generations.py).
 """
 
@@ -226,8 +226,8 @@ def column_lines(versions: Sequence[TableSchema]) -> list[ColumnLine]:
 def _dropped(lines: Iterable[ColumnLine], newest: int, options: DerivedTable) -> frozenset[str]:
     """Return ``TableShape.dropped``. A column of a changed type may have had its own id since.
 
-    A column that may only have been renamed stays: only it has a history's older values. So does a
-    history's former key, which identifies earlier rows.
+    A column that may only have been renamed stays: only it has a history's older values. A
+    history's former key also stays, as it identifies earlier rows.
     """
     return frozenset(
         f"{version}:{column.name}"

@@ -1,17 +1,17 @@
 """A column's PostgreSQL type → its Spark type, and the record's text of a value → that type.
 
-The record has Debezium's form of a value (docs/decisions/0003-state-topics.md). What Spark can't
-hold is never changed in silence: a whole column becomes text where its declaration already says so
-(numeric without a precision or above 38 digits), and a single value raises an error that names
-column and value: NaN or infinity in a decimal, a date or timestamp outside the years 1 to 9999;
-unless the user wants another type, or null in its place.
+The record has Debezium's form of a value (docs/decisions/0003-state-topics.md). A value that Spark
+can't hold is never changed silently. A whole column becomes text if its declaration requires that
+(numeric without a precision or above 38 digits). A single value raises an error with column and
+value: NaN or infinity in a decimal, a date or timestamp outside the years 1 to 9999. The user can
+choose another type, or null, instead.
 
 - bool, int2, int4, int8, oid → boolean, smallint, int, bigint, bigint
-- float4, float8 → float, double (NaN and infinity as they are)
+- float4, float8 → float, double (including NaN and infinity)
 - numeric(p,s) of at most 38 digits → decimal(p,s); a negative scale is folded into p
 - date, timestamp, timestamptz → date, timestamp_ntz, timestamp
 - time → bigint: µs since midnight, whatever the declared precision
-- bytea → binary; so are bits of which a real Debezium doesn't tell how many there are
+- bytea → binary; also bits, if a real Debezium doesn't show their number
 - an array of these → array; of more than one dimension: refused, or JSON text inside an array of
   strings
 - everything else → string

@@ -62,8 +62,8 @@ def versions(
     """Return the versions that the changes begin and end, with the columns of a history.
 
     ``standing`` are the table's current versions of the changed keys. Those that end are returned
-    with their end. Those that continue are returned only if there are ``ends``, at each of which
-    rows ended, or ``behind_gap``: then it is unknown what happened between the two.
+    with their end. Those that continue are returned only if rows ended at some position (``ends``),
+    or ``behind_gap``: then it is unknown what happened between the two.
     """
     keeps = behind_gap or bool(ends)
     rows = changes if standing is None else changes.unionByName(_as_changes(standing, shape))

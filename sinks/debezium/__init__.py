@@ -1,7 +1,7 @@
 """Topics of a real Debezium → the same columns that sinks/log/parse.py makes of Millrace's own.
 
 docs/decisions/0012-debezium-topics.md has the reasons. A run asks ``topics`` in the same way as
-those of our own log. ``log`` says what there is to read, ``inspection`` makes the plan, and
+those of our own log. ``log`` finds the offsets to read, ``inspection`` makes the plan, and
 ``changes`` has the plan's changes of a table. The way of a topic:
 
   ``records``    binary keys and values → marks (which schema), JSON's content; the schemas in use

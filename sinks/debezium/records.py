@@ -132,7 +132,7 @@ class Written(NamedTuple):
 
 
 class RecordGroup(NamedTuple):
-    """Records of a topic whose keys share one schema, and whose values share one.
+    """Records of a topic with one schema of keys, and one of values.
 
     ``key`` is None without one, and ``value`` is None in tombstones. ``key_form`` is all of a key's
     bytes except its values: keys of another form go to other partitions. ``last`` is the last

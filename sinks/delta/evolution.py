@@ -281,7 +281,7 @@ def prepare_replacement(
 
 
 def settle(target: DerivedDeltaTable, shape: TableShape) -> None:
-    """Cluster a table that was just rewritten, with statistics of its columns."""
+    """Cluster a table after a full rewrite, with statistics of its columns."""
     _set_statistics(target, shape)
     cluster(target, shape)
 

@@ -153,7 +153,7 @@ def _rewritten(
 def mark(
     target: DerivedDeltaTable, run: int, newest: Newest, shape: TableShape, older: Older | None
 ) -> Rows:
-    """Mark removed rows, and write new ones, all of which are newer than any stored row."""
+    """Mark removed rows, and write new ones. All of them are newer than any stored row."""
     transaction = DeltaTransaction(target, run)
     files = transaction.files(_of_marked(newest, older))
     keys = [changed(name) for name in shape.keys]

@@ -1,4 +1,4 @@
-"""The lakehouse, as a target of runs: its derived tables, each of which is a Delta table."""
+"""The lakehouse, as a target of runs: its derived tables. Each one is a Delta table."""
 
 import json
 import shlex
@@ -200,8 +200,8 @@ class LakehouseTarget(Target):
         """Rebuild current rows in place if the log has the newest state of each.
 
         A history or an archive, which would have a permanent gap, waits until the user accepts it.
-        So does a new table whose first records are gone. After a gap, a history treats rows that
-        the log lacks as deleted, so it also waits for their new read.
+        A new table whose first records are gone waits as well. After a gap, a history treats rows
+        that the log lacks as deleted, so it also waits for their new read.
         """
         again, replaced = forgotten.again, forgotten.replaced
         if table.base and table.kind == "current":

@@ -1,7 +1,7 @@
 """Documents that the server refuses → dead letters: a separate index, with the reasons.
 
 A dead letter replaces a document of one index until a later change or a rebuild writes or deletes
-that document. It is never sent again itself, since the row may be gone by then.
+that document. It is never sent again itself, since the row may no longer exist.
 """
 
 import hashlib

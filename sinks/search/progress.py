@@ -347,7 +347,7 @@ class RunClaim:
         return self.record.checked
 
     def check(self, check: LastCheck) -> None:
-        """Record that there was nothing to do."""
+        """Record a check that found no changes."""
         self.renew(checked=check)
 
     def renew(self, patience: Patience = PATIENT, **changes: object) -> None:

@@ -209,7 +209,7 @@ class IndexTarget(Target):
     def load_next(self, failed: Collection[str]) -> TableResult | None:
         """Load the next step of a table that is being loaded, except those that have ``failed``.
 
-        After the last step, the new index replaces the serving one. None: nothing is to be loaded.
+        After the last step, the new index replaces the serving one. None: no table needs a load.
         """
         for name, record in self._context.ledger.tables(self._state.tables).items():
             loading = record.loading

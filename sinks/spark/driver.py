@@ -1,6 +1,6 @@
 """The JVM that this process has started → why it has ended, or its end.
 
-A JVM without memory ends at once, by Java's own option. So does one that mainly collects garbage
+A JVM without memory ends at once, by Java's own option. One that mainly collects garbage
 (sinks/jvm, HeapWatch), and may never throw an error. Both have their own exit code. Under
 spark-submit the JVM isn't ours, so the reason for its end is unknown.
 """

@@ -139,7 +139,7 @@ def spark_error(what: str, error: Exception, *, where: str, remedy: str = "") ->
 def query_error(
     what: str, error: Exception, *, where: str, missing_remedy: str = ""
 ) -> MillraceError:
-    """Return our error for a user's query: what is wrong with the SQL, or with its values.
+    """Return our error for a user's query: a fault of the SQL, of its values, or of Spark.
 
     ``missing_remedy`` is for a query of a missing table.
     """

@@ -25,7 +25,7 @@ Plan = Any
 COPIED_BYTES_MAX: Final = 64 << 20
 """Larger copies, one per task and one in the driver, may exceed their memory."""
 _SURELY_FEW: Final = 100
-"""So few rows are copied without a check of their size."""
+"""Up to this many rows are copied without a check of their size."""
 
 
 class TableAtCuts(Protocol):

@@ -145,7 +145,7 @@ class Rules(Generic[R]):
 
     @staticmethod
     def _side_of(join: Join, columns: Sequence[int]) -> str | None:
-        """Return the side of a join that shows some columns unchanged, all of which are its own."""
+        """Return the side of a join that shows some columns unchanged, if it has all of them."""
         if columns and join.kind in {"inner", "left"} and {*columns} <= {*join.left.columns}:
             return "left"
         if columns and join.kind in {"inner", "right"} and {*columns} <= {*join.right.columns}:
@@ -246,7 +246,7 @@ class Rules(Generic[R]):
         return Touched(*sides)
 
     def _sides(self, join: Join) -> tuple[Touched[R], Touched[R]]:
-        """Return the touched rows of both sides, each of which is used several times."""
+        """Return the touched rows of both sides, kept for several uses."""
         left, right = (
             Touched(*(None if rows is None else self._algebra.kept(rows) for rows in touched))
             for touched in (self.touched(join.left), self.touched(join.right))
@@ -338,7 +338,7 @@ class Rules(Generic[R]):
         return {out: below for out, below in group.keys.items() if below in group.by}
 
     def _joined_rows(self, join: Join, cut: CutSide, near: Near[R] | None) -> tuple[R, R]:
-        """Return both sides' rows for a join of which some values are wanted.
+        """Return both sides' rows for a join, if only some values are wanted.
 
         A preserved side is looked up only by its own columns: without the other side's rows, it
         would seem to have no match.

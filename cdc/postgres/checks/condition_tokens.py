@@ -1,6 +1,6 @@
 """A condition's text → the tokens for a parser, all of them of permitted kinds.
 
-A parser's attempts at foreign text can double with each level. Where it differs from PostgreSQL's
+A parser's attempts at foreign text can double with each level. If it differs from PostgreSQL's
 parser, it finds another meaning. So the parser's input alternates values and operators, has few
 levels, calls only listed functions, and has any other word as a quoted column.
 """

@@ -159,10 +159,7 @@ class _Renderer:
         self._columns = columns
 
     def condition(self, node: exp.Expr, level: int = 0) -> str:
-        """Return a condition as SQL.
-
-        Without brackets, it binds at least as tightly as ``level``.
-        """
+        """Return a condition as SQL. It has brackets, or binds at least as tightly as ``level``."""
         kind = type(node)
         if kind is exp.Paren:
             return self.condition(_member(node, "this"))
@@ -219,7 +216,7 @@ class _Renderer:
     def value(self, node: exp.Expr, level: int = 0) -> str:
         """Return a compared value as SQL.
 
-        Without brackets, it binds at least as tightly as ``level``.
+        It has brackets, or binds at least as tightly as ``level``.
         """
         kind = type(node)
         if kind is exp.Paren:
