@@ -1,11 +1,14 @@
 """Pages and messages that people read → short sentences, plain words, lines that fit.
 
-All pages are checked. Of the code, all texts are that aren't docstrings.
+All pages are checked. Of the code, messages are, and docstrings and comments.
 """
 
 import ast
+import inspect
+import io
 import re
 import statistics
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -91,6 +94,50 @@ AVOIDED_IN_MESSAGES: Final = {
     r"\btells? (of|what|which|how|whether)\b": "shows; reports",
 }
 """The same for texts in code; a label such as "not compared: …" needs no verb there."""
+AVOIDED_IN_REMARKS: Final = {
+    **AVOIDED_IN_MESSAGES,
+    r"\bevery ?body\b|\banybody\b|\bwhoever\b|\bwhom\b": "name the program or the user",
+    r"\btells? (it|them|us|that)\b": "reports; shows",
+    r"\bstands? (in|at|for|on|behind|beside|before|to)\b|\bstanding to\b": "is",
+    r"\bbeside\b": "next to; in addition to",
+    r"\blets? go (of|by)\b": "releases; removes",
+    r"\bno more\b": "no longer; nothing further",
+    r"\bfor ever\b": "permanently; without limit",
+    r"\bso (long|many|much|often|few|soon)\b(?! as)": "this long; up to this many",
+    r"\ball that (is|are|was|were|there)\b|^All that\b": "everything; all",
+    r"\bin silence\b": "silently",
+    r"\bg(o|oes|one) by\b": "uses; has",
+    r"\bthe same of (it|what|them|that)\b": "the same for …",
+    r"\bwhat (there|one|becomes|comes|stands|goes)\b": "name it",
+    r"\bwhere (there|none|that|it|they) (is|are|isn't|aren't|has|have|can't|doesn't|don't)\b": "if",
+    r"\bwasn't there\b|\bis there\b": "is missing; exists",
+    r"\btak(e|es|ing) (in|notice)\b": "records; processes",
+    r"\bcomes? round\b": "returns",
+    r"\bof no (use|account|matter)\b": "useless; doesn't matter",
+    r"\bbe had\b": "available",
+    r"\bthat there (is|are|was|were|isn't|aren't)\b": "existing",
+    r"\bis at fault\b|\bat it\b": "active",
+    r"\bleads? nowhere\b": "doesn't help",
+    r"\bof late\b|\blately\b": "recently",
+    r"\btaken for\b": "presumed; mistaken for",
+    r"\b(gives?|given|gave) (back|out)\b": "returns",
+    r"\bput together\b": "assembled; combined",
+    r"\bmakes? up for\b": "replaces",
+}
+"""The same for docstrings and comments."""
+REMARKS_UNCHECKED: Final = (
+    "cdc/notifications",
+    "cdc/tables/",
+    "compaction/verify",
+    "deploy/commands/verify",
+    "sinks/delta/cuts.py",
+    "sinks/run/",
+    "snapshots/",
+)
+"""Paths whose docstrings and comments have the old words."""
+_DIRECTIVE: Final = re.compile(r"# (noqa|fmt:|type: ignore|pragma)|#!")
+_PARAGRAPH: Final = re.compile(r"\n\s*\n")
+_SHOWN: Final = re.compile(r"^ +.*$|^ *>>>.*$", re.MULTILINE)
 _ANY_IN_MESSAGES: Final = re.compile("|".join(AVOIDED_IN_MESSAGES), re.IGNORECASE)
 _STATEMENT: Final = re.compile(r"\s*(--|[A-Z]{3,} )")
 _FENCE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -165,6 +212,39 @@ def objections_to_messages(code: str) -> Iterator[str]:
             yield f"line {line}: {found[0]} (rather: {instead}): {text}"
 
 
+def remarks(code: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring and comment; the lines of a comment are one text."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, inspect.cleandoc(text)
+    first, block = 0, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        line, column = token.start
+        if token.type != tokenize.COMMENT or _DIRECTIVE.match(token.string):
+            continue
+        follows = line == first + len(block) and not token.line[:column].strip()
+        if block and not follows:
+            yield first, " ".join(block)
+        first, block = (first, block) if block and follows else (line, [])
+        block.append(token.string.lstrip("# "))
+    if block:
+        yield first, " ".join(block)
+
+
+def objections_to_remarks(code: str) -> Iterator[str]:
+    """Docstrings and comments with avoided words, or long sentences; indented lines are code."""
+    for line, text in remarks(code):
+        plain = _CODE.sub("X", _SHOWN.sub("", text.replace("``", "`")))
+        for paragraph in _PARAGRAPH.split(plain):
+            for sentence in _END.split(" ".join(paragraph.split())):
+                if len(words(sentence)) > WORDS_MAX:
+                    yield f"line {line}: {len(words(sentence))} words: {sentence}"
+                for pattern, instead in AVOIDED_IN_REMARKS.items():
+                    if found := re.search(pattern, sentence, re.IGNORECASE):
+                        yield f"line {line}: {found[0]} (rather: {instead}): {sentence}"
+
+
 @pytest.mark.parametrize("page", sorted(CHECKED))
 def test_a_page_reads_well(page: str) -> None:
     assert objections((ROOT / page).read_text(encoding="utf-8")) == []
@@ -209,3 +289,36 @@ def test_a_message_that_reads_badly_is_refused(code: str) -> None:
 def test_docstrings_and_sql_are_no_messages() -> None:
     code = '"""What is read anew."""\nQUERY = "SELECT a, just FROM t"\n'
     assert [*objections_to_messages(code)] == []
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "millrace.py"])
+def test_docstrings_and_comments_read_well(package: str) -> None:
+    files = [ROOT / package, *sorted((ROOT / package).rglob("*.py"))]
+    paths = {str(file.relative_to(ROOT)): file for file in files if file.suffix == ".py"}
+    wrong = {
+        path: said
+        for path, file in paths.items()
+        if not path.startswith(REMARKS_UNCHECKED)
+        if (said := [*objections_to_remarks(file.read_text(encoding="utf-8"))])
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        '"""Rows → events.\n\nWhat one of them stands for goes by its name.\n"""\n',
+        'def f():\n    """Return so many rows as nobody has read."""\n',
+        'size = 1\n"""Of a block, where it is known."""\n',
+        "# The rows are\n# no more.\nrows = 0\n",
+        "rows = 0  # none are to be had\n",
+        f'"""Return {"rows and " * 20}events."""',
+    ],
+)
+def test_a_remark_that_reads_badly_is_refused(code: str) -> None:
+    assert [*objections_to_remarks(code)] != []
+
+
+def test_code_and_directives_in_remarks_are_left_alone() -> None:
+    code = '"""``beside`` → a row.\n\n  meant beside\n\nA row.\n"""\nx = 1  # noqa: for ever\n'
+    assert [*objections_to_remarks(code)] == []

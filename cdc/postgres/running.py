@@ -1,8 +1,8 @@
 """pg_locks → the open transactions, and those that may have written to given tables.
 
 A transaction that writes to a table, or to a partition of it, holds a lock on it until its end is
-visible. A prepared transaction does the same. A subtransaction's locks belong to its transaction. Its
-rollback removes its writes and its lock.
+visible. A prepared transaction does the same. A subtransaction's locks belong to its transaction.
+Its rollback removes its writes and its lock.
 """
 
 from collections import defaultdict

@@ -135,8 +135,8 @@ def lacking(changes: DataFrame, shape: TableShape) -> list[str]:
 def latest(changes: DataFrame, shape: TableShape, patchy: Sequence[str] | None = None) -> DataFrame:
     """Return one row per key of parsed changes, in the same columns.
 
-    A value from before a delete doesn't count, as a later row is a different row. ``patchy`` are the
-    columns that changes may lack values for, if known: each costs two aggregates.
+    A value from before a delete doesn't count, as a later row is a different row. ``patchy`` are
+    the columns that changes may lack values for, if known: each costs two aggregates.
     """
     keys = shape.keys
     patchy = shape.patchy if patchy is None else patchy
