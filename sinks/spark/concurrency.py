@@ -17,10 +17,11 @@ _MANY_BYTES: Final = 1 << 30
 
 
 def tables_at_once(spark: "SparkSession", records: int | None = None) -> int:
-    """Return how many tables to work on at the same time, of about so many records in all.
+    """Return how many tables a run works on at the same time.
 
-    Each table needs a core of the driver to plan its queries, and memory. [spark] can set another
-    number. Raises ConfigError where that isn't a positive whole number.
+    Each table needs a core of the driver to plan its queries, and memory. ``records`` is about how
+    many the run reads. None: unknown. [spark] can set another number. Raises ConfigError if that
+    isn't a positive whole number.
     """
     if (given := spark.conf.get(SETTING, None)) is not None:
         return _positive(given)
@@ -30,9 +31,9 @@ def tables_at_once(spark: "SparkSession", records: int | None = None) -> int:
 
 
 def by_machine(cores: int, memory_bytes: int, records: int | None) -> int:
-    """Return as many tables as there are cores, and memory for; of an unknown number of records.
+    """Return as many tables as there are cores, and memory for.
 
-    A JVM counts a part of its heap less than it was given.
+    A JVM reports a little less memory than it was given.
     """
     of_each = _FEW_BYTES if records is not None and records < RECORDS_FEW else _MANY_BYTES
     return max(_LEAST, min(cores, round(memory_bytes / of_each)))

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ConfigError, ExitCode, LogForgottenError
+from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.changes.derived import table_path
 from sinks.changes.names import POSITION
 from sinks.delta import commit, target
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunOutcome
-from sinks.spark.concurrency import SETTING
 from tests.fixtures.few import few
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
@@ -65,12 +64,7 @@ def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None
     log.truncate(at(300, 2))
     log.row("c", at(300, 3), {"id": 7, "a": "after", "n": 7})
     log.reached(at(300, 3))
-    lakehouse.spark.conf.set(SETTING, "none")
-    with pytest.raises(ConfigError, match=SETTING):
-        lakehouse.merge()
-    lakehouse.spark.conf.set(SETTING, "1")
     lakehouse.merge()
-    lakehouse.spark.conf.unset(SETTING)
     assert lakehouse.rows(log.schema) == [{"id": 7, "a": "after", "n": 7}]
     version = lakehouse.version(log.schema)
     assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO

@@ -1,10 +1,11 @@
-"""A backlog → several runs (``--max-records``), one at a time, each up to a commit."""
+"""A backlog → bounded runs (``--max-records``, tables at once), each up to a commit."""
 
 import pytest
 
-from cdc.errors import BusyError, ExitCode
+from cdc.errors import BusyError, ConfigError, ExitCode
 from sinks.run.options import RunOptions
 from sinks.run.plans import one_at_a_time
+from sinks.spark.concurrency import SETTING
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 
@@ -45,6 +46,20 @@ def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) 
     assert states[-1:] == [ROWS], str(summary.line()) + str(summary.tables)
     assert len(states) >= 2
     assert states == sorted(states)
+
+
+def test_the_user_sets_how_many_tables_a_run_works_on_at_once(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1))
+    log.row("r", at(10, 0), {"id": 1})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.spark.conf.set(SETTING, "none")
+    with pytest.raises(ConfigError, match=SETTING):
+        lakehouse.merge()
+    lakehouse.spark.conf.set(SETTING, "1")
+    summary = lakehouse.merge()
+    lakehouse.spark.conf.unset(SETTING)
+    assert (summary.exit_code, lakehouse.rows(log.schema)) == (ExitCode.OK, [{"id": 1}])
 
 
 def test_a_second_run_leaves_at_once(lakehouse: Lakehouse) -> None:
