@@ -130,7 +130,7 @@ stop:
 ## quick                lint, and the tests that need neither a server, Spark nor a JDK: one to two minutes
 quick: environment
 	@$(MAKE) -j2 types style
-	EXAMPLES=0.2 $(RUN) -m pytest -m "not server and not built and not proof" -n 2
+	EXAMPLES=0.2 $(RUN) -m pytest -m "not server and not built and not proof" -n 2 --dist worksteal
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14, SERVERS=containers: on these
 test: prerequisites

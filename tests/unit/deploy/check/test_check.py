@@ -166,6 +166,7 @@ def test_names_that_collide_in_delta_are_told_and_two_of_one_name_refused(scene:
     plain = described("public.t", "id", "ID", "_millrace_op")
     made = scene()
     made.tables.settle([plain])
+    made.log.settle(None)
     finding = by_name(check_lakehouse(made))["names"]
     assert finding.level is Level.WARNING
     assert "ID, _millrace_op get the suffix __2" in finding.found
