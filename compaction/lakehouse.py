@@ -35,8 +35,9 @@ from sinks.delta.evolution import (
     set_properties,
 )
 from sinks.delta.table import DerivedDeltaTable
+from sinks.run.owner import require_owner
 from sinks.run.plan import RunPlan
-from sinks.run.plans import LeftTable, Plans, lakehouse_plans, require_owner
+from sinks.run.plans import LeftTable, Plans, lakehouse_plans
 from sinks.spark.concurrency import tables_at_once
 from sinks.spark.errors import explained
 from sinks.spark.session import tune

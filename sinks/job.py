@@ -22,7 +22,7 @@ from sinks.delta.target import LakehouseTarget
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
 from sinks.run.options import PausedTables, Report, RunContext, RunOptions, wait_on
-from sinks.run.plans import one_at_a_time
+from sinks.run.owner import one_at_a_time
 from sinks.run.reported import ReportedRun
 from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
@@ -147,13 +147,15 @@ def run_lakehouse(context: RunContext, log: MillraceTopics) -> RunSummary:
     lakehouse = context.settings.require_lakehouse()
     started = time.monotonic()
     topics: Topics = log
-    with one_at_a_time(lakehouse.path):
+    with one_at_a_time(lakehouse.path) as kept_out:
         if lakehouse.topics_written_by == "debezium":
             from sinks.debezium.topics import DebeziumTopics
 
             topics = DebeziumTopics(context, lakehouse)
         ended = Run(context, topics, LakehouseTarget(context, lakehouse)).once()
-    return ended.summary(LakehouseTarget.sink, time.monotonic() - started)
+        others = kept_out.count()
+    summary = ended.summary(LakehouseTarget.sink, time.monotonic() - started)
+    return replace(summary, kept_out=others)
 
 
 def _views(context: RunContext, log: MillraceTopics) -> RunSummary:

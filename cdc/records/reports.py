@@ -28,8 +28,9 @@ class RunReport(BaseModel):
     until it ends; it counts as gone after ``deadline_ms``. ``cut`` is where the sink then has all
     of the log; with a real Debezium, ``where`` has that in words. The last transaction before the
     cut was committed at ``cut_ts_us`` (µs since 1970; 0: unknown). ``next_due_ms`` is when the next
-    run begins, if known. ``log`` is the name of the log that it has read (empty: it failed
-    earlier). A new log under the same topics has another name, and other offsets.
+    run begins, if known. ``kept_out`` runs couldn't start meanwhile. ``log`` is the name of the log
+    that it has read (empty: it failed earlier). A new log under the same topics has another name,
+    and other offsets.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,6 +57,7 @@ class RunReport(BaseModel):
     exit_code: int | None = None
     error: str = ""
     next_due_ms: int | None = None
+    kept_out: int = 0
 
     @property
     def key(self) -> bytes:

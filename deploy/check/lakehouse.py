@@ -18,7 +18,7 @@ from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene, captured_of
 from deploy.check.standing import DELTA, check_standing
 from sinks.changes.derived import Derived, local_path
-from sinks.run.plans import require_lock, require_owner
+from sinks.run.owner import require_lock, require_owner
 from sinks.run.wanted import CapturedTables, lakehouse_tables
 from sinks.spark.files import LocalFiles
 

@@ -337,7 +337,7 @@ def _lakehouse(settings: Settings) -> list[Item]:
 
 def _remove_folder(path: Path, lakehouse: Path) -> None:
     """Remove a folder of the lakehouse, and its schema's if it was the last one there."""
-    from sinks.run.plans import one_at_a_time
+    from sinks.run.owner import one_at_a_time
 
     with one_at_a_time(str(lakehouse)):
         try:

@@ -17,6 +17,7 @@ from cdc.records.state import Phase
 from deploy.status.model import Problem, Status
 from deploy.status.sinks import SinkStatus
 from deploy.status.tables import TableStatus, seconds_text, size_text, state_text, time_text
+from sinks.run.summary import kept_out_text
 
 _BAR: Final = 10
 """Characters of a bar."""
@@ -106,6 +107,7 @@ def _run_text(sink: SinkStatus) -> str:
     if (last := sink.last_run) is not None and last.ended_ms is not None:
         ago = seconds_text(max(0.0, (now_ms - last.ended_ms) / 1e3))
         what = f"{last.events:,} events in {seconds_text(last.seconds)}"
+        what += kept_out_text(last.kept_out)
         lines.append(f"{ago} ago: {'nothing to do' if last.exit_code == 3 else what}")
     if (verified := sink.verified) is not None and not verified.error:
         found = f"{len(verified.failed):,} tables differ" if verified.failed else "0 differ"

@@ -1,20 +1,120 @@
-"""What stands in a sink → whether runs of this log may go on from it, or whose it is.
+"""The state of a sink → whether runs of this log may continue from it, and one run at a time.
 
-Nothing here takes Spark, so that who only looks can ask as runs do.
+Nothing here needs Spark, so inspections ask in the same way as runs.
 """
 
+import fcntl
+import hashlib
 import json
+import os
+import pwd
+import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from cdc.errors import ConfigError, MillraceError, SinkError
+from cdc.errors import BusyError, ConfigError, DiskError, MillraceError, SinkError
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived, local_path
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.wanted import WantedTable
 from sinks.spark.files import LocalFiles, reachable
+from sinks.spark.private_files import own_folder
 
 LOG_FOLDER = "_delta_log"
+
+
+class KeptOut:
+    """The runs that a lock keeps out: each appends a byte to its file."""
+
+    def __init__(self, lock: BinaryIO) -> None:
+        self._lock = lock
+        with suppress(OSError):
+            lock.truncate(0)
+
+    @staticmethod
+    def leave(lock: BinaryIO) -> None:
+        """Note that a run was kept out."""
+        with suppress(OSError):  # a full disk is reported by the run that has the lock
+            os.write(lock.fileno(), b".")
+
+    def count(self) -> int:
+        """Return how many runs were kept out so far."""
+        return os.fstat(self._lock.fileno()).st_size
+
+
+@contextmanager
+def one_at_a_time(location: str) -> Iterator[KeptOut]:
+    """Keep a second run on this machine out. Raise BusyError in that one.
+
+    The lock only saves work and gives a clear message. Each table's transaction makes two runs
+    safe.
+    """
+    require_owner(location)
+    folder = local_path(location)
+    if folder is None:
+        name = hashlib.sha256(location.encode()).hexdigest()[:16]
+        path = own_folder() / f"{name}.lock"
+    else:
+        path = folder / "_millrace" / "lock"
+    with reachable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("ab")
+        except PermissionError:
+            raise _not_ours(path) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            KeptOut.leave(file)
+            raise BusyError("another run is writing to this lakehouse", where=location) from None
+        yield KeptOut(file)
+
+
+def require_lock(location: str) -> None:
+    """Refuse a lock that a run of another user has left; takes it from nobody.
+
+    Raises DiskError.
+    """
+    folder = local_path(location)
+    lock = None if folder is None else folder / "_millrace" / "lock"
+    if lock is not None and lock.exists() and not os.access(lock, os.W_OK):
+        raise _not_ours(lock)
+
+
+def _not_ours(lock: Path) -> DiskError:
+    """What to say of a lock that a run of another user has left."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    return DiskError(
+        f"user {user} can't write to files of a run of another user",
+        where=str(lock),
+        remedy=f"give it to {user}: chown -R {user} {shlex.quote(str(lock.parents[1]))}",
+    )
+
+
+def require_owner(location: str) -> None:
+    """Refuse to write as root where the folder is another user's, whose runs would fail by it.
+
+    Raises ConfigError. Of a folder that isn't there yet, the nearest one above it counts.
+    """
+    folder = local_path(location)
+    if folder is None or os.geteuid() != 0:
+        return
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if (owner := there.stat().st_uid) == 0:
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = str(owner)
+    raise ConfigError(
+        f"this process runs as root, but the lakehouse's folder belongs to user {name}, who"
+        " couldn't write to root's files",
+        where=str(there),
+        remedy=f"run it as that user: runuser -u {name} -- millrace …",
+    )
 
 
 def require_same_writer(plan: RunPlan, sink: str, prefix: str, written_by: TopicWriter) -> None:

@@ -1,21 +1,14 @@
 """Plans and their outcomes ⇄ files: ``<run, 20 digits>.json`` and ``<run>.done.json``."""
 
-import fcntl
-import hashlib
 import json
-import os
-import pwd
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from cdc.errors import BusyError, ConfigError, DiskError, LogFormatError
+from cdc.errors import BusyError, LogFormatError
 from cdc.lines import Lines
 from sinks.changes.derived import local_path, runs_path
 from sinks.run.options import Report
@@ -39,10 +32,8 @@ from sinks.spark.files import (
     HadoopFiles,
     LocalFiles,
     RunState,
-    reachable,
     read_state,
 )
-from sinks.spark.private_files import own_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,77 +46,6 @@ _RECORDS_MAX: Final = 128
 _CHECKED: Final = "checked.json"
 _COMPACTED: Final = "compacted.json"
 _LAST: Final = "last.json"
-
-
-@contextmanager
-def one_at_a_time(location: str) -> Iterator[None]:
-    """Keep a second run on this machine out; raises BusyError.
-
-    That is for speed and clear words only: what makes two runs safe is each table's transaction.
-    """
-    require_owner(location)
-    folder = local_path(location)
-    if folder is None:
-        name = hashlib.sha256(location.encode()).hexdigest()[:16]
-        path = own_folder() / f"{name}.lock"
-    else:
-        path = folder / "_millrace" / "lock"
-    with reachable(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            file = path.open("ab")
-        except PermissionError:
-            raise _not_ours(path) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BusyError("another run is writing to this lakehouse", where=location) from None
-        yield
-
-
-def require_lock(location: str) -> None:
-    """Refuse a lock that a run of another user has left; takes it from nobody.
-
-    Raises DiskError.
-    """
-    folder = local_path(location)
-    lock = None if folder is None else folder / "_millrace" / "lock"
-    if lock is not None and lock.exists() and not os.access(lock, os.W_OK):
-        raise _not_ours(lock)
-
-
-def _not_ours(lock: Path) -> DiskError:
-    """What to say of a lock that a run of another user has left."""
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    return DiskError(
-        f"user {user} can't write to files of a run of another user",
-        where=str(lock),
-        remedy=f"give it to {user}: chown -R {user} {shlex.quote(str(lock.parents[1]))}",
-    )
-
-
-def require_owner(location: str) -> None:
-    """Refuse to write as root where the folder is another user's, whose runs would fail by it.
-
-    Raises ConfigError. Of a folder that isn't there yet, the nearest one above it counts.
-    """
-    folder = local_path(location)
-    if folder is None or os.geteuid() != 0:
-        return
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if (owner := there.stat().st_uid) == 0:
-        return
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        name = str(owner)
-    raise ConfigError(
-        f"this process runs as root, but the lakehouse's folder belongs to user {name}, who"
-        " couldn't write to root's files",
-        where=str(there),
-        remedy=f"run it as that user: runuser -u {name} -- millrace …",
-    )
 
 
 class LastPlan(BaseModel):

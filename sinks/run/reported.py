@@ -161,6 +161,7 @@ class ReportedRun:
             done=len(done.tables),
             failed=_some(errors_of(done.tables)),
             exit_code=done.exit_code,
+            kept_out=done.kept_out,
             **{name: sum(getattr(table, name) for table in done.tables) for name in counts},
         )
 

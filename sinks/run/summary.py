@@ -150,13 +150,18 @@ def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
         return TableResult(name, error=error)
 
 
+def kept_out_text(runs: int) -> str:
+    """Return what to say of runs that couldn't start meanwhile, behind a run's duration."""
+    return f"; {runs} {'run' if runs == 1 else 'runs'} couldn't start meanwhile" if runs else ""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """One run of one sink.
 
     ``standing`` are all of its tables after it. It has the log up to ``reached``, whose last
     transaction was committed at ``reached_ts_us``; its newest plan is that of ``last_run``. ``log``
-    is the name of the log.
+    is the name of the log. ``kept_out`` runs couldn't start meanwhile.
     """
 
     sink: str
@@ -169,6 +174,7 @@ class RunSummary:
     reached_ts_us: int = 0
     last_run: int = 0
     log: str = ""
+    kept_out: int = 0
 
     @property
     def exit_code(self) -> ExitCode:
@@ -195,5 +201,6 @@ class RunSummary:
         what = {"search": "indexes", "views": "views"}.get(self.sink, "tables")
         return (
             f"{self.sink}: {run}{len(ended) - len(failed)} of {len(ended)} {what}, {counts} in "
-            f"{self.seconds:.1f} s" + (f"; FAILED: {', '.join(failed)}" if failed else "")
+            f"{self.seconds:.1f} s{kept_out_text(self.kept_out)}"
+            + (f"; FAILED: {', '.join(failed)}" if failed else "")
         )

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import cycle
 from typing import Final, get_args
 
@@ -21,7 +22,8 @@ from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
 from sinks.run.cut_run import CutRun
 from sinks.run.options import RunContext
-from sinks.run.plans import lakehouse_plans, one_at_a_time
+from sinks.run.owner import one_at_a_time
+from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunSummary, Standing, TableResult, TableVersion
 from sinks.views.pinned import PinnedSession
 from sinks.views.records import ViewRecords, ViewsAtCut, view_records
@@ -43,8 +45,9 @@ def run_views(context: RunContext, log: MillraceTopics) -> RunSummary:
     """
     lakehouse = context.settings.require_lakehouse()
     started = time.monotonic()
-    with one_at_a_time(lakehouse.path):
-        return ViewsRun(context, log).once(started)
+    with one_at_a_time(lakehouse.path) as kept_out:
+        summary = ViewsRun(context, log).once(started)
+        return replace(summary, kept_out=kept_out.count())
 
 
 class ViewsRun:

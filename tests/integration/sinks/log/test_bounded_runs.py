@@ -4,7 +4,7 @@ import pytest
 
 from cdc.errors import BusyError, ConfigError, ExitCode
 from sinks.run.options import RunOptions
-from sinks.run.plans import one_at_a_time
+from sinks.run.owner import one_at_a_time
 from sinks.spark.concurrency import SETTING
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
@@ -63,5 +63,11 @@ def test_the_user_sets_how_many_tables_a_run_works_on_at_once(lakehouse: Lakehou
 
 
 def test_a_second_run_leaves_at_once(lakehouse: Lakehouse) -> None:
-    with one_at_a_time(str(lakehouse.folder)), pytest.raises(BusyError):
-        lakehouse.merge()
+    with one_at_a_time(str(lakehouse.folder)) as kept_out:
+        for number in range(2):
+            assert kept_out.count() == number
+            with pytest.raises(BusyError):
+                lakehouse.merge()
+        assert kept_out.count() == 2
+    with one_at_a_time(str(lakehouse.folder)) as kept_out:
+        assert kept_out.count() == 0, "they were those of an earlier run"

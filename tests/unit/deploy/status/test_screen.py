@@ -5,6 +5,7 @@ from typing import Final
 
 from rich.console import Console
 
+from cdc.records.reports import RunReport
 from cdc.records.state import Phase
 from deploy.status.lag import Lag
 from deploy.status.model import Problem, Status
@@ -62,3 +63,10 @@ def test_a_first_snapshot_has_a_bar() -> None:
     reading = _table("public.a", Phase.SNAPSHOT, 43)
     assert "████░░░░░░ 43 %" in shown(Status(tables=[reading]))
     assert "█" not in shown(Status(tables=[_table("public.a", Phase.STREAMING, 100)]))
+
+
+def test_a_run_that_took_so_long_that_others_couldnt_start_says_so() -> None:
+    last = RunReport(sink="lakehouse", started_ms=1, ended_ms=9, seconds=412, kept_out=2)
+    sink = SinkStatus(sink="lakehouse", last_run=last)
+    text = " ".join(shown(Status(sinks=[sink]), width=200).split())
+    assert "0 events in 7 min; 2 runs couldn't start meanwhile" in text

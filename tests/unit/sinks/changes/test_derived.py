@@ -41,3 +41,8 @@ def test_a_table_that_is_applied_twice_in_a_run_counts_as_it_ended() -> None:
     line = RunSummary("lakehouse", 2, "0/14", 1.0, tables).line()
     assert "run 2 to 0/14: 1 of 2 tables" in line
     assert line.endswith("; FAILED: b")
+
+
+def test_a_run_says_how_many_others_it_has_kept_out() -> None:
+    line = RunSummary("lakehouse", 2, "0/14", 412.0, [TableResult("a", 1, 1)], kept_out=1).line()
+    assert line.endswith(" in 412.0 s; 1 run couldn't start meanwhile")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import ConfigError, DiskError
-from sinks.run.plans import one_at_a_time, require_owner
+from sinks.run.owner import one_at_a_time, require_owner
 
 
 def test_root_writes_nothing_into_another_users_folder(

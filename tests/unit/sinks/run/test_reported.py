@@ -41,8 +41,9 @@ def test_a_run_that_another_one_keeps_out_is_not_reported(written: Any) -> None:
 def test_a_run_is_reported_once_it_has_begun_and_as_it_ends(written: Any) -> None:
     with ReportedRun(written, "lakehouse", "merge") as reported:
         reported.progress(0, 0)
-        reported.end(RunSummary("lakehouse", 0, "", 0.1))
+        reported.end(RunSummary("lakehouse", 0, "", 0.1, kept_out=2))
     (begun, _), (ended, listed) = written.reports
+    assert (begun.kept_out, ended.kept_out) == (0, 2)
     assert (begun.ended_ms, ended.exit_code, listed) == (None, ExitCode.NOTHING_TO_DO, False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import ConfigError, ExitCode
-from sinks.run.plans import one_at_a_time
+from sinks.run.owner import one_at_a_time
 from sinks.spark.private_files import own_folder, scratch_folder, submitted
 from sinks.spark.session import SESSION
 
