@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.segment import Segments
 from rich.text import Text
 
-from cdc.errors import ExitCode
+from cdc.errors import ConfigError, ExitCode
 from cdc.kafka.admin import REACH_S
 from cdc.log.reports import ReportReader
 from cdc.settings import DEFAULT_PATH, Settings
@@ -20,14 +20,24 @@ from deploy.commands.printing import print_json, print_rich, printable_segments
 from deploy.status.collect import collect
 from deploy.status.model import Status
 from deploy.status.patience import give_up_after
-from deploy.status.screen import render, runs_table
+from deploy.status.screen import Selection, names_in, render, runs_table
 
 _REFRESH_S: Final = 2.0
 
 
 def status(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Show these tables, views and indexes."),
+    ] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
+    tables: Annotated[
+        bool,
+        typer.Option(
+            "--tables", help="Show all tables, views and indexes, also if there are many."
+        ),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="End with exit code 36 if there is a problem.")
     ] = False,
@@ -38,27 +48,41 @@ def status(
 ) -> None:
     """Show the slot, the log, tables and sinks: problems first, each with its remedy.
 
-    A part that doesn't answer within two seconds is unknown. The command changes nothing.
+    Of more than 20 tables, it shows those that need attention, and totals. A part that doesn't
+    answer within two seconds is unknown. The command changes nothing.
     """
     settings = load_to_connect(config)
+    selection = Selection(frozenset(names or ()), tables)
     if watch:
-        _watch(settings)
+        _watch(settings, selection)
     shown = collect(settings)
     if json:
         print_json(shown.model_dump_json(indent=2))
     else:
-        print_rich(render(shown))
+        print_rich(render(shown, selection))
+        _require_known(selection, shown)
     if check and shown.problems:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _watch(settings: Settings) -> None:
+def _require_known(selection: Selection, shown: Status) -> None:
+    """Raise ConfigError for a name that no table, view or index has."""
+    known = names_in(shown)
+    if known and (unknown := sorted(set(selection.names) - known)):
+        raise ConfigError(
+            f"no table, view or index has this name: {', '.join(unknown)}",
+            where="millrace status",
+            remedy="millrace status --tables lists all names",
+        )
+
+
+def _watch(settings: Settings, selection: Selection) -> None:
     """Show it until interrupted, with the rate of events."""
     console = Console()
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         for shown, rate in _rates(settings):
             title = Text(f"{time.strftime('%H:%M:%S')}, {rate}, Ctrl-C ends this", style="dim")
-            segments = printable_segments(console, Group(title, render(shown)))
+            segments = printable_segments(console, Group(title, render(shown, selection)))
             live.update(Segments(segments), refresh=True)
 
 

@@ -4,8 +4,8 @@ Names and LSNs are never cut: without room, they continue in the next line.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,25 +16,77 @@ from cdc.records.reports import RunReport
 from cdc.records.state import Phase
 from deploy.status.model import Problem, Status
 from deploy.status.sinks import SinkStatus
-from deploy.status.tables import TableStatus, seconds_text, size_text, state_text, time_text
+from deploy.status.tables import (
+    COMPLETE,
+    TableStatus,
+    seconds_text,
+    size_text,
+    state_text,
+    time_text,
+)
 from sinks.run.summary import kept_out_text
 
+SHOWN_MAX: Final = 20
+"""Up to this many tables, views, indexes, problems and notes are shown, unless all are wanted."""
 _BAR: Final = 10
 """Characters of a bar."""
+_ALL: Final = "millrace status --tables lists all, millrace status NAME… some"
+
+ListedRow = TypeVar("ListedRow")
 
 
-def render(status: Status) -> Group:
+class Selection(NamedTuple):
+    """The tables, views and indexes to show: those with some ``names``, or all.
+
+    Without either, all of a few are shown. Of many, those that need attention are shown.
+    """
+
+    names: Collection[str] = ()
+    is_all: bool = False
+
+    def rows(
+        self,
+        rows: Iterable[ListedRow],
+        name_of: Callable[[ListedRow], str],
+        needs_attention: Callable[[ListedRow], bool],
+    ) -> list[ListedRow]:
+        """Return the rows to show."""
+        rows = list(rows)
+        if self.names:
+            return [row for row in rows if name_of(row) in self.names]
+        if self.is_all or len(rows) <= SHOWN_MAX:
+            return rows
+        return [row for row in rows if needs_attention(row)][:SHOWN_MAX]
+
+    def lines(self, lines: Iterable[Text], what: str) -> Iterator[Text]:
+        """Yield lines, the first of many, and how many more there are."""
+        lines = list(lines)
+        end = len(lines) if self.is_all else SHOWN_MAX
+        yield from lines[:end]
+        if more := len(lines[end:]):
+            yield Text(f"… and {more:,} more {what} (millrace status --tables)")
+
+
+def render(status: Status, selection: Selection = Selection()) -> Group:  # noqa: B008 (immutable)
     """Return the status for people: problems first."""
-    parts: list[RenderableType] = [_problem(problem) for problem in status.problems]
+    problems = (_problem(problem) for problem in status.problems)
+    parts: list[RenderableType] = [*selection.lines(problems, "problems")]
     if not parts:
         parts.append(Text("no problems", style="green"))
-    parts += [Text(""), *_capture(status)]
-    if status.tables:
-        parts.append(_tables(status))
+    parts += [Text(""), *_capture(status), *_tables(status, selection)]
     if status.sinks:
         parts.append(_sinks(status))
-    parts += [*_views(status), *_indexes(status), *_notes(status)]
-    return Group(*parts)
+    parts += [*_views(status, selection), *_indexes(status, selection)]
+    return Group(*parts, *selection.lines(_notes(status), "lines"))
+
+
+def names_in(status: Status) -> set[str]:
+    """Return the names of tables, views and indexes that can be selected."""
+    return {
+        *(table.table for table in status.tables),
+        *(view.name for sink in status.sinks for view in sink.views),
+        *(index.name for sink in status.sinks for index in sink.indexes),
+    }
 
 
 def _problem(problem: Problem) -> Text:
@@ -68,12 +120,22 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _tables(status: Status) -> Table:
+def _tables(status: Status, selection: Selection) -> Iterator[RenderableType]:
+    """Yield the captured tables, and their totals if some aren't shown."""
+    tables = status.tables
+    selected = selection.rows(
+        tables, lambda table: table.table, lambda t: state_text(t) != COMPLETE
+    )
     shown = _table("table", "rows", "snapshot")
-    for table in status.tables:
+    for table in selected:
         rows = "unknown" if table.rows is None else f"~{table.rows:,}"
         shown.add_row(Text(table.table), rows, Text(f"{_bar(table)}{state_text(table)}"))
-    return shown
+    if shown.row_count:
+        yield shown
+    if len(selected) < len(tables):
+        done = sum(state_text(table) == COMPLETE for table in tables)
+        rows_in_all = sum(table.rows or 0 for table in tables)
+        yield Text(f"{len(tables):,} tables, ~{rows_in_all:,} rows: {done:,} complete ({_ALL})\n")
 
 
 def _bar(table: TableStatus) -> str:
@@ -118,33 +180,44 @@ def _run_text(sink: SinkStatus) -> str:
     return "\n".join(lines) or "none yet"
 
 
-def _views(status: Status) -> Iterator[Table]:
+def _views(status: Status, selection: Selection) -> Iterator[RenderableType]:
     """Yield the views, if there are any."""
+    views = [view for sink in status.sinks for view in sink.views]
+    selected = selection.rows(views, lambda view: view.name, lambda v: bool(v.loads or v.failed))
     shown = _table("view", "cut", "state")
-    for view in (view for sink in status.sinks for view in sink.views):
+    for view in selected:
         states = ["being built"] if view.loads else []
         states += ["FAILED"] if view.failed else []
         shown.add_row(Text(view.name), view.cut or "none yet", ", ".join(states))
     if shown.row_count:
         yield shown
+    if len(selected) < len(views):
+        yield Text(f"{len(views):,} views ({_ALL})\n")
 
 
-def _indexes(status: Status) -> Iterator[Table]:
+def _indexes(status: Status, selection: Selection) -> Iterator[RenderableType]:
     """Yield the search indexes, if there are any."""
+    indexes = [index for sink in status.sinks for index in sink.indexes]
+    selected = selection.rows(
+        indexes,
+        lambda index: index.name,
+        lambda index: bool(index.loading or index.refused or not index.index),
+    )
     shown = _table("index of", "serves", "cut", "being loaded", "documents refused")
-    for sink in status.sinks:
-        for index in sink.indexes:
-            percent = index.loaded_percent
-            share = f" ({percent:.0f} %)" if percent is not None else ""
-            shown.add_row(
-                Text(index.name),
-                Text(index.index or "none yet"),
-                index.cut or "",
-                Text(f"{index.loading}{share}" if index.loading else ""),
-                f"{index.refused:,} (millrace dead-letters search)" if index.refused else "",
-            )
+    for index in selected:
+        percent = index.loaded_percent
+        share = f" ({percent:.0f} %)" if percent is not None else ""
+        shown.add_row(
+            Text(index.name),
+            Text(index.index or "none yet"),
+            index.cut or "",
+            Text(f"{index.loading}{share}" if index.loading else ""),
+            f"{index.refused:,} (millrace dead-letters search)" if index.refused else "",
+        )
     if shown.row_count:
         yield shown
+    if len(selected) < len(indexes):
+        yield Text(f"{len(indexes):,} indexes ({_ALL})\n")
 
 
 def _notes(status: Status) -> Iterator[Text]:

@@ -5,6 +5,7 @@ For people and for metrics: ``millrace status`` and the health endpoints.
 
 import shlex
 from datetime import UTC, datetime
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -23,6 +24,10 @@ class RequestStatus(BaseModel):
     left_s: float | None
     obstacle: str = ""
     """Why its last attempt has failed."""
+
+
+COMPLETE: Final = "complete"
+"""The state of a table that needs no attention."""
 
 
 class TableStatus(BaseModel):
@@ -145,7 +150,7 @@ def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | 
 
 def state_text(table: TableStatus) -> str:
     """Return the progress of the table's rows in the log, and of repeated reads."""
-    text = "complete"
+    text = COMPLETE
     if table.left_unread:
         text = "incomplete: the table no longer exists, or was left out of the capture"
     elif table.phase is not Phase.STREAMING:

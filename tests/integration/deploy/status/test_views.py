@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.errors import SinkError
+from cdc.errors import ExitCode, SinkError
 from cdc.log.offsets import LogReader
 from cdc.log.reports import ReportWriter
 from deploy.commands.wait import NotShownError, wait
@@ -128,6 +128,11 @@ def test_a_view_is_shown_once_it_is_there_and_lacks_what_the_lakehouse_has_since
     failed = typed(made.config, "status").stdout
     assert f"PROBLEM views, {VIEW}: a number is too large ([[views]] {VIEW})" in failed
     assert "→ cast it" in failed
+    named = typed(made.config, "status", NAME)
+    assert (named.returncode, named.stdout.count(NAME)) == (ExitCode.OK, 1)
+    unknown = typed(made.config, "status", "public.nowhere")
+    assert unknown.returncode == ExitCode.CONFIG
+    assert "no table, view or index has this name: public.nowhere" in unknown.stderr
     listed = json.loads(typed(made.config, "runs", "--json").stdout)
     assert [(each["sink"], [*each["failed"]]) for each in listed[:1]] == [("views", [VIEW])]
 

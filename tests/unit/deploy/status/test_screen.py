@@ -9,8 +9,8 @@ from cdc.records.reports import RunReport
 from cdc.records.state import Phase
 from deploy.status.lag import Lag
 from deploy.status.model import Problem, Status
-from deploy.status.screen import render
-from deploy.status.sinks import SinkStatus
+from deploy.status.screen import SHOWN_MAX, Selection, names_in, render
+from deploy.status.sinks import IndexStatus, SinkStatus
 from deploy.status.source import SlotStatus
 from deploy.status.tables import TableStatus
 
@@ -70,3 +70,49 @@ def test_a_run_that_took_so_long_that_others_couldnt_start_says_so() -> None:
     sink = SinkStatus(sink="lakehouse", last_run=last)
     text = " ".join(shown(Status(sinks=[sink]), width=200).split())
     assert "0 events in 7 min; 2 runs couldn't start meanwhile" in text
+
+
+MANY: Final = 1_000
+
+
+def _many() -> Status:
+    """Of a thousand tables, one is being read, and each failed in the lakehouse."""
+    tables = [_table(f"public.t{n:04}", Phase.STREAMING, 100) for n in range(MANY)]
+    tables[700] = _table("public.t0700", Phase.SNAPSHOT, 43)
+    tables = [table.model_copy(update={"rows": 10}) for table in tables]
+    problems = [
+        Problem(part=f"lakehouse, {table.table}", what="it failed", remedy="retry")
+        for table in tables
+    ]
+    indexes = [IndexStatus(name=table.table, index="i", cut=LSN) for table in tables]
+    sinks = [SinkStatus(sink="search", indexes=indexes)]
+    return Status(tables=tables, problems=problems, sinks=sinks)
+
+
+def _shown(selection: Selection) -> str:
+    out = StringIO()
+    Console(file=out, width=80).print(render(_many(), selection))
+    return " ".join(out.getvalue().split())
+
+
+def test_of_many_tables_those_that_need_attention_are_shown_and_the_others_counted() -> None:
+    text = _shown(Selection())
+    assert text.count("PROBLEM") == SHOWN_MAX
+    assert "… and 980 more problems (millrace status --tables)" in text
+    listed = text.partition("… and 980 more")[2]
+    assert "public.t0700 ~10 ████░░░░░░ 43 %" in listed
+    assert listed.count("public.t") == 1
+    assert "1,000 tables, ~10,000 rows: 999 complete (millrace status --tables lists all" in listed
+    assert "1,000 indexes (millrace status --tables" in listed
+
+
+def test_all_tables_are_shown_where_the_user_asks_for_them() -> None:
+    text = _shown(Selection(is_all=True))
+    assert (text.count("PROBLEM"), text.count("public.t")) == (MANY, 3 * MANY)
+    assert "more" not in text
+
+
+def test_tables_and_indexes_of_some_names_are_shown() -> None:
+    listed = _shown(Selection({"public.t0001"})).partition("more problems")[2]
+    assert listed.count("public.t0001") == listed.count("public.t") == 2
+    assert names_in(_many()) == {f"public.t{n:04}" for n in range(MANY)}
