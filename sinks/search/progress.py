@@ -262,19 +262,24 @@ class Ledger:
         record: BaseModel,
         expected: StoredVersion,
         patience: Patience = PATIENT,
+        *,
+        changed: str | None = None,
     ) -> StoredVersion:
         """Write if the version is the expected one. A conflict with our own lost answer is none.
 
-        Raise BusyError if another run has written it since.
+        If only one field has ``changed``, the server gets that one. Raise BusyError if another run
+        has written the record since.
         """
-        text = record.model_dump_json()
+        client, text = self._client, record.model_dump_json()
+        part = record.model_dump_json(include={changed}) if changed is not None else ""
 
         def send() -> StoredVersion | None:
+            to = {"index": self.index, "id": document, "params": expected}
             try:
-                return _version(
-                    self._client.index(index=self.index, id=document, body=text, params=expected)
-                )
-            except ConflictError:
+                if part:
+                    return _version(client.update(body=f'{{"doc":{part}}}', **to))
+                return _version(client.index(body=text, **to))
+            except (ConflictError, NotFoundError):
                 return None
 
         written = insist(send, self._where, patience)
@@ -360,7 +365,15 @@ class RunClaim:
     def _write(self, patience: Patience, **changes: object) -> None:
         with self._lock:
             record = self.record.model_copy(update=changes)
-            self._version = self._ledger.write(self._ledger.run_id, record, self._version, patience)
+            # The plan of many tables is long, and a heartbeat comes every few seconds.
+            is_beat = changes.keys() == {"owner"} and "if_seq_no" in self._version
+            self._version = self._ledger.write(
+                self._ledger.run_id,
+                record,
+                self._version,
+                patience,
+                changed="owner" if is_beat else None,
+            )
             self.record = record
 
     def _beat(self) -> None:
@@ -384,10 +397,3 @@ def _overtaken(where: str) -> BusyError:
         where=where,
         remedy="none: the other run applies the same plan",
     )
-
-
-def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
-    """Return a load's progress, for people."""
-    total = sum(end[partition] - offset for partition, offset in start.items())
-    done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
-    return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"

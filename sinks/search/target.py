@@ -43,7 +43,6 @@ from sinks.search.progress import (
     TableGeneration,
     TableLoad,
     TableRecord,
-    loaded_text,
     now_ms,
 )
 from sinks.search.steps import is_one_step, next_step, require_rows
@@ -320,7 +319,7 @@ class IndexTarget(Target):
             step = self._examined(whole, step)
             versions, into = versions_of(self._state, step), loading.into.index
             events, counts = step.events, self._indexer().load(index, into, step, whole, versions)
-            progress = loaded_text(planned.start, step.end, planned.end)
+            progress = _loaded_text(planned.start, step.end, planned.end)
             self._report(f"{name}: {into}: {progress}")
             loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
         record = record.model_copy(update={"loading": loading})
@@ -377,3 +376,10 @@ class IndexTarget(Target):
 
     def _indexer(self, spark: "SparkSession | None" = None) -> TableIndexer:
         return TableIndexer(spark or self._context.run.session(), self._context)
+
+
+def _loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
+    """Return a load's progress, for people."""
+    total = sum(end[partition] - offset for partition, offset in start.items())
+    done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
+    return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"

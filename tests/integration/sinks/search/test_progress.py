@@ -130,8 +130,12 @@ def test_heart_beats_while_a_run_works(ledger: Ledger, monkeypatch: pytest.Monke
         before = ledger.run().owner
         assert before is not None
         begun_ms = before.beat_ms
-        wait_for(lambda: (after := ledger.run().owner) and after.beat_ms > begun_ms)
+        with monkeypatch.context() as only_part:
+            only_part.setattr(ledger._client, "index", pytest.fail)  # with the whole plan
+            wait_for(lambda: (after := ledger.run().owner) and after.beat_ms > begun_ms)
+        assert ledger.run().plan == run_plan(1)
         claim.finish(run_outcome(1))
+        assert ledger.run().outcome == run_outcome(1)
 
 
 def test_run_that_was_taken_over_records_nothing(ledger: Ledger) -> None:
