@@ -1,25 +1,25 @@
-"""Lines of COPY's text format → records: snapshots/copied_rows.py takes what is handed back.
+"""Lines of COPY's text format → records, for snapshots/copied_rows.py, which reads the others.
 
-All but the row is the same for every record, so it comes as bytes: ``source`` is what stands
-between the row and the time at which the record was made, ``position`` is the header.
+Every record has the same bytes except for the row. ``source`` is the text between the row and the
+time at which the record was made. ``position`` is the header.
 """
 
 @cython.final
 cdef class Copier(Writing):
-    """``key``: indexes of the columns that ``stale`` is about; ``extra``: as of Copied.
+    """``key``: indexes of the columns that ``stale`` refers to; ``extra``: see Copied.
 
-    No ``table``: ``slow`` has every line.
+    Without ``table``, ``slow`` reads every line.
     """
 
     cdef Table table
     cdef bytes source, position
     cdef tuple key
     cdef int extra
-    cdef Out scratch  # the line's texts that had escapes
+    cdef Out scratch  # the line's unescaped texts
     cdef public object stale
     """Keys whose rows are left out."""
     cdef readonly Py_ssize_t row_count
-    """Rows so far."""
+    """Number of rows read."""
 
     def __cinit__(self, list records, slow, Table table, bytes source, bytes position, key, extra):
         self.records, self.slow, self.table = records, slow, table
@@ -51,7 +51,7 @@ cdef class Copier(Writing):
         return is_written
 
     cdef int _cut(self, const uint8_t* p, Py_ssize_t size) except -1:
-        """Cut a line into the table's cells; 0 unless it has its end, and as many as it should."""
+        """Cut a line into the table's cells; 0 unless the line is whole and all fit."""
         cdef Cell* cells = self.table.cells
         cdef const uint8_t* tab
         cdef Py_ssize_t at = 0, stop
@@ -65,7 +65,7 @@ cdef class Copier(Writing):
         escaped = memchr(p, c"\\", size) != NULL
         if escaped:
             self.scratch.size = 0
-            reserve(&self.scratch, size)  # now: cells point into it
+            reserve(&self.scratch, size)  # before cells point into it
         for number in range(last + 1):
             tab = <const uint8_t*>memchr(p + at, c"\t", size - at)
             if (tab == NULL) != (number == last):
@@ -81,7 +81,7 @@ cdef class Copier(Writing):
         return 1
 
     cdef bint _is_stale(self) except -1:
-        """Whether the row's key is among those that are left out."""
+        """Return whether ``stale`` has the row's key."""
         cdef Cell* cell
         cdef list texts = []
         for index in self.key:
@@ -116,7 +116,7 @@ cdef class Copier(Writing):
 
 
 cdef void unescape(Cell* cell, Out* scratch) noexcept nogil:
-    """What a field means; there is room for it."""
+    """Unescape a field into ``scratch``, which has room for it."""
     cdef const uint8_t* p = cell.text
     cdef const uint8_t* end = p + cell.size
     cdef const uint8_t* escape = <const uint8_t*>memchr(p, c"\\", cell.size)
@@ -136,7 +136,7 @@ cdef void unescape(Cell* cell, Out* scratch) noexcept nogil:
 
 
 cdef inline uint8_t meaning(uint8_t byte) noexcept nogil:
-    """What stands behind a backslash: snapshots.copied_rows."""
+    """Return the byte that a backslash and this letter mean: see snapshots.copied_rows."""
     if byte == c"n":
         return c"\n"
     if byte == c"t":
@@ -153,9 +153,9 @@ cdef inline uint8_t meaning(uint8_t byte) noexcept nogil:
 
 
 def last_copy_data(data, Py_ssize_t start, Py_ssize_t end):
-    """Where the last whole CopyData message in a row from ``start`` on begins, and where it ends.
+    """Return the start and end of the last whole message, reading CopyData messages from ``start``.
 
-    Both are ``start`` if there is none.
+    Both are ``start`` if there is no whole message.
     """
     cdef Py_buffer view
     cdef const uint8_t* p

@@ -2,15 +2,16 @@
 # cython: initializedcheck=False, freethreading_compatible=False
 """Lines of COPY's text format → a hash of each row's key and one of the row, for a comparison.
 
-It has rules of its own for what a value is, and shares no code with the encoder that makes events:
-a fault of that one would be on both sides else. A value is hashed as Spark's ``xxhash64`` hashes
-what a derived table holds of it: XXH64, each column's with the hash of those before as its seed.
-Columns that are null are passed over, and which they are is hashed at the end. A text that isn't of
-its column's form is hashed as it is, so that it equals nothing.
+It has its own rules for values, and shares no code with the encoder that makes events: both sides
+of the comparison would have the same fault. A value has the hash that Spark's ``xxhash64`` gives
+the derived table's value: XXH64, with the hash of the columns before as its seed. Columns that are
+null are skipped, and the list of them is hashed at the end. A text that isn't of its column's form
+is hashed as text, so it equals nothing.
 
-Rows are summed up by buckets, by the first 16 bits of the key's hash: two tables with the same sums
-have the same rows. What the rows were is kept by groups, by the first bits of that: records of the
-key's hash and the row's (8 bytes each), and the key's text as COPY has it behind its size (4 bytes).
+Rows are summed by buckets, which are the first 16 bits of the key's hash. Two tables with the same
+sums have the same rows. Groups, which are the first bits of that hash, keep records of the rows:
+the hashes of key and row (8 bytes each), the size of the key's text (4 bytes), and that text as
+COPY has it.
 https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.2
 """
@@ -46,14 +47,14 @@ cdef struct Buffer:
     Py_ssize_t size
     Py_ssize_t room
 
-cdef struct Sum:  # of a bucket's rows: how many, and the halves of their hashes
+cdef struct Sum:  # of a bucket's rows: their number, and the sums of their hashes' halves
     uint64_t rows
     uint64_t low
     uint64_t high
 
 
 cdef bint grown(Buffer* buffer, Py_ssize_t more) noexcept nogil:
-    """Whether there is room now."""
+    """Reserve room; return whether that succeeded."""
     cdef Py_ssize_t room
     cdef void* data
     if buffer.size + more > buffer.room:
@@ -66,13 +67,13 @@ cdef bint grown(Buffer* buffer, Py_ssize_t more) noexcept nogil:
 
 
 cdef inline Py_ssize_t body_size(const uint8_t* p) noexcept nogil:
-    """The size of a message's body, which its length doesn't count itself in."""
+    """Return the size of a message's body, without the length's own bytes."""
     cdef uint32_t size = (<uint32_t>p[1] << 24) | (<uint32_t>p[2] << 16) | (p[3] << 8) | p[4]
     return <Py_ssize_t>size - 4
 
 
 def hash_of(int kind, int scale, bytes text, int64_t seed=42):
-    """The hash of one value, as a signed number; of no array."""
+    """Return the hash of one value that isn't an array, as a signed number."""
     cdef bytearray copy = bytearray(text)
     cdef Value value
     copy.append(0)
@@ -85,19 +86,19 @@ def hash_of(int kind, int scale, bytes text, int64_t seed=42):
 
 @cython.final
 cdef class Digests:
-    """Takes COPY's rows, and keeps their hashes until they are taken.
+    """COPY's rows → hashes, which are kept until a caller takes them.
 
-    ``kinds``, ``scales`` and ``converts`` say what each of a line's columns is read as: a function
-    gives bytes or None; of an array that has dimensions, its hash. Where ``unfit`` is true, a value
-    that its kind can't hold is null. ``key`` has the places of the key's columns, in its order;
-    without any a row is its own key. With ``group_bits`` records are kept in that many groups, as a
-    power of two. With ``keeps_columns`` the hashes of a row's columns are kept, too.
+    ``kinds``, ``scales`` and ``converts`` say how each of a line's columns is read: a function
+    returns bytes or None, or the hash of an array with dimensions. If ``unfit`` is true, a value
+    that its kind can't hold is null. ``key`` has the places of the key's columns, in its order. If
+    it is empty, the whole row is the key. With ``group_bits``, records are kept in that many
+    groups, as a power of two. With ``keeps_columns``, the hashes of a row's columns are kept, too.
     """
 
     cdef readonly uint64_t rows
-    """Rows so far."""
+    """Number of rows read."""
     cdef readonly uint64_t pending_bytes
-    """The size of what is to be taken."""
+    """Number of bytes that a caller can take."""
     cdef int width, keys, group_bits
     cdef int* kinds
     cdef int* scales
@@ -162,10 +163,9 @@ cdef class Digests:
         free(self.scratch.data)
 
     def feed(self, bytearray data, Py_ssize_t start, Py_ssize_t end):
-        """Take the CopyData messages in a part of ``data``; returns where the first one begins that
-        isn't there as a whole.
+        """Read a part of ``data``; return where the first incomplete CopyData message begins.
 
-        Raises ValueError for a line that hasn't the columns it should have.
+        Raises ValueError for a line with too few or too many columns.
         """
         cdef Py_buffer view
         cdef Py_ssize_t stop = start
@@ -180,7 +180,7 @@ cdef class Digests:
         finally:
             PyBuffer_Release(&view)
         if state == -1:
-            raise ValueError("a line of COPY that hasn't the columns of its table")
+            raise ValueError("a line of COPY with other columns than its table")
         if state == -2:
             raise MemoryError
         if self.failure is not None:
@@ -206,7 +206,7 @@ cdef class Digests:
         return state
 
     cdef int _cut(self, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-        """Cut a line into its fields; -1 unless there are as many as there should be."""
+        """Cut a line into its fields; -1 if there are too few or too many."""
         cdef const uint8_t* tab
         cdef Py_ssize_t at = 0, stop
         cdef int number
@@ -229,7 +229,7 @@ cdef class Digests:
         return 0
 
     cdef void _read_plain(self) noexcept nogil:
-        """Read each field as what its column is."""
+        """Read each field as its column's kind."""
         cdef int number
         self.has_odd = False
         for number in range(self.width):
@@ -251,7 +251,7 @@ cdef class Digests:
             copy = self.scratch.data + self.scratch.size
             value.size = unescaped(field.text, field.size, copy)
             value.text = copy
-            copy[value.size] = 0  # a delimiter stands behind the others
+            copy[value.size] = 0  # a delimiter follows the others
             self.scratch.size += value.size + 1
         if self.kinds[number] >= ARRAY:
             copy = self.scratch.data + self.scratch.size
@@ -265,7 +265,7 @@ cdef class Digests:
             value.is_odd = self.has_odd = True
 
     cdef int _convert(self) noexcept with gil:
-        """Do what takes Python for a row; what is raised is kept."""
+        """Convert a row's values with Python; keep an exception for later."""
         try:
             self._convert_all()
             if self.keeps_columns:
@@ -276,7 +276,7 @@ cdef class Digests:
         return 0
 
     cdef int _convert_all(self) except -1:
-        """Let functions say what values of other kinds are: a text as bytes, or null."""
+        """Convert values of other kinds with their functions: a text becomes bytes, or null."""
         cdef int number
         cdef Value* value
         for number in range(self.width):
@@ -295,7 +295,7 @@ cdef class Digests:
         return 0
 
     cdef uint64_t _hash(self, const int* places, int count) noexcept nogil:
-        """Of some columns, of all without ``places``; and of which of them are null."""
+        """Hash some columns (all without ``places``), and which of them are null."""
         cdef uint64_t hash = SEED, nulls = 0
         cdef int at, number
         for at in range(count):
@@ -310,7 +310,7 @@ cdef class Digests:
     cdef int _add(self) noexcept nogil:
         cdef uint64_t row = self._hash(NULL, self.width)
         cdef uint64_t key = self._hash(self.key, self.keys) if self.keys else row
-        # In the order of signed numbers, as Spark has it.
+        # Spark sorts the hashes as signed numbers.
         cdef uint64_t ordered = key ^ (<uint64_t>1 << 63)
         cdef Sum* sum = &self.sums[ordered >> (64 - BUCKET_BITS)]
         cdef Buffer* group = self.groups
@@ -342,7 +342,7 @@ cdef class Digests:
         return 0
 
     cdef object _of_columns(self):
-        """The hash of each column, None where it is null."""
+        """Return the hash of each column, None if it is null."""
         cdef int number
         cdef uint64_t key = self._hash(self.key, self.keys)
         cdef list hashes = [
@@ -354,7 +354,7 @@ cdef class Digests:
         return <int64_t>key, hashes
 
     def take(self):
-        """The records of each group that are new since the last call, by the group's number."""
+        """Return each group's records since the last call, by the group's number."""
         cdef int number
         cdef Buffer* group
         taken = []
@@ -368,12 +368,12 @@ cdef class Digests:
         return taken
 
     def take_columns(self):
-        """Each row's hash of the key, and its columns' hashes (None: null), since the last call."""
+        """Return each new row's hash of the key, and its columns' hashes (None: null)."""
         taken, self.columns = self.columns, []
         return taken
 
     def sums_of_buckets(self):
-        """Bucket → how many rows, and the sums of the lower and the upper half of their hashes."""
+        """Return each bucket's number of rows, and the sums of their hashes' halves."""
         cdef int number
         return {
             number: (self.sums[number].rows, self.sums[number].low, self.sums[number].high)

@@ -6,9 +6,9 @@ from cdc.records.record import Record, RecordOrBatch
 from cdc.wal.messages import Row
 
 COMMITS_MAX: int
-"""So many transactions are remembered by where they were committed."""
+"""Number of transactions whose commit LSN the cursor keeps."""
 SOURCES: str
-"""The digest of the sources that it was built from."""
+"""The digest of the sources that this was built from."""
 
 CompiledColumn: TypeAlias = tuple[
     int, int, bytes, bytes, bytes, bytes, Callable[[bytes], Any], Callable[[Any], str]

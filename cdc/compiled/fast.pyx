@@ -2,15 +2,14 @@
 # cython: initializedcheck=False, freethreading_compatible=False
 """CopyData bytes → records, in one pass: the common kinds of change and column.
 
-It writes what cdc/events/reference.py, cdc/convert/pipeline.py and cdc.values say, byte for byte
-(tests/properties), for Begin, Commit, Insert, Update and Delete, and for the rows of a COPY, of
-tables whose events are JSON. Everything else goes back: a message that it doesn't know or that is
-wrong in any way is given to ``slow`` as if it hadn't been read, and a column's text that it doesn't
-know goes through the column's own function. So each rule and each error has one definition, which
-isn't here.
+It writes the same bytes as cdc/events/reference.py, cdc/convert/pipeline.py and cdc.values
+(tests/properties proves it), for Begin, Commit, Insert, Update and Delete, and for the rows of a
+COPY, of tables whose events are JSON. ``slow`` gets every other message, and every wrong one, as if
+nothing had read it. The column's own function gets each text with an unknown form. So each rule and
+each error is defined once, outside of this file.
 
-Safety: a length is compared with what is left before it is used; room for the longest form that a
-column can take is reserved before it is written; a message counts only when its last byte was used.
+Safety: a length is compared with the bytes left before its use. Room for the longest form of a
+column is reserved before it is written. A message counts only once its last byte is used.
 """
 
 cimport cython
@@ -40,10 +39,10 @@ include "json_values.pxi"
 cdef int64_t POSTGRES_EPOCH_US = 946_684_800_000_000
 cdef int64_t INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 cdef enum:
-    ROOM_BYTES_MAX = 2 << 20  # taken at once for rows that aren't there yet
+    ROOM_BYTES_MAX = 2 << 20  # allocated at once for rows not read yet
     VERSION_BYTES_MAX = 22  # "/" and a number
     POSITION_BYTES = 42
-    NAME_BYTES = 32  # copied at once; longer names take a call
+    NAME_BYTES = 32  # copied at once; longer names need a call
 cdef dict DIGITS_MAX = {TIMESTAMPTZ: 6, DECIMAL: 18}
 cdef bytes AFTER_LSN = after_lsn(None).encode()
 
@@ -59,8 +58,8 @@ include "copied.pxi"
 cdef class Translator(Writing):
     """The stream's messages → records.
 
-    ``table(oid, position)`` gives a relation's Table, None where its rows aren't wanted in this
-    transaction, or False where ``slow`` has to do it. No ``table``: ``slow`` has every message.
+    ``table(oid, position)`` returns a relation's Table, None if the transaction skips its rows, or
+    False if they are for ``slow``. Without ``table``, ``slow`` reads every message.
     """
 
     cdef Cursor cursor
@@ -68,12 +67,12 @@ cdef class Translator(Writing):
     cdef dict tables
     cdef set unwanted
     cdef uint64_t serial, last_oid
-    cdef public object resumed  # a cdc.stream.resumed.Resumed that isn't settled yet, or None
+    cdef public object resumed  # an unsettled cdc.stream.resumed.Resumed, or None
     cdef Table last
     cdef object entered
     cdef bytes filled  # the header's field about filled columns
     cdef readonly uint64_t received
-    """Where the last message that was read starts in the WAL."""
+    """Where the last message starts in the WAL."""
 
     def __cinit__(self, Cursor cursor, list records, table, slow):
         self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
@@ -86,9 +85,9 @@ cdef class Translator(Writing):
         self, Table table, transaction, position, uint64_t lsn, old, bint old_is_key, new,
         bytes filled, int64_t clock_ns
     ):
-        """Add the records of an update that was completed; returns False where ``slow`` has to.
+        """Add the records of a completed update; return False if they are for ``slow``.
 
-        The cursor is taken to the row's position, wherever it was: so it is of no stream.
+        The cursor moves to the row's position from any place, so it belongs to no stream.
         ``filled`` is the header's field about the values that were read again.
         """
         cdef Cursor cursor = self.cursor
@@ -120,13 +119,13 @@ cdef class Translator(Writing):
         return is_written
 
     def forget(self, oid):
-        """A new Relation message: find its table again."""
+        """Forget a relation's table after its Relation message."""
         self.tables.pop(oid, None)
         self.unwanted.discard(oid)
         self.last = None
 
     cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
-        """One CopyData payload; 0 where it is for ``slow``."""
+        """Read one CopyData payload; 0 if it is for ``slow``."""
         cdef Cursor cursor = self.cursor
         cdef const uint8_t* m = p + 25
         cdef uint8_t kind
@@ -210,7 +209,7 @@ cdef class Translator(Writing):
         return self._whole(self._written(table, c"u", at > 5, lsn))
 
     cdef inline int _whole(self, int is_written) except -1:
-        """Take back what was begun of a row that isn't for us."""
+        """Remove the written bytes of a row that is for ``slow``."""
         if not is_written:
             self.rows.out.size = self.rows.end
         return is_written
@@ -228,7 +227,7 @@ cdef class Translator(Writing):
         return table
 
     cdef int _written(self, Table table, uint8_t op, bint has_old, uint64_t lsn) except -1:
-        """A create or update; an old row fills what is absent in the new one."""
+        """Write a create or update; an old row fills values that are absent in the new one."""
         cdef Out* out = &self.rows.out
         cdef Span span
         cdef int number
@@ -259,7 +258,7 @@ cdef class Translator(Writing):
         self._add(table, &span)
         table.note(table.cells)
         if has_old:
-            table.note(table.olds)  # the key of the events needn't be the table's
+            table.note(table.olds)  # the events' key may differ from the table's
         return 1
 
     cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
@@ -272,9 +271,9 @@ cdef class Translator(Writing):
         return 1
 
     cdef int _moved(self, Table table, bint is_key, uint64_t lsn) except -1:
-        """An update that changed the key: a delete and its tombstone, then a create.
+        """Write an update that changed the key: a delete and its tombstone, then a create.
 
-        A key that reads as before (a large one is sent although it is unchanged) is for ``slow``.
+        A large key is sent even if it is unchanged. An unchanged key is for ``slow``.
         """
         cdef Out* out = &self.rows.out
         cdef Span deleted, created
@@ -318,7 +317,7 @@ cdef class Translator(Writing):
         return self._put_end(table, c"d", lsn, span)
 
     cdef int _add_deleted(self, Table table, Span* span) except -1:
-        """Add a delete and, where there are any, its tombstone."""
+        """Add a delete, and its tombstone if tombstones are on."""
         self._add(table, span)
         if table.tombstones:
             span.value_bytes = NONE
@@ -326,10 +325,10 @@ cdef class Translator(Writing):
         return 0
 
     cdef bint _same_key(self, Table table):
-        """Whether the key of the row is that of its old one, and neither lacks a column.
+        """Return whether the row's key equals its old one, and neither lacks a column.
 
-        PostgreSQL's texts decide: JSON has a default for NULL, and is equal then for two keys.
-        Texts that differ and mean the same are left to ``slow``.
+        PostgreSQL's texts decide: JSON has a default for NULL, which makes two keys equal.
+        Different texts with the same meaning are for ``slow``.
         """
         cdef int number, index
         cdef Extent extent
@@ -347,9 +346,9 @@ cdef class Translator(Writing):
         return True
 
     cdef int _put_end(self, Table table, uint8_t op, uint64_t lsn, Span* span) except -1:
-        """Write all that stands behind the rows, the key, and the header of the next position.
+        """Write the bytes after the rows, the key, and the header of the next position.
 
-        0 where the record isn't for us; the cursor moves on when all records of a frame are there.
+        0 if the record is for ``slow``. The cursor moves once all records of a frame are written.
         """
         cdef Out* out = &self.rows.out
         cdef char digits[20]

@@ -1,14 +1,18 @@
 """PostgreSQL's texts → JSON in a growing buffer: the common forms of the common types.
 
-Each ``put_…`` of a value returns 1, or 0 for a text that it doesn't know, with nothing written:
-then cdc/values decides. The caller has reserved ``longest`` and LONGEST_FIXED bytes, which every form
-fits into: a control character takes six, a quote or backslash two, anything else of a text one; an array's
-element has a comma or brace behind it, which its quotes and one of those take; base64 takes
-fewer than hexadecimal digits; and what else has a length of its own takes less than 64.
-Texts are copied eight bytes at a time, so a few behind them may be written, for which there is room.
+Each ``put_…`` of a value returns 1. For a text that it doesn't know, it writes nothing and returns
+0, and cdc/values converts the text.
+
+The caller has reserved ``longest`` and LONGEST_FIXED bytes. Every form fits into them: a control
+character takes six, a quote or a backslash two, any other byte of a text one. A comma or brace
+after an array's element takes one byte of those for its quotes. Base64 takes fewer bytes than
+hexadecimal digits. Every other form takes less than 64 bytes.
+
+Texts are copied eight bytes at a time. A copy may write a few bytes past the end of its text, and
+the reserved bytes include these.
 """
 
-cdef enum:  # cdc.values.blocks.ValueKind, which says what each one is
+cdef enum:  # as in cdc.values.blocks.ValueKind, which describes each
     LEFT_OUT = -1
     OTHER
     TEXT
@@ -22,7 +26,7 @@ cdef enum:  # cdc.values.blocks.ValueKind, which says what each one is
     TIMESTAMPTZ
     BYTEA
     DECIMAL
-    ARRAY = 16  # added to the elements' kind
+    ARRAY = 16  # plus the elements' kind
 
 cdef struct Out:
     char* data
@@ -68,12 +72,12 @@ cdef int reserve(Out* out, Py_ssize_t more) except -1:
 
 
 cdef inline Py_ssize_t longest(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """How many bytes a text may take, beside LONGEST_FIXED."""
+    """Return how many bytes a text may take, without LONGEST_FIXED."""
     return 6 * size if size < LONG else longest_of_long(p, size)
 
 
 cdef Py_ssize_t longest_of_long(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """Its control characters are counted, because of which it could be three times as much."""
+    """Count its control characters: without a count, the result could be three times as much."""
     cdef Py_ssize_t at, controls = 0
     for at in range(size):
         controls += p[at] < 0x20
@@ -86,7 +90,7 @@ cdef inline void put(Out* out, const char* text, Py_ssize_t size) noexcept nogil
 
 
 cdef inline void put_literal(Out* out, const char* text) noexcept nogil:
-    put(out, text, strlen(text))  # a constant to the compiler
+    put(out, text, strlen(text))  # strlen of a constant costs nothing
 
 
 cdef inline void put_bytes(Out* out, bytes text) noexcept:
@@ -169,7 +173,7 @@ cdef inline uint64_t has_zero(uint64_t word) noexcept nogil:
 
 
 cdef inline uint64_t special_of(uint64_t word) noexcept nogil:
-    """Marks bytes that can't be copied; above the lowest one others may be marked, too."""
+    """Mark bytes that can't be copied. Bytes above the lowest marked one may be marked wrongly."""
     return (
         (word & HIGHS)
         | ((word - 0x20 * ONES) & ~word & HIGHS)
@@ -179,7 +183,7 @@ cdef inline uint64_t special_of(uint64_t word) noexcept nogil:
 
 
 cdef inline uint64_t last_bytes(const uint8_t* p, Py_ssize_t size, Py_ssize_t left) noexcept nogil:
-    """The ``left`` bytes, fewer than eight, that end a text, and zeros behind them."""
+    """Return the last ``left`` bytes of a text (fewer than eight), and zeros after them."""
     cdef uint64_t word = 0
     cdef uint32_t low, high
     if not LITTLE_ENDIAN:
@@ -206,7 +210,7 @@ cdef int put_text(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 
 cdef int put_escaped(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """UTF-8 with JSON's escapes, as json.encoder.encode_basestring writes them."""
+    """Write UTF-8 with JSON's escapes, as json.encoder.encode_basestring does."""
     cdef Py_ssize_t at = 0, left, length
     cdef uint64_t word, special
     cdef uint8_t byte
@@ -248,7 +252,7 @@ cdef int put_escaped(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil
 
 
 cdef Py_ssize_t put_rare(char** to, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """A character that isn't ASCII, or a byte that needs no look elsewhere; how long, 0: wrong."""
+    """Write a character or an ASCII byte; return how many bytes it has, or 0 if it is wrong."""
     cdef uint8_t byte = p[0]
     cdef char* at = to[0]
     cdef int length
@@ -281,7 +285,7 @@ cdef Py_ssize_t put_rare(char** to, const uint8_t* p, Py_ssize_t size) noexcept 
 
 
 cdef int character(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """How long a character beyond ASCII is; 0 if it isn't UTF-8 (RFC 3629)."""
+    """Return the size of a character beyond ASCII, or 0 if it isn't UTF-8 (RFC 3629)."""
     cdef uint8_t first = p[0]
     if size < 2 or first < 0xC2 or first > 0xF4 or (p[1] & 0xC0) != 0x80:
         return 0

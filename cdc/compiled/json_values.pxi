@@ -1,4 +1,4 @@
-"""Numbers, times, bytes and arrays as PostgreSQL writes them → JSON; json_text.pxi has the rules."""
+"""PostgreSQL's texts of numbers, times, bytes and arrays → JSON, by the rules of json_text.pxi."""
 
 cdef inline bint is_digit(uint8_t byte) noexcept nogil:
     return 0x30 <= byte <= 0x39
@@ -39,7 +39,7 @@ cdef int put_bool(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 
 cdef int put_numeric(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """Digits, maybe a sign, maybe a fraction; in quotes."""
+    """Write digits in quotes, with a sign or a fraction if the text has them."""
     cdef Py_ssize_t start = 1 if size and p[0] == c"-" else 0
     cdef Py_ssize_t at = digits_from(p, start, size)
     if at == start:
@@ -54,9 +54,9 @@ cdef int put_numeric(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil
 
 
 cdef int put_float(Out* out, const uint8_t* p, Py_ssize_t size, bint java) noexcept nogil:
-    """The shortest digits of a number without an exponent, which are Python's, too.
+    """Write the shortest digits of a number without an exponent, as Python does.
 
-    Java's are those from 0.001 up to seven digits in front of the point.
+    Java writes the same from 0.001 up to seven digits before the point.
     """
     cdef Py_ssize_t start = 1 if size and p[0] == c"-" else 0
     cdef Py_ssize_t point = digits_from(p, start, size), zeros
@@ -83,7 +83,7 @@ cdef int put_float(Out* out, const uint8_t* p, Py_ssize_t size, bint java) noexc
 
 
 cdef int put_decimal(Out* out, const uint8_t* p, Py_ssize_t size, int scale) noexcept nogil:
-    """A number of up to 18 digits, so many of them behind the point → its bytes in base64."""
+    """Write a number of up to 18 digits, ``scale`` of them its fraction, as base64 of its bytes."""
     cdef Py_ssize_t start = 1 if size and p[0] == c"-" else 0
     cdef Py_ssize_t point = digits_from(p, start, size), at
     cdef Py_ssize_t end = point + scale + 1 if scale else point
@@ -126,7 +126,7 @@ cdef void put_base64(Out* out, const uint8_t* p, int size) noexcept nogil:
 
 
 cdef inline void put_three(Out* out, uint32_t three, int count) noexcept nogil:
-    """Three bytes as four characters of base64; the last ones stand for nothing if it is fewer."""
+    """Write three bytes as four characters of base64; one or two bytes are padded."""
     put_byte(out, BASE64[three >> 18])
     put_byte(out, BASE64[(three >> 12) & 63])
     put_byte(out, BASE64[(three >> 6) & 63] if count > 1 else c"=")
@@ -140,14 +140,14 @@ DAYS_BEFORE_MONTH[:] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334]
 
 
 cdef inline int two(const uint8_t* p) noexcept nogil:
-    """Two digits, or a number that is too large for everything."""
+    """Return the number that two digits mean, or one that is too large for every caller."""
     if not (is_digit(p[0]) and is_digit(p[1])):
         return 1_000
     return (p[0] - 0x30) * 10 + p[1] - 0x30
 
 
 cdef bint date_of(const uint8_t* p, int64_t* days) noexcept nogil:
-    """``2024-02-29`` → days since 1970, if there is such a day in the years 1 to 9999."""
+    """Read ``2024-02-29`` as days since 1970, if it is a day of the years 1 to 9999."""
     cdef int century = two(p), rest = two(p + 2), month = two(p + 5), day = two(p + 8)
     cdef int year = 100 * century + rest, before
     cdef bint leap
@@ -197,7 +197,7 @@ cdef int put_timestamp(
     us += (days * 86_400 + seconds) * 1_000_000
     if us % divisor:
         return 0
-    put_signed(out, us // divisor)  # exact, so the sign makes no difference
+    put_signed(out, us // divisor)  # exact: rounding of negative numbers can't matter
     return 1
 
 
@@ -244,7 +244,7 @@ cdef inline int nibble(uint8_t byte) noexcept nogil:
 
 
 cdef int put_bytea(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    r"""``\x`` and hexadecimal digits → base64."""
+    r"""Write ``\x`` and hexadecimal digits as base64."""
     cdef Py_ssize_t at = 2
     cdef int count, value
     cdef uint32_t three
@@ -268,12 +268,12 @@ cdef int put_bytea(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
 cdef int put_array(
     Out* out, int kind, int digits, const uint8_t* p, Py_ssize_t size
 ) noexcept nogil:
-    """One dimension, bounds from 1 on; elements bare or in quotes, escaped if they are texts."""
+    """Write an array of one dimension, with bounds from 1. Elements may have quotes and escapes."""
     cdef Py_ssize_t at = 1, start, end = size - 1
     if size < 2 or p[0] != c"{" or p[end] != c"}":
         return 0
     if size >= LONG and (kind == BOOL or kind == DECIMAL):
-        return 0  # their elements take more than twice as much
+        return 0  # their elements take more than twice the reserved bytes
     put_byte(out, c"[")
     while at < end:
         start = at
@@ -298,7 +298,7 @@ cdef int put_array(
 
 
 cdef inline Py_ssize_t bare_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """Up to a delimiter, or what can't be in an element without quotes."""
+    """Find the next delimiter, or a byte that needs quotes."""
     while at < end and p[at] != c"," and p[at] != c'"' and p[at] != c"\\":
         if p[at] == c"{" or p[at] == c"}":
             break
@@ -307,7 +307,7 @@ cdef inline Py_ssize_t bare_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t end)
 
 
 cdef inline Py_ssize_t quoted_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """Where the closing quote is; ``end`` if there is none."""
+    """Find the closing quote, or ``end`` if there is none."""
     while at < end and p[at] != c'"':
         at += 2 if p[at] == c"\\" else 1
     return min(at, end)
@@ -316,7 +316,7 @@ cdef inline Py_ssize_t quoted_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t en
 cdef int put_quoted(
     Out* out, int kind, int digits, const uint8_t* p, Py_ssize_t size
 ) noexcept nogil:
-    """An element that stood in quotes: behind each backslash is a byte that means itself."""
+    """Unescape an element that had quotes: the byte after a backslash means itself."""
     cdef Py_ssize_t at = 0
     cdef const uint8_t* escape = <const uint8_t*>memchr(p, c"\\", size)
     if escape == NULL:

@@ -1,7 +1,7 @@
-"""PostgreSQL's text of a value → a number or bytes, by what its column is read as."""
+"""PostgreSQL's text of a value → a number or bytes, by the kind that its column is read as."""
 
 cdef enum:
-    # What a column's text is read as: compaction/verify/rules.py.
+    # The kind that a column's text is read as: compaction/verify/rules.py.
     TEXT = 0
     INTEGER = 1
     BOOLEAN = 2
@@ -15,13 +15,13 @@ cdef enum:
     BYTES = 10
     CONVERTED = 11
     NOTHING = 12
-    ARRAY = 16  # and its elements' kind
+    ARRAY = 16  # plus the elements' kind
 
 cdef enum:
-    # What becomes of a text.
-    ANOTHER = 0  # it isn't of its kind
+    # What a text is read as if it isn't a value of its kind.
+    ANOTHER = 0  # the text isn't of its kind
     READ = 1
-    NESTED = 2  # an array of more than one dimension, or with bounds
+    NESTED = 2  # an array of several dimensions, or with bounds
 
 cdef int64_t DAY_US = 86_400_000_000
 
@@ -58,7 +58,7 @@ cdef bint read_integer(const uint8_t* p, Py_ssize_t size, int64_t* number) noexc
 
 
 cdef bint read_decimal(const uint8_t* p, Py_ssize_t size, int scale, int64_t* number) noexcept nogil:
-    """A number's digits without its point, with so many behind it; at most 18."""
+    """Read a number's digits without its point, at most 18, ``scale`` of them after the point."""
     cdef bint negative = size > 1 and p[0] == c"-"
     cdef Py_ssize_t at = 1 if negative else 0
     cdef int64_t value = 0
@@ -88,7 +88,7 @@ cdef bint read_decimal(const uint8_t* p, Py_ssize_t size, int scale, int64_t* nu
 
 
 cdef int64_t days_of(int64_t year, int64_t month, int64_t day) noexcept nogil:
-    """Since 1970-01-01; the proleptic Gregorian calendar, of years from 1 on."""
+    """Count days since 1970-01-01 in the proleptic Gregorian calendar, for years from 1."""
     cdef int64_t of_march, era, of_era, of_year
     year -= month <= 2
     era = year // 400
@@ -131,7 +131,7 @@ cdef bint read_time(const uint8_t* p, Py_ssize_t size, int64_t* us) noexcept nog
 
 
 cdef bint read_timestamp(const uint8_t* p, Py_ssize_t size, int64_t* us) noexcept nogil:
-    """With or without a time zone, which is UTC."""
+    """Read a timestamp, with or without a time zone, which is UTC."""
     cdef int64_t days, of_day
     if size > 3 and memcmp(p + size - 3, b"+00", 3) == 0:
         size -= 3
@@ -150,7 +150,7 @@ cdef int hex_of(uint8_t byte) noexcept nogil:
 
 
 cdef Py_ssize_t read_bytes(uint8_t* p, Py_ssize_t size) noexcept nogil:
-    r"""``\x4142`` → the bytes, in its place; how many, or -1."""
+    r"""Replace ``\x4142`` by its bytes; return how many these are, or -1."""
     cdef Py_ssize_t at, count = (size - 2) // 2
     cdef int high, low
     if size < 2 or size % 2 or p[0] != c"\\" or p[1] != c"x":
@@ -164,7 +164,7 @@ cdef Py_ssize_t read_bytes(uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 
 cdef Py_ssize_t unescaped(const uint8_t* p, Py_ssize_t size, uint8_t* into) noexcept nogil:
-    """A field's text as it is; returns its size."""
+    """Unescape a field in place; return its size."""
     cdef const uint8_t* end = p + size
     cdef uint8_t* start = into
     cdef uint8_t byte
@@ -192,12 +192,12 @@ cdef Py_ssize_t unescaped(const uint8_t* p, Py_ssize_t size, uint8_t* into) noex
 
 
 cdef bint read_float(const uint8_t* p, Py_ssize_t size, bint is_single, int64_t* bits) noexcept nogil:
-    """The bits of a double; -0 is 0, and NaN is one, as for Spark."""
+    """Return the bits of a double; -0 becomes 0, and every NaN is the same, as in Spark."""
     cdef double number
     cdef char* end = NULL
     if size == 0:
         return False
-    # A delimiter stands behind every text, so it ends there.
+    # A delimiter follows every text, and ends the number.
     number = strtof(<const char*>p, &end) if is_single else strtod(<const char*>p, &end)
     if end != <char*>p + size:
         return False
@@ -211,7 +211,7 @@ cdef bint read_float(const uint8_t* p, Py_ssize_t size, bint is_single, int64_t*
 
 
 cdef bint read_number(Value* value) noexcept nogil:
-    """A number's text without zeros at its end."""
+    """Remove zeros from the end of a number's text."""
     cdef const uint8_t* p = value.text
     cdef Py_ssize_t size = value.size
     if size == 0 or not (is_digit(p[size - 1])):
@@ -226,12 +226,12 @@ cdef bint read_number(Value* value) noexcept nogil:
 
 
 cdef bint read_as(int kind, int scale, Value* value) noexcept nogil:
-    """Whether the text is of the kind; if so, the value is what it says."""
+    """Return whether the text is of the kind, and read its value if so."""
     cdef const uint8_t* p = value.text
     cdef Py_ssize_t size = value.size
     if kind == TEXT or kind == CONVERTED:
         return True
-    if kind == BYTES:  # which has a backslash, so that this is a copy of ours
+    if kind == BYTES:  # it has a backslash, so this is our own copy
         size = read_bytes(<uint8_t*>p, size)
         if size >= 0:
             value.size = size
@@ -256,7 +256,7 @@ cdef bint read_as(int kind, int scale, Value* value) noexcept nogil:
 
 
 cdef int read_array(Value* value, int kind, int scale, uint8_t* spare) noexcept nogil:
-    """An array's text → the hash of its elements, of how many there are, and of which are null.
+    """Hash an array's elements, their count, and which of them are null.
 
     ``spare`` has room for twice the text.
     https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
@@ -294,7 +294,7 @@ cdef int read_array(Value* value, int kind, int scale, uint8_t* spare) noexcept 
 cdef const uint8_t* next_element(
     const uint8_t* p, const uint8_t* end, Value* item, uint8_t* spare
 ) noexcept nogil:
-    """Read an element; returns where the next one begins, or NULL."""
+    """Read an element; return where the next one begins, or NULL."""
     cdef bint escaped = False
     item.is_number = item.is_null = False
     if p < end and p[0] == c'"':
@@ -322,7 +322,7 @@ cdef const uint8_t* next_element(
 
 
 cdef Py_ssize_t without_backslashes(const uint8_t* p, Py_ssize_t size, uint8_t* into) noexcept nogil:
-    """What stands behind each; a NUL ends it, as a delimiter would."""
+    """Unescape a text; end it with a NUL, as a delimiter would."""
     cdef const uint8_t* end = p + size
     cdef uint8_t* start = into
     while p < end:

@@ -1,13 +1,13 @@
-"""Records as bytes in one buffer, which become Python's objects when they are handed to the client.
+"""Records as bytes in one buffer → Python's objects, once the client gets them.
 
-A record of its own is seven objects, and as many allocations; here many records share two.
+A single record needs seven objects, each with its allocation. In this form, many records share two.
 """
 
 cdef object HEADER_NAME = HEADER
 
 cdef struct Span:
-    Py_ssize_t value  # where it starts; the header stands right behind the key
-    Py_ssize_t value_bytes  # NONE: there is no value; likewise of the key
+    Py_ssize_t value  # its start; the header is right after the key
+    Py_ssize_t value_bytes  # NONE: it has no value; the same for the key
     Py_ssize_t key
     Py_ssize_t key_bytes
     Py_ssize_t header_bytes
@@ -20,16 +20,16 @@ cdef enum:
 
 @cython.final
 cdef class PackedRecords:
-    """Records of the compiled way, in their order: a sequence of Record."""
+    """Records of the compiled way, in order: a sequence of Record."""
 
     cdef Out out
     cdef Span* spans
-    cdef Py_ssize_t end  # of what belongs to the records, in out
+    cdef Py_ssize_t end  # of the records' bytes in out
     cdef Py_ssize_t count, room, sent
     cdef list tables
-    cdef Table table  # the last of them
+    cdef Table table  # the last one
     cdef readonly Py_ssize_t size
-    """Bytes of keys and values."""
+    """Number of bytes of keys and values."""
 
     def __cinit__(self, Py_ssize_t room):
         self.tables = []
@@ -53,7 +53,7 @@ cdef class PackedRecords:
         return Record(table.topic, self._key(span), self._value(span), headers)
 
     cdef int add(self, Table table, Span* span) except -1:
-        """Add a record, all of whose bytes are in ``out``."""
+        """Add a record whose bytes are all in ``out``."""
         cdef Span* spans
         if self.count == self.room:
             spans = <Span*>PyMem_Realloc(self.spans, max(8, 2 * self.room) * sizeof(Span))
@@ -71,7 +71,7 @@ cdef class PackedRecords:
         return 0
 
     cdef int end_here(self) except -1:
-        """Give back what is left: between messages for ``slow`` many of a few records come about."""
+        """Free unused memory: payloads for ``slow`` split the stream into many small buffers."""
         cdef char* data
         if self.out.room > 2 * self.end:
             data = <char*>PyMem_Realloc(self.out.data, self.end)
@@ -95,7 +95,7 @@ cdef class PackedRecords:
         return self._bytes(span.key + max(0, span.key_bytes), span.header_bytes)
 
     cdef inline bint _is_at(self, Span* span, bytes position):
-        """Whether that is a record's position: rows of a snapshot have all the same one."""
+        """Return whether a record has this position; all rows of a snapshot have the same one."""
         return span.header_bytes == PyBytes_GET_SIZE(position) and not memcmp(
             self.out.data + span.key + max(0, span.key_bytes),
             PyBytes_AS_STRING(position),
@@ -106,7 +106,7 @@ cdef class PackedRecords:
         return None if size == NONE else PyBytes_FromStringAndSize(self.out.data + start, size)
 
     cdef bint produce(self, send, WrittenRecords written) except -1:
-        """Hand over what wasn't yet; returns whether that was all, else the queue is full."""
+        """Hand over the records not sent yet; return False if the queue is full before the end."""
         cdef Table table, last = None
         cdef bytes position = None
         cdef list headers
@@ -133,7 +133,7 @@ cdef class PackedRecords:
 
 
 cdef struct Note:
-    uint64_t key  # topic's and key's hashes
+    uint64_t key  # hash of its topic and key
     Py_ssize_t size
     uint8_t header_bytes
     char header[71]  # HEADER_BYTES_MAX
@@ -141,10 +141,10 @@ cdef struct Note:
 
 @cython.final
 cdef class WrittenRecords:
-    """The open Kafka transaction's records, as much of them as names one that is refused later.
+    """The open Kafka transaction's records, as far as a later refusal must name them.
 
-    The client's reports come without headers, so what says where in the source a record comes from
-    is noted here, without keeping a single object.
+    The client's reports have no headers. So the position at the source is noted here for each
+    record, without an object per record.
     """
 
     cdef Note* notes
@@ -214,9 +214,9 @@ cdef inline Py_ssize_t bytes_of(object field) except -1:
 
 
 def produce(send, list records, Py_ssize_t start, Py_ssize_t end, WrittenRecords written):
-    """Hand a range of the records to the client; returns where its queue was full, or the end.
+    """Hand a range of the records to the client; return where its queue was full, or the end.
 
-    A batch of rows may need several calls: the next one goes on where the queue was full.
+    A batch of rows may need several calls: the next one continues where the queue was full.
     """
     cdef Py_ssize_t number
     if not 0 <= start <= end <= PyList_GET_SIZE(records):

@@ -1,11 +1,11 @@
-"""A table's constants for the compiled way: what stands around values, and for them."""
+"""A table's constants for the compiled way: the bytes around values and of absent ones."""
 
 cdef struct Column:
     int kind
     int digits
     const char* name  # ,"name":
     Py_ssize_t name_bytes
-    const char* null  # what stands for NULL, its name included; likewise the next two
+    const char* null  # the bytes for NULL, with its name; likewise the next two
     Py_ssize_t null_bytes
     const char* absent
     Py_ssize_t absent_bytes
@@ -14,9 +14,9 @@ cdef struct Column:
 
 
 cdef enum:
-    KEYS_MAX = 200_000  # of one transaction; more count as unknown
+    KEYS_MAX = 200_000  # of one transaction; with more, their keys are unknown
 
-cdef struct Cell:  # a column as it came, of a message or of a line of COPY
+cdef struct Cell:  # a column's text, from a message or a line of COPY
     uint8_t kind
     const uint8_t* text
     Py_ssize_t size
@@ -29,17 +29,18 @@ cdef struct Extent:  # of a column and its name in the output
 
 @cython.final
 cdef class Table:
-    """What the extension has to know of a table: the constants around values, as bytes.
+    """The bytes around values, and a table's other constants, as the extension uses them.
 
-    ``columns``: per column its kind (cdc.values.blocks.ValueKind), number of digits, ``,"name":``, what stands for NULL,
-    for an absent value and for one that an old key doesn't carry; its text → value and value → JSON
-    functions.
-    A kind below zero is that of a column that events don't have.
+    ``columns`` has for each column: its kind (cdc.values.blocks.ValueKind), the number of digits,
+    ``,"name":``, the bytes for NULL, for an absent value and for a value that an old key lacks, and
+    two functions: text → value, and value → JSON. A column with a negative kind isn't in events.
+
     ``flags``: whether tombstones follow deletes, whether unchanged values are read again, whether
-    records have their position as a header, behind ``headers``, and whether a changed key makes
-    headers of its own, which only ``slow`` writes.
-    ``source``: the text of the source block up to ``ts_ms``, on to ``sequence``, and on to ``txId``.
-    ``around``: what stands in front of a value and behind it, and likewise of a key.
+    records have their position as a header after ``headers``, and whether a changed key adds
+    headers. Only ``slow`` writes those.
+    ``source``: the source block's text before ``ts_ms``, then up to ``sequence``, then up to
+    ``txId``.
+    ``around``: the bytes before and after a value, and before and after a key.
     """
 
     cdef object topic, keep
@@ -53,16 +54,16 @@ cdef class Table:
     cdef int* key
     cdef int width, key_width
     cdef Py_ssize_t fixed_bytes
-    """What a row takes at most beside its texts."""
+    """Maximum size of a row without its texts."""
     cdef bint tombstones, positions, key_headers
     cdef public bint reselects
     cdef public Py_ssize_t bytes_max
-    """A record with more in key and value is for ``slow``; 0: none is."""
+    """A record with more bytes in key and value is for ``slow``; 0: no limit."""
     cdef public dict claimed
-    """Keys whose records are for ``slow``, too, whatever their size."""
+    """Keys whose records are for ``slow`` at any size."""
     cdef bytes head, middle, tail, version
     cdef bytes value_before, value_after, key_before, key_after
-    cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes
+    cdef Out before_lsn, between  # the transaction's texts, cut at a row's own LSN
     cdef uint64_t entered
     cdef object watch
     cdef list changed_keys
@@ -122,7 +123,7 @@ cdef class Table:
     def track_changes(self, identity, watch):
         """Append the key of each changed row to the list that ``watch(xid)`` returns.
 
-        A key is the texts of the columns at ``identity``, joined by NUL; None: it is unknown.
+        A key is the texts of the columns at ``identity``, joined by NUL, or None if it is unknown.
         """
         cdef int number
         if not identity or not all(0 <= index < self.width for index in identity):
@@ -137,7 +138,7 @@ cdef class Table:
         self.watch = watch
 
     cdef inline int note(self, Cell* cells) except -1:
-        """Note the key of a changed row, where somebody wants it."""
+        """Note the key of a changed row, if the transaction is watched."""
         return 0 if self.changed_keys is None else self._note(cells)
 
     cdef int _note(self, Cell* cells) except -1:
@@ -167,7 +168,7 @@ cdef class Table:
         return 0
 
     cdef int enter(self, Cursor cursor, uint64_t serial) except -1:
-        """Write what all rows of the transaction share; as convert.compiled_table says the rest."""
+        """Write the bytes that all rows of the transaction share: see convert.compiled_table."""
         cdef int64_t us = cursor.commit_ts_us
         cdef Out* out = &self.before_lsn
         self.entered = serial
@@ -206,7 +207,7 @@ cdef int text(bytes value, const char** start, Py_ssize_t* size) except -1:
 
 
 cdef inline void put_name(Out* out, Column* column) noexcept nogil:
-    """Names have room behind them, on either side."""
+    """Copy a name. Both buffers have room after the name."""
     if column.name_bytes <= NAME_BYTES:
         memcpy(out.data + out.size, column.name, NAME_BYTES)
         out.size += column.name_bytes

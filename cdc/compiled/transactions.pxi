@@ -1,28 +1,28 @@
-"""Begin, row and Commit messages → positions: what belongs to which transaction, in which place.
+"""Begin, row and Commit messages → positions: each frame's transaction, and its place in it.
 
-The cursor gives each frame of a transaction its position and tells which frames the log already
-has, so that a start goes on in the middle of a transaction (docs/decisions/0002).
+The cursor gives each frame of a transaction its position. It knows which frames the log already
+has, so a start can continue in the middle of a transaction (docs/decisions/0002).
 
-Between Stream Start and Stream Stop each message says by an xid of its own which subtransaction it
-is of. Without that it is what it would be in a transaction that is sent when it has ended, so
-whoever reads it then knows nothing of blocks.
+Between Stream Start and Stream Stop, each message has an xid of its subtransaction. Without that
+xid, the message is the same as in a transaction that is sent after its end. So its readers don't
+need to know of blocks.
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
 cpdef enum:
-    COMMITS_MAX = 16_384  # so many transactions are remembered by where they were committed
+    COMMITS_MAX = 16_384  # how many transactions' commit LSNs are kept
 
 
 @cython.final
 cdef class Cursor:
-    """The place in the stream: Begin, then frames, then Commit, over and over.
+    """The place in the stream: Begin, then frames, then Commit, repeatedly.
 
-    ``reached`` is the last position handed out or already in the log, ``cut`` the last one with no
-    transaction open. ``flush_lsn`` is the end of the last whole transaction: what may be
+    ``reached`` is the last position handed out or already in the log. ``cut`` is the last one with
+    no transaction open. ``flush_lsn`` is the end of the last whole transaction: it may be
     acknowledged once everything up to ``reached`` is durable. ``cut_ts_us`` is when the last whole
-    transaction was committed (µs since 1970, UTC). ``latest`` is the open transaction or, where
-    none is, the last one; ``last_commit`` the commit LSN of the last whole one with frames, 0: none
-    yet.
+    transaction was committed (µs since 1970, UTC). ``latest`` is the open transaction, or the last
+    one if none is open. ``last_commit`` is the commit LSN of the last whole one with frames (0:
+    none yet).
     """
 
     cdef uint64_t epoch, commit_lsn, end, previous, last, last_published, index
@@ -30,7 +30,7 @@ cdef class Cursor:
     cdef int64_t commit_ts_us, _cut_ts_us
     cdef uint32_t xid
     cdef bint inside, has_previous, has_last, has_any
-    cdef object made  # the Transaction, once somebody has asked for it
+    cdef object made  # the Transaction, once a caller needs it
     cdef object origin
     cdef bytes after_lsn
     cdef char header_start[26]  # "<epoch>.<commit LSN>." of the position header
@@ -79,7 +79,7 @@ cdef class Cursor:
         return self.made
 
     def begin(self, xid, commit_lsn, commit_ts_us):
-        """Enter a transaction; raises CorruptMessageError inside of another one."""
+        """Enter a transaction; raise CorruptMessageError inside another one."""
         if self.inside:
             raise CorruptMessageError("Begin inside of a transaction", where=f"LSN {commit_lsn}")
         self._begin(xid, commit_lsn, commit_ts_us)
@@ -100,19 +100,19 @@ cdef class Cursor:
         self.header_start[25] = c"."
 
     def committed_at(self, uint32_t xid):
-        """Commit LSN of a transaction (its 32 bits) that came lately; 0: none such did."""
+        """Return a recent transaction's commit LSN by its 32-bit xid, or 0 if it is unknown."""
         is_remembered = self.commit_xids[xid % COMMITS_MAX] == xid
         return Lsn(self.commit_lsns[xid % COMMITS_MAX] if is_remembered else 0)
 
     def came_from(self, origin):
-        """Take in where the open transaction was replicated from; this is before its first row."""
+        """Note the origin of the open transaction, before its first row."""
         if not self.inside:
             raise CorruptMessageError("an origin outside of a transaction")
         self.origin, self.made = origin, None
         self.after_lsn = after_lsn(origin).encode()
 
     def next(self):
-        """The position of the next frame, or None when the log has it already."""
+        """Return the position of the next frame, or None if the log already has it."""
         if not self.inside:
             raise CorruptMessageError("a row outside of a transaction")
         if not self._next():
@@ -120,7 +120,7 @@ cdef class Cursor:
         return Position(self.epoch, Lsn(self.commit_lsn), self.index)
 
     cdef inline bint _is_new(self) noexcept:
-        """Whether the next frame isn't in the log yet."""
+        """Return whether the log lacks the next frame."""
         return self.commit_lsn > self.reached_lsn or (
             self.commit_lsn == self.reached_lsn and self.index + 1 > self.reached_index
         )
@@ -134,21 +134,21 @@ cdef class Cursor:
 
     @property
     def position(self):
-        """The position of the open transaction's last frame so far, also if the log has it."""
+        """Return the position of the open transaction's last frame, even if the log has it."""
         if not self.inside:
             raise CorruptMessageError("a row outside of a transaction")
         return Position(self.epoch, Lsn(self.commit_lsn), self.index)
 
     @property
     def is_ended(self):
-        """Whether the log has the open transaction with all that belongs to its end."""
+        """Return whether the log has the open transaction, including the records of its end."""
         return self.position <= self.cut
 
     def message_at(self, lsn):
-        """The position of a message that isn't part of a transaction, or None if the log has it.
+        """Return the position of a message outside transactions, or None if the log has it.
 
-        It comes between two transactions. ``lsn`` is its end in the WAL, where the commit of the
-        very transaction that wrote it may start: index 0 is before that one's frames.
+        It comes between two transactions. ``lsn`` is its end in the WAL. The commit of the
+        transaction that wrote it may start there: index 0 is before that transaction's frames.
         """
         if self.inside:
             raise CorruptMessageError("a message inside of a transaction", where=f"LSN {lsn}")
@@ -161,7 +161,7 @@ cdef class Cursor:
         return position
 
     def commit(self, commit_lsn, end_lsn):
-        """Leave the transaction; raises CorruptMessageError when it isn't the one begun."""
+        """Leave the transaction; raise CorruptMessageError if another one was begun."""
         if not self.inside or self.commit_lsn != <uint64_t>commit_lsn:
             raise CorruptMessageError("Commit of another transaction", where=f"LSN {commit_lsn}")
         transaction = self.transaction
@@ -175,7 +175,7 @@ cdef class Cursor:
         if self.index:
             self.last_published = lsn
         self._cut_ts_us = self.commit_ts_us
-        # Not the same: a start in the middle of a transaction sees those before it once more.
+        # They can differ: a start in the middle of a transaction receives earlier ones again.
         if lsn > self.reached_lsn or (lsn == self.reached_lsn and self.index > self.reached_index):
             self.reached_lsn, self.reached_index = lsn, self.index
         if lsn > self.cut_lsn or (lsn == self.cut_lsn and self.index > self.cut_index):
@@ -183,7 +183,7 @@ cdef class Cursor:
         self.end = max(self.end, end_lsn)
 
     def idle_at(self, wal_end):
-        """Take in a keepalive: everything that committed before ``wal_end`` was seen."""
+        """Note a keepalive: everything committed before ``wal_end`` was received."""
         cdef uint64_t lsn = wal_end
         if self.inside or lsn <= self.end:
             return
@@ -195,16 +195,20 @@ cdef class Cursor:
 
 
 def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_message, shortened):
-    """Take the whole row, relation, type, truncate and logical messages from ``start`` on.
+    """Read the whole row, relation, type, truncate and logical messages from ``start``.
 
-    ``xid`` is that of the last message before them that has one, if there was one. Returns where
-    the first message stands that isn't one of these; all before it as whole CopyData messages
-    without their xids; each xid that differs from the one before it, with the place in these from
-    which on it holds, and whether a logical message is right in front of it; places and sizes of
-    Relation messages; and whether the last one is a logical message. Of those nobody knows which
-    subtransaction they are of: PostgreSQL (18 as well) gives them the xid of the whole transaction.
-    ``shortened`` is given a logical message's CopyData payload, and returns another one, of no more
-    bytes, that is taken in its place; or None.
+    ``xid`` is the last xid before them, if there was one. Returns:
+
+    - where the first message of another kind begins
+    - all messages before it, as whole CopyData messages without their xids
+    - each xid that differs from the one before, with the place from which it holds, and whether a
+      logical message is right before that place
+    - places and sizes of Relation messages
+    - whether the last message is a logical one
+
+    The subtransaction of a logical message is unknown: PostgreSQL (also 18) sends the xid of the
+    whole transaction with it. ``shortened`` gets its CopyData payload. It returns None, or a
+    payload that replaces it and isn't longer.
     """
     cdef Py_buffer view
     cdef const uint8_t* p
@@ -242,7 +246,7 @@ def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_messa
             out.data[out.size] = c"d"
             put_be32(<uint8_t*>out.data + out.size + 1, size)
             memcpy(out.data + out.size + 5, payload, 26)
-            memcpy(out.data + out.size + 31, payload + 30, size - 30)  # behind the xid
+            memcpy(out.data + out.size + 31, payload + 30, size - 30)  # after the xid
             out.size += 1 + size
             start = stop
         plain = PyBytes_FromStringAndSize(out.data, out.size)
@@ -252,7 +256,7 @@ def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_messa
         PyMem_Free(out.data)
 
 
-cdef uint64_t NO_XID = <uint64_t>1 << 32  # that of no transaction
+cdef uint64_t NO_XID = <uint64_t>1 << 32  # no transaction has it
 
 
 cdef inline void put_be32(uint8_t* p, uint32_t value) noexcept nogil:

@@ -1,30 +1,30 @@
-"""Messages → cells → records: what the stream and COPY have in common, and how a tuple is cut.
+"""Messages → cells → records: the code that the stream and COPY share, and how a tuple is cut.
 
-No length is believed that goes beyond the message.
+No length is trusted that exceeds the message.
 """
 
 cdef class Writing:
-    """CopyData messages → records, appended to ``records``; what ``_frame`` doesn't do goes to ``slow``.
+    """CopyData messages → records, in ``records``; ``slow`` gets those that ``_frame`` refuses.
 
-    ``slow(payload)`` takes a CopyData payload, and returns whether no more is to be made for now.
+    ``slow(payload)`` takes a CopyData payload, and returns whether reading must pause.
     """
 
     cdef object slow
     cdef list records
-    cdef PackedRecords rows  # those under way, which are the last of the records
+    cdef PackedRecords rows  # the last of the records, still growing
     cdef Py_ssize_t rows_room
     cdef Py_ssize_t records_accounted
     cdef char clock[80]
     cdef int clock_bytes
     cdef readonly Py_ssize_t made_records, made_bytes
-    """How many records the last call of ``feed`` has left, and their key and value bytes."""
+    """Number of records of the last call of ``feed``, and of their keys' and values' bytes."""
 
     def __cinit__(self, *_):
         self.rows = None
         self.rows_room = 4096
 
     cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
-        """One CopyData payload; 0 where it is for ``slow``."""
+        """Read one CopyData payload; 0 if it is for ``slow``."""
         return 0
 
     def feed(
@@ -36,7 +36,7 @@ cdef class Writing:
         Py_ssize_t records_max,
         Py_ssize_t bytes_max,
     ):
-        """Take in whole CopyData messages up to one of the limits; returns where those end."""
+        """Read whole CopyData messages up to one of the limits; return where these end."""
         cdef Py_buffer view
         cdef const uint8_t* p
         cdef Py_ssize_t stop
@@ -63,7 +63,7 @@ cdef class Writing:
 
     @cython.final
     cdef bint _slowly(self, const uint8_t* payload, Py_ssize_t size) except -1:
-        """Leave a payload to ``slow``; what that makes stands behind what was made so far."""
+        """Give a payload to ``slow``; its records follow those made before."""
         self._close_rows()
         full = self.slow(PyBytes_FromStringAndSize(<const char*>payload, size))
         self._count()
@@ -71,7 +71,7 @@ cdef class Writing:
 
     @cython.final
     cdef int _count(self) except -1:
-        """Count records that weren't made here."""
+        """Count records that were made elsewhere."""
         for made in self.records[self.records_accounted:]:
             if type(made) is PackedRecords:
                 self.made_records += (<PackedRecords>made).count
@@ -104,7 +104,7 @@ cdef class Writing:
 
     @cython.final
     cdef void _set_clock(self, int64_t ns) noexcept:
-        """``","ts_ms":…,"ts_us":…,"ts_ns":…}``, the envelope's end."""
+        """Write ``","ts_ms":…,"ts_us":…,"ts_ns":…}``, the envelope's end."""
         cdef Out out
         out.data, out.size, out.room = self.clock, 0, sizeof(self.clock)
         put_literal(&out, b'","ts_ms":')
@@ -118,7 +118,7 @@ cdef class Writing:
 
     @cython.final
     cdef int _image(self, Table table, Cell* cells, Extent* extents, bint is_key) except -1:
-        """A row as JSON; 0 where a text isn't of its column's type."""
+        """Write a row as JSON; 0 if a text isn't of its column's type."""
         cdef Out* out = &self.rows.out
         cdef Py_ssize_t start = out.size, room = table.fixed_bytes + 64
         cdef int number
@@ -149,13 +149,13 @@ cdef class Writing:
         if out.size == start:
             put_literal(out, b"{")
         else:
-            out.data[start] = c"{"  # in place of the first column's comma
+            out.data[start] = c"{"  # replaces the first column's comma
         put_literal(out, b"}")
         return 1
 
     @cython.final
     cdef int _odd(self, Table table, int number, Cell* cell, Py_ssize_t room) except -1:
-        """Write a text that only the column's own function knows; leaves ``room`` behind it."""
+        """Write a text that only the column's own function knows; keep ``room`` bytes after it."""
         cdef Out* out = &self.rows.out
         cdef Py_ssize_t size
         cdef const char* written
@@ -166,14 +166,14 @@ cdef class Writing:
             )
             written = PyUnicode_AsUTF8AndSize(fragment, &size)
         except Exception:
-            return 0  # the slow way says what is wrong with it
+            return 0  # the slow way reports the error
         reserve(out, size + room)
         put(out, written, size)
         return 1
 
     @cython.final
     cdef Py_ssize_t _put_start(self, Table table, const char* text) except -1:
-        """Begin a value; where it starts."""
+        """Begin a value; return its start."""
         cdef Out* out = &self.rows.out
         cdef Py_ssize_t start = out.size
         reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
@@ -183,7 +183,7 @@ cdef class Writing:
 
     @cython.final
     cdef bint _put_key(self, Table table, Span* span) except -1:
-        """End the value, and write the key's columns from the image behind it.
+        """End the value, and write the key's columns from the image after it.
 
         Returns whether the record may be added: no column of the key is absent, and neither its
         size nor its key is for ``slow``.
@@ -206,7 +206,7 @@ cdef class Writing:
                     return False
                 reserve(out, size + 64)
                 memcpy(out.data + out.size, out.data + extent.start, size)
-                out.data[out.size] = c","  # the row's first column has given its comma for the brace
+                out.data[out.size] = c","  # the row's first column has a brace instead
                 out.size += size
             out.data[start] = c"{"
             put_literal(out, b"}")
@@ -231,7 +231,7 @@ cdef class Writing:
 cdef inline Py_ssize_t message_end(
     const uint8_t* p, Py_ssize_t start, Py_ssize_t end
 ) noexcept nogil:
-    """Where the CopyData message at ``start`` ends; ``start`` unless all of one is there."""
+    """Return the end of the CopyData message at ``start``, or ``start`` if it is incomplete."""
     cdef Py_ssize_t length
     if end - start < 5 or p[start] != c"d":
         return start
@@ -248,14 +248,14 @@ cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
 
 
 cdef inline bint has_time(const uint8_t* p) noexcept nogil:
-    """Whether µs since 2000 are within 64 bits when counted since 1970, too."""
+    """Return whether µs since 2000 fit into 64 bits as µs since 1970."""
     return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
 
 
 cdef Py_ssize_t tuple_of(
     const uint8_t* p, Py_ssize_t size, Py_ssize_t at, Cell* cells, int width
 ) noexcept nogil:
-    """Cut a tuple into cells; returns where it ends, or -1."""
+    """Cut a tuple into cells; return where it ends, or -1."""
     cdef int number
     cdef uint32_t length
     if size - at < 2 or ((p[at] << 8) | p[at + 1]) != width:
@@ -282,7 +282,7 @@ cdef Py_ssize_t tuple_of(
 
 
 cdef Py_ssize_t skipped(const uint8_t* p, Py_ssize_t size, Py_ssize_t at) noexcept nogil:
-    """Where a tuple of any width ends, or -1: as ``tuple_of`` with nobody who wants its cells."""
+    """Return where a tuple of any width ends, or -1: ``tuple_of`` without cells."""
     cdef int width
     cdef uint32_t length
     if size - at < 2:
@@ -308,7 +308,7 @@ cdef Py_ssize_t skipped(const uint8_t* p, Py_ssize_t size, Py_ssize_t at) noexce
 
 
 cdef bint is_row(uint8_t kind, const uint8_t* m, Py_ssize_t size) noexcept nogil:
-    """Whether a row message that nobody reads is one: what is wrong is an error all the same."""
+    """Return whether an unread row message is valid: an error in it still counts."""
     cdef Py_ssize_t at = 5
     if kind != c"I" and (m[5] == c"K" or m[5] == c"O"):
         at = skipped(m, size, 6)
@@ -322,7 +322,7 @@ cdef bint is_row(uint8_t kind, const uint8_t* m, Py_ssize_t size) noexcept nogil
 
 
 cdef bint cells_of(tuple row, Cell* cells, int width) except -1:
-    """The cells of a decoded row (cdc.wal.messages.Row), which has to outlive them."""
+    """Return the cells of a decoded row (cdc.wal.messages.Row), which must outlive them."""
     cdef int number
     if len(row) != width:
         return False

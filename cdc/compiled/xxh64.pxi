@@ -1,4 +1,4 @@
-"""Bytes and numbers → their hash, as Spark's ``xxhash64`` has it: XXH64, on a little-endian machine.
+"""Bytes and numbers → their hash, as in Spark's ``xxhash64``: XXH64, on little-endian machines.
 
 https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """
@@ -10,13 +10,13 @@ cdef uint64_t P3 = 0x165667B19E3779F9ULL
 cdef uint64_t P4 = 0x85EBCA77C2B2AE63ULL
 cdef uint64_t P5 = 0x27D4EB2F165667C5ULL
 
-cdef struct Value:  # what a column's text is: bytes, a number, or null
+cdef struct Value:  # a column's value: bytes, a number, or null
     const uint8_t* text
     Py_ssize_t size
     int64_t number
     bint is_number
     bint is_null
-    bint is_odd  # a function says what it is
+    bint is_odd  # a function reads it
 
 
 cdef inline uint64_t rotated(uint64_t number, int bits) noexcept nogil:
@@ -44,7 +44,7 @@ cdef inline uint64_t mixed(uint64_t hash) noexcept nogil:
 
 
 cdef uint64_t hash_bytes(const uint8_t* p, Py_ssize_t size, uint64_t seed) noexcept nogil:
-    """XXH64, on a little-endian machine."""
+    """Return XXH64, on a little-endian machine."""
     cdef const uint8_t* end = p + size
     cdef uint64_t a, b, c, d, hash
     cdef uint32_t half
