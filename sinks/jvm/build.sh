@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The Java sources here -> a jar, made against the PySpark of a Python, and Delta Lake's jars in a
+# The Java sources here -> a jar, compiled against a Python's PySpark and Delta Lake's jars in a
 # folder: build.sh PYTHON JAR FOLDER
 set -euo pipefail
 
@@ -12,6 +12,6 @@ classes=$(mktemp -d)
 trap 'rm -rf "$classes" "$jar.new"' EXIT
 "${bin}javac" -Xlint:all,-path -Werror -proc:none -encoding UTF-8 --release 17 \
     -cp "$spark/jars/*:$jars/*" -d "$classes" "$sources"/*.java
-# The same classes are the same jar, whenever it is made.
+# With a fixed date, the same classes make the same jar.
 "${bin}jar" --create --date 2020-01-01T00:00:00Z --file "$jar.new" -C "$classes" .
 mv "$jar.new" "$jar"

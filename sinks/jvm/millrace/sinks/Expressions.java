@@ -15,11 +15,11 @@ import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Columns that Spark computes by the methods of this package. */
+/** Expressions that call the methods of this package. */
 public final class Expressions {
   private Expressions() {}
 
-  /** {@link JsonReader#read} of a text; {@code schema} is that of the rows, in Spark's words. */
+  /** Call {@link JsonReader#read} with a text; {@code schema} is the rows' schema as DDL. */
   public static Column json(Column text, String schema) {
     StructType rows = StructType.fromDDL(schema);
     Expression reader = Literal.fromObject(new JsonReader(rows));

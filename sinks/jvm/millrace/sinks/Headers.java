@@ -7,9 +7,9 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** A record's headers → what Millrace's own say; null for what they don't. */
+/** A record's headers → the values of Millrace's own; null for a missing one. */
 public final class Headers {
-  /** Of the row: docs/decisions/0001-positions.md, 0007 (filled) and the claim check's header. */
+  /** A row's headers: docs/decisions/0001-positions.md, 0007 (filled), and the claim check's. */
   static final StructType TYPE =
       new StructType()
           .add("position", DataTypes.StringType)
@@ -22,7 +22,7 @@ public final class Headers {
   private static final UTF8String CLAIM = UTF8String.fromString("millrace.claim");
   private static final UTF8String SLASH = UTF8String.fromString("/");
 
-  /** Digits of epoch, commit LSN and index, with dots in between. */
+  /** Digits of epoch, commit LSN and index, with dots between them. */
   private static final int EPOCH = 8;
 
   private static final int LSN = 16;
@@ -30,7 +30,7 @@ public final class Headers {
 
   private Headers() {}
 
-  /** Called by Spark with an array of structs of key and value, never with null. */
+  /** Return the values; Spark never calls it with null. */
   public static InternalRow read(ArrayData headers) {
     Object[] values = new Object[TYPE.length()];
     for (int at = headers.numElements() - 1; at >= 0; at--) {

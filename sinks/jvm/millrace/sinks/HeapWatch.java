@@ -9,17 +9,17 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 
 /**
- * A JVM that does little but collect garbage → its end, with Millrace's exit code for that.
+ * A JVM that only collects garbage → its end, with Millrace's exit code for that.
  *
  * <p>Such a JVM may never throw an OutOfMemoryError: each collection frees a little.
  */
 public final class HeapWatch {
-  /** ExitCode.MEMORY: under spark-submit it is the command's own. */
+  /** ExitCode.MEMORY, which spark-submit returns unchanged. */
   private static final int OUT_OF_MEMORY = 38;
 
   private static final long LOOK_MS = 1_000;
 
-  /** A heap is nearly full of which a collection has left so much. */
+  /** Part of the heap in use after a collection from which the heap counts as nearly full. */
   private static final int FULL_PERCENT = 90;
 
   private static boolean begun;
@@ -27,10 +27,10 @@ public final class HeapWatch {
   private HeapWatch() {}
 
   /**
-   * End this JVM once more than {@code percent} of the last {@code seconds} went into pauses.
+   * End this JVM once pauses took more than {@code percent} of the last {@code seconds}.
    *
-   * <p>One long collection that has ended well, as of a large heap on a busy machine, is no reason:
-   * there have to be several, and the last one must have left the heap nearly full.
+   * <p>A single long collection is no reason, such as one of a large heap on a busy machine. There
+   * must be several, and the heap must be nearly full after the last one.
    */
   public static synchronized void begin(int seconds, int percent) {
     if (begun) {
@@ -50,7 +50,7 @@ public final class HeapWatch {
       long[] look = {now, 0, 0};
       collected(look);
       looks.addLast(look);
-      // The first one stays that is as old as the window.
+      // Keep one look that is as old as the window.
       while (looks.size() > 2 && now - secondOf(looks) >= windowMs) {
         looks.removeFirst();
       }
@@ -76,9 +76,9 @@ public final class HeapWatch {
   }
 
   /**
-   * Add up the pauses and the collections until now.
+   * Add the pauses and the collections until now.
    *
-   * <p>What collectors work beside the program isn't counted: they are named Concurrent or Cycles.
+   * <p>Work that collectors do concurrently isn't counted: its names have Concurrent or Cycles.
    */
   private static void collected(long[] look) {
     for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
@@ -90,7 +90,7 @@ public final class HeapWatch {
     }
   }
 
-  /** Whether the last collection of what lives long has left little room. */
+  /** Whether the last collection of the old generation left little room. */
   private static boolean isNearlyFull() {
     for (MemoryPoolMXBean pool : ManagementFactory.getMemoryPoolMXBeans()) {
       MemoryUsage left = pool.getType() == MemoryType.HEAP ? pool.getCollectionUsage() : null;

@@ -25,15 +25,15 @@ import org.apache.spark.unsafe.types.UTF8String;
 /**
  * JSON objects → rows of one type, read from their bytes in one pass.
  *
- * <p>Spark's {@code from_json} makes a reader with buffers of its own for every record, and doesn't
- * tell a null from a value that isn't there. Here a struct's field {@value #MISSING} has the places
- * of the fields that its object doesn't name (null: none), and one {@value #BROKEN} the whole text
- * where it isn't JSON of this type; what doesn't fit is null then.
+ * <p>Spark's {@code from_json} makes a reader with its own buffers for every record. It doesn't
+ * distinguish null from a missing value. Here, a struct's field {@value #MISSING} has the places of
+ * the fields that its object lacks (null: none). A field {@value #BROKEN} has the whole text if it
+ * isn't JSON of this type. A value that doesn't fit is null then.
  *
- * <p>A field's name in JSON is what stands behind the colon in its own ({@code 3:name}), since Spark
- * takes names that differ by case only for one. Types: boolean, smallint, int, bigint, double,
- * string, arrays of string, and structs. A string holds any value: what is no JSON string, as the
- * text that it has.
+ * <p>A field's JSON name follows the colon in its Spark name ({@code 3:name}), since Spark doesn't
+ * distinguish names that differ only by case. Types: boolean, smallint, int, bigint, double,
+ * string, arrays of string, and structs. A string holds any value. If it isn't a JSON string, it is
+ * the text of the JSON.
  */
 public final class JsonReader implements Serializable {
   static final String MISSING = "_millrace_missing";
@@ -59,7 +59,7 @@ public final class JsonReader implements Serializable {
     this.type = type;
   }
 
-  /** The row of a JSON object; called by Spark, never with null. */
+  /** Return the row of a JSON object; Spark never calls it with null. */
   public InternalRow read(UTF8String text) {
     if (members == null) {
       members = new Members(type);
@@ -73,12 +73,12 @@ public final class JsonReader implements Serializable {
       Object[] values = reading.object(members);
       boolean whole = parser.nextToken() == null && !reading.unfit;
       return whole ? new GenericInternalRow(values) : members.broken(values, text);
-    } catch (IOException error) { // what is read is in memory: it isn't JSON, or not UTF-8
+    } catch (IOException error) { // reading memory can't fail: it isn't JSON, or not UTF-8
       return members.broken(new Object[members.size()], text);
     }
   }
 
-  /** The fields of a struct, by their names. */
+  /** A struct's fields, by name. */
   private static final class Members {
     private final Map<String, Integer> places = new HashMap<>();
     private final DataType[] types;
@@ -129,7 +129,7 @@ public final class JsonReader implements Serializable {
     }
   }
 
-  /** One text while it is read; a value of another type is null, and makes it {@code unfit}. */
+  /** A text while it is read; a value of another type becomes null, and sets {@code unfit}. */
   private static final class Reading {
     private final JsonParser parser;
     private final byte[] bytes;
@@ -185,7 +185,7 @@ public final class JsonReader implements Serializable {
       return token == JsonToken.VALUE_NUMBER_INT ? integer(type) : refuse();
     }
 
-    /** A null in place of the value that comes next. */
+    /** Skip the next value, and return null. */
     private Object refuse() throws IOException {
       unfit = true;
       parser.skipChildren();

@@ -22,9 +22,9 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Files of a Delta table that are known one by one.
+ * Files of a Delta table, listed one by one.
  *
- * <p>Delta makes a query of such a list, twice for each plan that reads it, to leave out those of
+ * <p>Delta makes a query of such a list, twice for each plan that reads it, to exclude files of
  * other partitions. That takes as long as all other planning.
  */
 public final class ListedFiles extends TahoeBatchFileIndex {
@@ -33,7 +33,7 @@ public final class ListedFiles extends TahoeBatchFileIndex {
     super(session, "batch", files, log, log.dataPath(), snapshot, false);
   }
 
-  /** The rows of some files of a version. */
+  /** Return the rows of some files of a version. */
   public static Dataset<Row> rows(
       SparkSession session, DeltaLog log, SnapshotDescriptor snapshot, Seq<AddFile> files) {
     Dataset<Row> rows =
@@ -57,7 +57,7 @@ public final class ListedFiles extends TahoeBatchFileIndex {
         scan.copy(listed, scan.output(), scan.catalogTable(), scan.isStreaming(), scan.stream()));
   }
 
-  /** The files of a version as another table names them: by absolute paths, without row ids. */
+  /** Return a version's files as another table names them: with absolute paths, without row ids. */
   public static Seq<AddFile> absolute(DeltaLog log, Snapshot snapshot) throws IOException {
     Path folder = log.dataPath().getFileSystem(log.newDeltaHadoopConf()).makeQualified(log.dataPath());
     List<AddFile> made = new ArrayList<>();
@@ -83,7 +83,7 @@ public final class ListedFiles extends TahoeBatchFileIndex {
   }
 
   /**
-   * The files of a version; of a small table, its checksum has them without any job.
+   * Return a version's files; a small table's checksum has them, so no job is needed.
    *
    * <p>https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
    */

@@ -17,16 +17,16 @@ import org.apache.hadoop.fs.local.LocalConfigKeys;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * Hadoop's local file system, which makes and renames files without a child process for each.
+ * Hadoop's local file system, without child processes that make and rename files.
  *
- * <p>Where its native library isn't there, Hadoop starts {@code chmod} for each file that it makes,
- * and {@code readlink} for each that it renames: about eight for each commit to a Delta table.
+ * <p>If its native library is missing, Hadoop starts {@code chmod} for each file that it makes, and
+ * {@code readlink} for each that it renames. That is about eight per commit to a Delta table.
  */
 public final class LocalFiles extends RawLocalFileSystem {
   private static final String MODE = "unix:mode";
   private static final int SET_UID_AND_GID = 06000;
 
-  /** As {@code chmod} does it: a folder keeps what makes its group that of all that is in it. */
+  /** As {@code chmod} does: a folder keeps the setgid bit, which gives its files its group. */
   @Override
   public void setPermission(Path path, FsPermission permission) throws IOException {
     java.nio.file.Path file = pathToFile(path).toPath();
@@ -40,16 +40,16 @@ public final class LocalFiles extends RawLocalFileSystem {
     return isLink ? super.getFileLinkStatus(path) : getFileStatus(path);
   }
 
-  /** With checksums, as {@code fs.file.impl}. */
+  /** With checksums: {@code fs.file.impl}. */
   public static final class FileSystemWithChecksums extends LocalFileSystem {
     public FileSystemWithChecksums() {
       super(new LocalFiles());
     }
   }
 
-  /** With checksums, as {@code fs.AbstractFileSystem.file.impl}. */
+  /** With checksums: {@code fs.AbstractFileSystem.file.impl}. */
   public static final class FsWithChecksums extends ChecksumFs {
-    /** Called by Hadoop, which looks for a constructor of these. */
+    /** Hadoop calls the constructor with these arguments. */
     public FsWithChecksums(URI uri, Configuration configuration)
         throws IOException, URISyntaxException {
       super(new RawFs(uri, configuration));
@@ -79,7 +79,7 @@ public final class LocalFiles extends RawLocalFileSystem {
 
     @Override
     public boolean isValidName(String name) {
-      return true; // Hadoop's own says so: colons are allowed here
+      return true; // like Hadoop's own: colons are allowed here
     }
   }
 }

@@ -4,14 +4,14 @@ import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.classic.Dataset;
 
-/** Rows of one text, as workers in Python read them. */
+/** Rows of one text, in the form that Python's workers read. */
 public final class Texts {
   private Texts() {}
 
   /**
-   * The first column of each row, a text, in UTF-8.
+   * Return each row's first column, a text, in UTF-8.
    *
-   * <p>By the rows' own query, so that it has what was observed of them afterwards.
+   * <p>The rows' own query runs, so its observed metrics are available afterwards.
    */
   public static JavaRDD<byte[]> of(Dataset<Row> rows) {
     return rows.queryExecution().toRdd().toJavaRDD().map(row -> row.getUTF8String(0).getBytes());

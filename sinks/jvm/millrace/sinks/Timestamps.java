@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.util.DateTimeUtils;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.Option;
 
-/** Text of a timestamp → µs since 1970, as Spark's own cast in UTC, but quick for one in UTC. */
+/** A timestamp's text → µs since 1970, as Spark's cast in UTC, but fast for a text in UTC. */
 public final class Timestamps {
   private static final int WHOLE = "2024-01-31T12:34:56".length();
   private static final int FRACTION_MAX = 6;
@@ -15,7 +15,7 @@ public final class Timestamps {
 
   private Timestamps() {}
 
-  /** Null for what Spark makes nothing of; called by Spark, never with null. */
+  /** Return null if Spark's cast does; Spark never calls it with null. */
   public static Long micros(UTF8String text) {
     Long quick = inUtc(text);
     if (quick != null) {
@@ -25,7 +25,7 @@ public final class Timestamps {
     return found.isDefined() ? (Long) found.get() : null;
   }
 
-  /** Of ISO 8601 with four digits of the year and a Z; null: it is something else. */
+  /** Parse ISO 8601 with a year of four digits and a Z; null: another form. */
   private static Long inUtc(UTF8String text) {
     int end = text.numBytes() - 1;
     if (end < WHOLE || text.getByte(end) != 'Z') {
@@ -54,7 +54,7 @@ public final class Timestamps {
     }
   }
 
-  /** The digits from a place on, if this byte follows them; else -1. */
+  /** Return the digits from a place if this byte follows them; else -1. */
   private static int number(UTF8String text, int from, int digits, byte follows) {
     int found = 0;
     for (int at = from; at < from + digits; at++) {

@@ -86,10 +86,10 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * A view's query as Spark's analysed plan, and the steps on it that take Spark's own classes.
+ * A view's query → Spark's analysed plan, and the steps on it that need Spark's own classes.
  *
- * <p>The tables that it reads are leaves without rows, which have the table's name in the metadata
- * of their columns. Each occurrence has columns of its own, as Spark's analysis numbers them.
+ * <p>The tables that it reads are leaves without rows. The metadata of their columns has the
+ * table's name. Each occurrence has its own columns, numbered by Spark's analysis.
  */
 public final class ViewPlans {
   private static final String TABLE = "millrace.table";
@@ -104,12 +104,12 @@ public final class ViewPlans {
 
   private ViewPlans() {}
 
-  /** A query → its plan as it is written. */
+  /** Parse a query. */
   public static LogicalPlan parsed(SparkSession session, String sql) throws ParseException {
     return session.sessionState().sqlParser().parsePlan(sql);
   }
 
-  /** The names of tables that a query has, as it writes them, in lower case. */
+  /** Return the names of a query's tables, as the query writes them, in lower case. */
   public static List<String> relations(LogicalPlan parsed) {
     Set<String> names = new LinkedHashSet<>();
     withTables(parsed, Set.of(), name -> names.add(name) ? null : null);
@@ -117,10 +117,9 @@ public final class ViewPlans {
   }
 
   /**
-   * A parsed query → its analysed plan, in which subqueries are joins, and set operations joins and
-   * groups.
+   * Analyse a parsed query: subqueries become joins, and set operations joins and groups.
    *
-   * @param names the tables' names as they may be written, in lower case, and which table each is
+   * @param names the tables' possible names, in lower case, and the table that each means
    * @param schemas the columns of each table, as JSON
    */
   public static LogicalPlan analysed(
@@ -162,8 +161,9 @@ public final class ViewPlans {
   }
 
   /**
-   * A plan whose subqueries, and theirs, have the conditions with what is outside of them pulled up:
-   * the rewriting goes down into subqueries, and would lose those of the inner ones.
+   * Pull up the conditions with outer columns in all subqueries, at each depth.
+   *
+   * <p>The rewriting enters subqueries, and would lose the conditions of the inner ones.
    */
   private static LogicalPlan pulledUp(LogicalPlan plan) {
     return PullupCorrelatedPredicates.apply(plan)
@@ -175,7 +175,7 @@ public final class ViewPlans {
                         : null));
   }
 
-  /** A plan with leaves in the place of tables' names, but for those that WITH has in scope. */
+  /** Replace tables' names by leaves, except names that WITH has in scope. */
   private static LogicalPlan withTables(
       LogicalPlan plan, Set<String> scope, Function<String, LogicalPlan> leaves) {
     if (plan instanceof UnresolvedWith with) {
@@ -217,7 +217,7 @@ public final class ViewPlans {
     return new UnresolvedWith(child, all, with.allowRecursion());
   }
 
-  /** The name of a table as it is written; of {@code changes(t)} that of the table of events. */
+  /** Return a table's written name; for {@code changes(t)}, the name of the table of events. */
   private static String name(LogicalPlan node) {
     if (node instanceof UnresolvedRelation relation) {
       return dotted(relation.multipartIdentifier());
@@ -262,7 +262,7 @@ public final class ViewPlans {
         new AliasIdentifier(parts.get(parts.size() - 1), sequence(qualifier)), leaf);
   }
 
-  /** The name of the table that a plan stands for; null: it is something else. */
+  /** Return the name of a plan's table; null: it isn't a table. */
   public static String table(LogicalPlan plan) {
     if (!(plan instanceof LocalRelation leaf) || leaf.output().isEmpty()) {
       return null;
@@ -271,7 +271,7 @@ public final class ViewPlans {
     return metadata.contains(TABLE) ? metadata.getString(TABLE) : null;
   }
 
-  /** The names of the tables in subqueries that are expressions still. */
+  /** Return the names of the tables in subqueries that are still expressions. */
   public static List<String> inSubqueries(LogicalPlan plan) {
     Set<String> tables = new LinkedHashSet<>();
     eachNode(
@@ -284,7 +284,7 @@ public final class ViewPlans {
     return new ArrayList<>(tables);
   }
 
-  /** The plans of the subqueries that are expressions of a plan's own; theirs aren't among them. */
+  /** Return the plans of a plan's own subqueries that are expressions, without nested ones. */
   public static List<LogicalPlan> subqueries(LogicalPlan plan) {
     List<LogicalPlan> plans = new ArrayList<>();
     plan.foreach(
@@ -295,7 +295,7 @@ public final class ViewPlans {
     return plans;
   }
 
-  /** The plan with other plans in the place of those of its subqueries. */
+  /** Replace the plans of a plan's subqueries. */
   public static LogicalPlan withSubqueries(
       LogicalPlan plan, List<LogicalPlan> old, List<LogicalPlan> made) {
     Map<LogicalPlan, LogicalPlan> by = new IdentityHashMap<>();
@@ -310,7 +310,7 @@ public final class ViewPlans {
                     : null));
   }
 
-  /** The columns of tables in subqueries that are expressions: table and column, by a tab. */
+  /** Return the columns of tables in subqueries that are expressions: table, tab, column. */
   public static List<String> innerColumns(LogicalPlan plan) {
     Set<String> columns = new LinkedHashSet<>();
     plan.foreach(
@@ -332,12 +332,12 @@ public final class ViewPlans {
         });
   }
 
-  /** Whether a statement does something else than to ask. */
+  /** Whether a statement isn't a query. */
   public static boolean isCommand(LogicalPlan parsed) {
     return parsed instanceof Command || parsed instanceof ParsedStatement;
   }
 
-  /** The plan with the rows of tables in the place of their leaves, in subqueries, too. */
+  /** Replace the leaves by the rows of their tables, also in subqueries. */
   public static LogicalPlan filled(LogicalPlan plan, Map<String, LogicalPlan> tables) {
     return plan.transformDownWithSubqueries(
         partial(
@@ -347,7 +347,7 @@ public final class ViewPlans {
             }));
   }
 
-  /** Rows under the numbers of a leaf's columns. */
+  /** Give rows the numbers of a leaf's columns. */
   private static LogicalPlan under(LogicalPlan leaf, LogicalPlan rows) {
     Map<String, Attribute> there = new HashMap<>();
     CollectionConverters.asJava(rows.output()).forEach(each -> there.put(each.name(), each));
@@ -356,7 +356,7 @@ public final class ViewPlans {
       columns.add(
           new Alias(
               there.get(each.name()),
-              "column_" + each.exprId().id(), // Spark removes one of a column's own name
+              "column_" + each.exprId().id(), // Spark removes an alias of a column's own name
               each.exprId(),
               sequence(List.of()),
               Option.empty(),
@@ -365,7 +365,7 @@ public final class ViewPlans {
     return new Project(sequence(columns), rows);
   }
 
-  /** The plan as of an instant (µs since 1970), where it asks for the time. */
+  /** Fix the time that a plan asks for to an instant (µs since 1970). */
   public static LogicalPlan at(LogicalPlan plan, long micros) {
     return plan.transformAllExpressionsWithSubqueries(partial(node -> time(node, micros)));
   }
@@ -389,8 +389,9 @@ public final class ViewPlans {
   }
 
   /**
-   * A plan whose MAX_BY and MIN_BY have one answer: of rows that are equal in their order, they show
-   * the greatest or the least value.
+   * Make the results of MAX_BY and MIN_BY unique.
+   *
+   * <p>Of rows that are equal in their order, they return the greatest or the least value.
    */
   public static LogicalPlan definite(LogicalPlan plan) {
     return plan.transformAllExpressionsWithSubqueries(
@@ -405,7 +406,7 @@ public final class ViewPlans {
             }));
   }
 
-  /** An order, and a value for those that are equal in it; rows without an order don't count. */
+  /** Return an order with the value as tie-breaker; rows without an order don't count. */
   private static Expression both(Expression order, Expression value) {
     if (!RowOrdering.isOrderable(value.dataType())) {
       return order;
@@ -421,16 +422,16 @@ public final class ViewPlans {
     return asks[0];
   }
 
-  /** Whether an expression of a plan's own node has a query of its own. */
+  /** Whether an expression of this node has a query. */
   public static boolean hasSubquery(LogicalPlan plan) {
     return !plan.subqueries().isEmpty();
   }
 
   /**
-   * The expressions of a plan and those below, in subqueries, too, that aren't deterministic, or
-   * whose kind has one of the names, but for lists in one order, and functions of windows in an
-   * order: for each its kind, its text, and its line and column in the query (0: not known),
-   * separated by tabs.
+   * Return expressions that aren't deterministic, or whose kind has one of the names.
+   *
+   * <p>Subqueries count. Lists in one order, and functions of ordered windows, don't. Each result
+   * has kind, text, and line and column in the query (0: unknown), separated by tabs.
    */
   public static List<String> expressions(LogicalPlan plan, List<String> names) {
     Set<String> shown = new LinkedHashSet<>();
@@ -461,7 +462,7 @@ public final class ViewPlans {
     return new ArrayList<>(shown);
   }
 
-  /** Whether an expression sorts a list by its values, and not by a comparison of the user's. */
+  /** Whether an expression sorts a list by its values, without a comparison of the user's. */
   private static boolean isSort(Expression node) {
     return node instanceof SortArray
         || (node instanceof ArraySort sort
@@ -473,7 +474,7 @@ public final class ViewPlans {
                         (Expression) compare.arguments().apply(0), (Expression) compare.arguments().apply(1))));
   }
 
-  /** Whether values that are equal in the order of a list are equal. */
+  /** Whether values that are equal in a list's order are the same. */
   private static boolean isInOrder(ListAgg list) {
     Expression value = list.child();
     Expression shown = value instanceof Cast cast ? cast.child() : value;
@@ -482,7 +483,7 @@ public final class ViewPlans {
             each -> each.child().semanticEquals(value) || each.child().semanticEquals(shown));
   }
 
-  /** What kind an expression is of: its class, or a part of those. */
+  /** Return an expression's kind: its class, or a part of that. */
   private static String kind(Expression node) {
     String name = node.getClass().getSimpleName();
     boolean isUnordered =
@@ -491,7 +492,7 @@ public final class ViewPlans {
     return isUnordered ? name + "Unordered" : isSpecial(node) ? SPECIAL : name;
   }
 
-  /** Whether it is a date or a time that Spark takes from the clock: DATE 'today'. */
+  /** Whether it is a date or a time that Spark reads from the clock: DATE 'today'. */
   private static boolean isSpecial(Expression node) {
     if (!(node instanceof Literal || node instanceof Cast)) {
       return false;
@@ -512,7 +513,7 @@ public final class ViewPlans {
         && SPECIAL_TEXT.matcher(text.toString()).matches();
   }
 
-  /** An expression as the query has it. */
+  /** Return an expression as the query has it. */
   private static String written(Expression node) {
     Origin origin = node.origin();
     boolean isThere =
@@ -526,7 +527,7 @@ public final class ViewPlans {
     return origin.sqlText().get().substring(start, (Integer) origin.stopIndex().get() + 1);
   }
 
-  /** Texts that the analysis makes numbers of, since a number is wanted: with line and column. */
+  /** Return texts that the analysis turns into numbers, with line and column. */
   public static List<String> casts(LogicalPlan plan) {
     Set<String> shown = new LinkedHashSet<>();
     eachExpression(
@@ -553,12 +554,12 @@ public final class ViewPlans {
     return CollectionConverters.<T>asScala(new ArrayList<T>(list)).toSeq();
   }
 
-  /** Look at all nodes of a plan, and of its subqueries. */
+  /** Visit all nodes of a plan, and of its subqueries. */
   private static void eachNode(LogicalPlan plan, Consumer<LogicalPlan> look) {
     plan.transformDownWithSubqueries(partial(node -> seen(node, look)));
   }
 
-  /** Look at all expressions of a plan, and of its subqueries, each before those inside. */
+  /** Visit all expressions of a plan, and of its subqueries, each before its children. */
   private static void eachExpression(LogicalPlan plan, Consumer<Expression> look) {
     plan.transformAllExpressionsWithSubqueries(partial(node -> seen(node, look)));
   }
@@ -568,7 +569,7 @@ public final class ViewPlans {
     return null;
   }
 
-  /** A function that is defined where it doesn't return null. */
+  /** Return a function that is defined where it doesn't return null. */
   private static <T> PartialFunction<T, T> partial(Function<T, T> function) {
     return new AbstractPartialFunction<>() {
       @Override
