@@ -76,7 +76,7 @@ def test_a_folder_that_isnt_whole_is_named(clone: Clone) -> None:
     (broker.parent / ".complete").unlink()
     with pytest.raises(subprocess.CalledProcessError) as failed:
         clone("theirs", "4.3.1")
-    told = f"setup: {broker.parent} is there, but isn't whole: remove it and run make again"
+    told = f"setup: {broker.parent} exists, but is incomplete: remove it and run make again"
     assert failed.value.stderr.decode().splitlines()[0] == told
     assert [path.name for path in broker.parents[1].iterdir()] == [broker.parent.name]
 
