@@ -1,4 +1,4 @@
-"""The fixtures that every test may ask for; each server starts when the first test wants it."""
+"""The fixtures that every test may use; each server starts when the first test needs it."""
 
 import gc
 import os

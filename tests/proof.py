@@ -1,8 +1,8 @@
-"""``python -m tests.proof [STAGE …]``: all that `make test` leaves out → a JSON of what ran.
+"""``python -m tests.proof [STAGE …]``: the tests that `make test` skips → a JSON of their outcomes.
 
-Stages run one after the other, each as a command of its own that a person can run, too; a failed
-one doesn't keep the next from running. ``.cache/proof.json`` has each stage's command, seconds,
-exit code, and the outcome of each of its tests; the last line of output is the sum of it.
+Stages run one after another, each as its own command that a person can run, too. A failed stage
+doesn't stop the next. ``.cache/proof.json`` has each stage's command, seconds, exit code, and the
+outcome of each of its tests. The last line of output is their sum.
 """
 
 import json

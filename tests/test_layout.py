@@ -1,8 +1,8 @@
-"""Who may import whom: allow-lists, by package (docs/decisions/0005-layout.md says why).
+"""Allowed imports, by package (docs/decisions/0005-layout.md has the reasons).
 
-A package imports what its line names, and nothing else of Millrace: below it in the order of the
-data, never above. The extension's Cython sources are read, too. Imports inside of functions, and
-those for type checkers only, count like all others.
+A package imports only the packages of Millrace in its line: those below it in the order of the
+data, never above. The extension's Cython sources are read, too. Imports inside functions, and those
+only for type checkers, count like all others.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """docs/proofs.toml → each promise has tests that prove it, which exist and run in its tier.
 
-Files are parsed and never imported, so this needs no server and a second.
+Files are parsed and never imported, so this needs no server, and takes a second.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Files and modules that documentation, docstrings and comments name → they exist.
 
-A file of source is named by its path from the repository's root, or from the folder of the file
-that names it. A dotted name that begins with a package is a module, or something in one. A page's
-links lead somewhere.
+A source file is named by its path from the repository's root, or from the folder of the file that
+names it. A dotted name that begins with a package is a module, or an object in one. A page's links
+have a target.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Faults of every kind under a random load, and what has come of it in the log."""
+"""Faults of every kind under a random load, and a check of the log afterwards."""

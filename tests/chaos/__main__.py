@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: a run → what is wrong, one line of figures, and an exit code."""
+"""``python -m tests.chaos``: a run → the faults found, one line of figures, and an exit code."""
 
 import argparse
 import logging

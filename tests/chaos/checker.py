@@ -1,8 +1,8 @@
-"""What was committed, the log as read, and the source's rows → what is wrong.
+"""Committed changes, the log as read, and the source's rows → the differences.
 
-A change's frame has an index in its transaction, and the records made of it have that index in
-their position. So each is looked for where it has to be: what isn't there is lost, what is there
-again is a duplicate, and what stands elsewhere is out of order.
+A change's frame has an index in its transaction. The records made of it have that index in their
+position. So each record has one place: a missing one is lost, a second one is a duplicate, and one
+in another place is out of order.
 """
 
 from collections import defaultdict

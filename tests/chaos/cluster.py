@@ -1,7 +1,6 @@
-"""A number → so many brokers as one cluster, each behind a proxy, with disk and clock of its own.
+"""A number → a cluster with as many brokers, each behind a proxy, with its own disk and clock.
 
-The harness goes past the proxies. Each broker is a controller as well, so that two of three have to
-be there.
+The harness bypasses the proxies. Each broker is also a controller, so two of three must be up.
 """
 
 import json

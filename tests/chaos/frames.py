@@ -1,4 +1,4 @@
-"""One change, and the records made of it → are they those that it has to have, with its values."""
+"""One change, and the records made of it → whether they are the expected ones, with its values."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What every run of chaos has: servers that end with it, a line of figures, and an exit code."""
+"""Parts that all runs of chaos share: servers that end with it, a line of figures, an exit code."""
 
 import json
 import shutil

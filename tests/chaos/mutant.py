@@ -1,7 +1,7 @@
-"""`millrace run`, broken on purpose: PostgreSQL is told of what Kafka has not committed yet.
+"""`millrace run`, broken on purpose: it acknowledges to PostgreSQL before Kafka has committed.
 
-It also doesn't look whether the slot is ahead of the log when it starts, which would tell on it.
-A checker that doesn't find this daemon out is no checker.
+It also doesn't check at its start whether the slot is ahead of the log, which would reveal it.
+A checker that doesn't detect this daemon is useless.
 """
 
 from cdc.capture import start

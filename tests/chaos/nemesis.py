@@ -1,4 +1,4 @@
-"""A seed → faults, one after the other, each with an end from which on the daemon recovers."""
+"""A seed → faults, one after another. The daemon recovers once a fault has ended."""
 
 import os
 import random

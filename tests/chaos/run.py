@@ -1,4 +1,4 @@
-"""How long, which seed → one run: servers, load, faults, an end, and the verdict on the log."""
+"""A duration and a seed → one run: servers, load, faults, an end, and the verdict on the log."""
 
 import json
 import signal

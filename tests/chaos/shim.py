@@ -1,7 +1,7 @@
 """A folder → a full disk below it, and another time of day, for processes that we start.
 
-The library (shim.c) is built by the C compiler that `make setup` asks for, and loaded before a
-process's own (Linux). What it has to do is in a few numbers of a file that both sides map.
+The C compiler that `make setup` requires builds the library (shim.c). It is loaded before a
+process's own libraries (Linux). A file that both sides map has its few settings.
 """
 
 import mmap

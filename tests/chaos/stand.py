@@ -1,7 +1,7 @@
-"""A folder → servers behind proxies, tables, and daemons that start again whenever they end.
+"""A folder → servers behind proxies, tables, and daemons that start again after each end.
 
-The daemons are a user's: `millrace run` with a written millrace.toml, as a role of their own. The
-harness itself goes past the proxies.
+The daemons are a user's: `millrace run` with a written millrace.toml, with their own role. The
+harness bypasses the proxies.
 """
 
 import json

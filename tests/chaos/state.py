@@ -1,4 +1,4 @@
-"""A table's records and its rows → is what the records add up to what SELECT says."""
+"""A table's records and its rows → whether the records add up to the result of SELECT."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A command → a process that is started again whenever it ends, as systemd does it."""
+"""A command → a process that starts again after each end, as under systemd."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Short runs of `make chaos`; and its teeth: a daemon that acknowledges early is found out."""
+"""Short runs of `make chaos`, and a check of it: it detects a daemon that acknowledges early."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The checker finds what it is there for, and PostgreSQL's text is read as it is meant."""
+"""Wrong logs and PostgreSQL's texts → the checker detects the faults, and reads the texts right."""
 
 import json
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """A value as PostgreSQL prints it, and one in an event → whether they are the same.
 
-Written from the log's documented form (docs/reference/types.md), apart from the code that makes it.
+It follows the log's documented form (docs/reference/types.md), independently of the code that
+writes it.
 """
 
 from collections.abc import Callable, Mapping

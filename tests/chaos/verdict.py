@@ -1,4 +1,4 @@
-"""What a check has found, in numbers and in words."""
+"""The results of a check, in numbers and sentences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """A running stand → how soon changes arrive, whether too much is acknowledged, and memory.
 
 The probe is a table that gets a row every tenth of a second, and a `read_committed` consumer of its
-topic: a fault is over when a row that was committed after its end can be read.
+topic. A fault is over when a row committed after its end can be read.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""A `test_decoding` slot's text → what was committed, in commit order: the truth of a run.
+"""A `test_decoding` slot's text → the committed changes, in commit order: the truth of a run.
 
-It is PostgreSQL's own plugin, so no code of ours has a part in it. A change's line:
+It is PostgreSQL's own plugin, so none of our code is involved. A change's line:
 `table public.item: UPDATE: old-key: id[integer]:1 new-tuple: id[integer]:2 name[text]:'it''s'`.
 https://www.postgresql.org/docs/current/test-decoding.html
 """

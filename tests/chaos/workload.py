@@ -1,7 +1,7 @@
-"""A seed → sessions that change all tables at random, until they are told to stop.
+"""A seed → sessions that change all tables at random, until they are stopped.
 
-They survive whatever happens to the server. Which transactions were committed nobody asks them:
-a connection that is lost in COMMIT doesn't tell.
+They survive every fault of the server. They don't record which transactions were committed: a
+session that loses its connection in COMMIT can't know.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Container images and servers in containers, on an engine that answers; none is ever installed."""
+"""Container images and servers in containers, on an existing engine; tests never install one."""

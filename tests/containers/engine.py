@@ -1,4 +1,4 @@
-"""This machine -> the container engine that answers here, or the reason why there is none."""
+"""This machine -> the container engine that answers here, or the reason why none does."""
 
 import os
 from functools import cache

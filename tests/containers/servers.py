@@ -1,8 +1,8 @@
 """The servers of deploy/local, in containers that testcontainers starts.
 
-A test sees no difference: each has a port of this machine, and is stopped, killed, paused and
-started again as the native one is. Settings go to the official images the way these take them. A
-container is removed when the tests end, however they end.
+A test sees no difference: each server has a port of this machine, and can be stopped, killed,
+paused and restarted like the native one. Settings reach the official images in the images' own way.
+A container is removed when the tests end, even after a failure.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The daemon's image, built from the tree → captures as the tree does, with a locked-down root."""
+"""The daemon's image, built from the tree → it captures like the tree, with a locked-down root."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""The image of merges, built from the tree → derived tables that are the source, read-only root."""
+"""The image of merges, built from the tree → derived tables equal the source; a read-only root."""
 
 from dataclasses import replace
 

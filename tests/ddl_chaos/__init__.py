@@ -1,1 +1,1 @@
-"""DDL of every kind at random, and derived tables that have to be the source all the same."""
+"""DDL of every kind at random, and derived tables that must still equal the source."""

@@ -1,4 +1,4 @@
-"""``python -m tests.ddl_chaos``: a run → what is wrong, one line of figures, and an exit code."""
+"""``python -m tests.ddl_chaos``: a run → the faults found, a line of figures, and an exit code."""
 
 import argparse
 import logging

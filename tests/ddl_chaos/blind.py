@@ -1,6 +1,6 @@
 """`millrace run`, blind on purpose to one kind of change that the catalog shows.
 
-The variable BLIND says which. A run that doesn't find such a daemon out is no test.
+The variable BLIND names the kind. A run that doesn't detect such a daemon is no test.
 """
 
 import os

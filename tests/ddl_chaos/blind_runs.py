@@ -1,6 +1,6 @@
-"""Names of blindnesses → which of these blind daemons a run finds out, one after the other.
+"""Names of blindnesses → which of these blind daemons a run detects, one after another.
 
-By the log: what is wrong there no merge makes right.
+The log decides: no merge can correct an error there.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The source's tables and all that is derived of them → what differs, row by row."""
+"""The source's tables and everything derived from them → the differences, row by row."""
 
 import json
 import re

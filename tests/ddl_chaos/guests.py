@@ -1,6 +1,6 @@
-"""Kinds of DDL that one table's trouble comes of: the daemon sets it aside, and all others go on.
+"""Kinds of DDL that cause trouble for one table: the daemon sets it aside, the others continue.
 
-Tables come that can't be captured, and are mended as docs/reference/errors.md says; so they stay
+Some new tables can't be captured, and are corrected as docs/reference/errors.md says. So they stay
 for a while, as guests that are compared like the others. Each kind leaves its tables whole.
 """
 

@@ -1,4 +1,4 @@
-"""DDL that leaves every row as it is: a re-read after it would be for nothing."""
+"""DDL that leaves every row unchanged: a re-read after it would be useless."""
 
 from collections.abc import Mapping
 from typing import Final

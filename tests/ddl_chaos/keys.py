@@ -1,4 +1,4 @@
-"""DDL that gives tables another key; what identifies their rows stays unique all the time."""
+"""DDL that gives tables another key; the columns that identify their rows always stay unique."""
 
 from typing import Final
 

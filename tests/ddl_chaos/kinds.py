@@ -1,7 +1,7 @@
-"""Kinds of DDL: those that leave rows other than the log has them, and those that are harmless.
+"""Kinds of DDL: some make rows differ from the log, others are harmless.
 
-Each leaves the tables under the names that they had; what is done meanwhile is done step by step,
-with changes of rows and pauses between them.
+Each leaves the tables with their old names. It works in steps, with changes of rows and pauses
+between them.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Kinds of DDL about the partitions of ``events``: each takes a number's bounds, and its name."""
+"""Kinds of DDL for the partitions of ``events``: each takes over a number's bounds and name."""
 
 from tests.ddl_chaos.shapes import PARTITION_IDS, PARTITIONS, filled
 from tests.ddl_chaos.source import Source

@@ -1,7 +1,7 @@
-"""An archive's events, or the log's → the rows that they add up to.
+"""Events of an archive, or of the log → the rows that they add up to.
 
-What an update has left as it was (absent) is what the row had before. What was read for it later
-(filled) counts only where nothing better is known (docs/decisions/0007-unchanged-values.md).
+A value that an update left unchanged (absent) is the row's earlier value. A value that was read for
+it later (filled) counts only if no better one is known (docs/decisions/0007-unchanged-values.md).
 """
 
 import json

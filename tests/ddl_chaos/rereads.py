@@ -1,4 +1,4 @@
-"""The daemon's log → how often tables were read again, and which of that was for nothing."""
+"""The daemon's log → how often tables were read again, and how many of these reads were useless."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How long, which seed, which kinds → one run, and what differed."""
+"""A duration, a seed and kinds of DDL → one run, and its differences."""
 
 import random
 import time

@@ -1,7 +1,7 @@
-"""The source as a run changes it: DDL step by step, and rows all the time.
+"""The source of a run: DDL step by step, and changes of rows all the time.
 
-Each step of DDL notes the tables whose rows it may have changed, and when: a re-read of a table has
-to have such a cause. So has a TRUNCATE that isn't published.
+Each step of DDL notes the tables whose rows it may have changed, and when. A re-read of a table
+must have such a cause, and so must an unpublished TRUNCATE.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""A folder → servers, a daemon that starts again when it ends, and merges.
+"""A folder → servers, a daemon that starts again after its end, and merges.
 
 The daemon is a user's: `millrace run` with a written millrace.toml. Merges run in this process, in
 one Spark session.

@@ -1,4 +1,4 @@
-"""Every reason for which a table becomes doubtful is one that some run is blind to."""
+"""Reasons that make a table doubtful → for each, some run has a daemon that is blind to it."""
 
 import ast
 import re

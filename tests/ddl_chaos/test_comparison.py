@@ -1,4 +1,4 @@
-"""Columns of derived tables → which of them are too many once the source has dropped them."""
+"""Columns of derived tables → the superfluous ones after the source has dropped columns."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A short run of `make ddl-chaos`, and its teeth: a daemon that is blind to DDL is found out."""
+"""A short run of `make ddl-chaos`, and a check of it: it detects a daemon that is blind to DDL."""
 
 from dataclasses import replace
 from pathlib import Path

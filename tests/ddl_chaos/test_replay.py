@@ -1,4 +1,4 @@
-"""Events of an archive → rows: what counts where an update has left values out."""
+"""Events of an archive → rows, with the right values where an update has left some out."""
 
 import json
 from typing import Any

@@ -1,1 +1,1 @@
-"""Faults: something dies, is cut off or is refused, and nothing is lost."""
+"""Faults: a process dies, is cut off or is refused, and nothing is lost."""

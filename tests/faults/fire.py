@@ -1,6 +1,6 @@
-"""A seed → tables of several kinds, and sessions that change them at random until told to stop.
+"""A seed → tables of several kinds, and sessions that change them at random until stopped.
 
-Every row has a version ``n``, from one sequence: what is newer than what can be seen in the log.
+Every row has a version ``n`` from one sequence, so newer rows than the log's are known.
 """
 
 import random

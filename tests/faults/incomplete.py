@@ -1,6 +1,6 @@
-"""`millrace run`, broken on purpose: values aren't completed while a table is being read.
+"""`millrace run`, broken on purpose: it doesn't complete values while a table is being read.
 
-A test of resumed snapshots that doesn't miss them is no test.
+A test of resumed snapshots that doesn't detect this daemon is no test.
 """
 
 from cdc.tables.schemas import EncoderRegistry

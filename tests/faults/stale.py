@@ -1,6 +1,6 @@
-"""`millrace run`, broken on purpose: rows of a chunk overwrite what was streamed meanwhile.
+"""`millrace run`, broken on purpose: a chunk's rows overwrite rows streamed during its read.
 
-A test of snapshots under fire that doesn't see them is no test.
+A test of snapshots under fire that doesn't detect this daemon is no test.
 """
 
 import time

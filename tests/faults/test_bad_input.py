@@ -1,4 +1,4 @@
-"""What can't work → one clear message with its remedy, its exit code, and nothing lost."""
+"""Unusable input → one clear message with its remedy, its exit code, and nothing lost."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

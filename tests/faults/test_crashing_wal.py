@@ -1,4 +1,4 @@
-"""WAL that crashes the server whenever it is decoded: that ends, and can be passed over."""
+"""WAL that crashes the server whenever it decodes it: the daemon stops trying, and can skip it."""
 
 import os
 import signal

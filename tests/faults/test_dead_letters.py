@@ -1,4 +1,4 @@
-"""Records that can't be written → their neighbours arrive, and they themselves when they can."""
+"""Records that can't be written → their neighbours arrive, and they follow once they can."""
 
 import base64
 import json

@@ -1,6 +1,6 @@
-"""A standby is promoted → the daemon goes on where nothing is lost, and says so where something is.
+"""A standby is promoted → the daemon continues if nothing is lost, and otherwise reports the loss.
 
-What can't go on by itself goes on by `millrace new-epoch`: then the log is the source again.
+If it can't continue alone, `millrace new-epoch` makes the log equal the source again.
 """
 
 import os

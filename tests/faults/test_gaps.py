@@ -1,4 +1,4 @@
-"""A slot and a log that no longer fit together → the daemon says so and moves nothing."""
+"""A slot and a log that no longer match → the daemon reports it and moves nothing."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Kafka goes away while a table is set aside → the daemon waits, as it does with all whole."""
+"""Kafka stops while a table is set aside → the daemon waits, as it does with all tables whole."""
 
 from collections.abc import Callable
 

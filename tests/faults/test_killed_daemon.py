@@ -1,4 +1,4 @@
-"""SIGKILL at every fault point: the next start goes on, and the log lacks and repeats nothing."""
+"""SIGKILL at every fault point: the next start continues, and the log lacks and repeats nothing."""
 
 import json
 import random

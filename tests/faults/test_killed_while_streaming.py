@@ -1,4 +1,4 @@
-"""SIGKILL at every step between receiving and acknowledging, large open transactions included."""
+"""SIGKILL at every step between receiving and acknowledging, including large open transactions."""
 
 import signal
 from collections.abc import Callable, Iterator

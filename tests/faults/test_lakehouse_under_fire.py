@@ -1,8 +1,7 @@
-"""Writers at work, merges killed at any moment → at every cut, Delta is what the source was.
+"""Active writers, merges killed at any moment → at every cut, Delta equals the source.
 
-What a writer does in its n-th transaction follows from its number and n, which it writes down in
-the same transaction. So whoever sees how far each writer is, at a cut, knows all that the source
-had then.
+A writer's n-th transaction follows from the writer's number and n, which it records in the same
+transaction. So the position of each writer at a cut determines all rows of the source then.
 """
 
 import random

@@ -1,6 +1,6 @@
-"""A server or the network goes away and comes back → the daemon goes on by itself.
+"""A server or the network stops and returns → the daemon continues without help.
 
-Nothing is missing and nothing is there twice afterwards: the log is the source.
+Afterwards, nothing is missing and nothing is duplicated: the log equals the source.
 """
 
 import itertools

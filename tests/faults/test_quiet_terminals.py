@@ -1,6 +1,6 @@
-"""Every command against servers that aren't there: one message, and nothing that nobody asked for.
+"""Every command, with all servers down → one message, and no output that nothing asked for.
 
-No stack trace, no logger's JSON, no line of a client library.
+There is no stack trace, no logger's JSON, and no line of a client library.
 """
 
 import re

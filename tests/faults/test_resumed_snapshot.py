@@ -1,7 +1,7 @@
-"""A first snapshot that is killed again and again, while rows move to pages that were read before.
+"""A first snapshot, killed repeatedly, while rows move to pages that were read before.
 
-An update that leaves a large value alone doesn't send it. Where the row stood it isn't read any
-more, and where it stands now nobody reads again: only completion brings the value into the log.
+An update that leaves a large value unchanged doesn't send it. The snapshot reads neither the row's
+old place again nor its new one. Only completion brings the value into the log.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Whatever happens to the search server and to runs: indexes are the source in the end.
+"""Faults of the search server, and killed runs → indexes equal the source in the end.
 
-Nothing is lost, nothing that was deleted comes back, no document shows a mixture: `make proof`.
+Nothing is lost, no deleted document returns, and no document shows a mixture: `make proof`.
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""Three brokers, of which one is killed, and records of a topic that is followed → all of them."""
+"""Three brokers, one of them killed, and the records of a followed topic → all of them arrive."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""Snapshots of random tables, while these change, and the daemon is killed and told to do things.
+"""Snapshots of random tables during changes, with a daemon that is killed and gets signals.
 
-``SNAPSHOT_SEEDS=from-to`` runs other seeds, as many as that are. What fails names its seed.
+``SNAPSHOT_SEEDS=from-to`` runs these seeds instead. A failure names its seed.
 """
 
 import json

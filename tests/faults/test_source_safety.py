@@ -1,4 +1,4 @@
-"""The source is safe with us, and what we say of our own health is true."""
+"""The source is safe with the daemon, and the daemon's reports of its own health are true."""
 
 import json
 import time

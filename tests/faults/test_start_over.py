@@ -1,4 +1,4 @@
-"""What a start must not overlook: what it holds at the source, and what changed while it waited."""
+"""The checks of a start: its leftovers at the source, and changes during its wait."""
 
 import signal
 import subprocess

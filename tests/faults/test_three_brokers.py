@@ -1,4 +1,4 @@
-"""Three brokers, of which one is killed while daemon and merges run → the source's rows."""
+"""Three brokers, one of them killed during a daemon's and merges' runs → the source's rows."""
 
 import json
 import threading

@@ -1,6 +1,6 @@
-"""Too little memory or disk, a JVM that doesn't answer: a merge ends by itself and says why.
+"""Too little memory or disk, a JVM that doesn't answer: a merge ends, and reports the cause.
 
-The next run goes on where that one was, and the tables equal the source in the end.
+The next run continues there, and the tables equal the source in the end.
 """
 
 import contextlib

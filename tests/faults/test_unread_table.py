@@ -1,4 +1,4 @@
-"""A table that appears in the stream unread: its rows are read first, if it is still there."""
+"""A table that appears in the stream unread: its rows are read first, if it still exists."""
 
 from collections.abc import Callable
 

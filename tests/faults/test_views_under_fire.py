@@ -1,7 +1,7 @@
-"""Views and rebuilds, typed and killed at any moment → at every cut a view is what its SELECT says.
+"""Views and rebuilds as typed, killed at any moment → at every cut a view equals its SELECT.
 
-Views of each kind: one with a history, a view over it, a bag of rows without a key, one that is
-evaluated whole, and one of windows that overlap.
+There is a view of each kind: one with a history, a view over it, a bag of rows without a key, one
+that is evaluated as a whole, and one with overlapping windows.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""`millrace run`, whose chunks are slow: behind each one's rows these are updated to what they are.
+"""`millrace run` with slow chunks: after each one, its rows are updated without a change.
 
-It is as right as `millrace run`; only what seldom happens happens always.
+It is as correct as `millrace run`, but makes a rare case frequent.
 """
 
 import psycopg

@@ -1,6 +1,6 @@
-"""`millrace run`, which dies once brokers have events of which no progress tells yet.
+"""`millrace run` that dies when brokers have events that no progress record has.
 
-At least once, these come again with the next start.
+With delivery at least once, the next start writes these again.
 """
 
 import os

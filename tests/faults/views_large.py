@@ -1,7 +1,7 @@
-"""`millrace`, which takes views of a few rows for views of gigabytes: it follows their changes.
+"""`millrace` that treats small views as views of gigabytes: it follows their changes.
 
-It is as right as `millrace`; small tables alone would have their views evaluated whole. It
-compacts any two files.
+It is as correct as `millrace`, which would evaluate views of small tables as a whole. It compacts
+any two files.
 """
 
 from compaction import files

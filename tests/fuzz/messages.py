@@ -1,4 +1,4 @@
-"""Bytes in place of a pgoutput message and of a frame: a message, or CorruptMessageError."""
+"""Bytes instead of a pgoutput message and of a frame → a message, or CorruptMessageError."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Valid bytes → bytes that are wrong as parsers get them wrong; the same for the same seed."""
+"""Valid bytes → bytes with errors that confuse parsers; a seed always gives the same."""
 
 import random
 from collections.abc import Callable, Sequence

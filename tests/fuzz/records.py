@@ -1,4 +1,4 @@
-"""State records, mutated → what they say, or LogFormatError; signals and conditions → a refusal."""
+"""State records, mutated → their content, or LogFormatError; signals and conditions → a refusal."""
 
 import contextlib
 import json

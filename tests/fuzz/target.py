@@ -1,4 +1,4 @@
-"""What is fuzzed: inputs without end, and what has to hold of each."""
+"""A target of fuzzing: endless inputs, and a property that must hold for each."""
 
 import faulthandler
 import random

@@ -1,4 +1,4 @@
-"""Hostile bytes, a few of them on every run; `make fuzz` takes millions."""
+"""A few hostile bytes on every run; `make fuzz` takes millions."""
 
 import contextlib
 import json

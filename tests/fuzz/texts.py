@@ -1,4 +1,4 @@
-"""Bytes in place of a value's text, a COPY line, a position: a value, or the error for it."""
+"""Bytes instead of a value's text, a COPY line, a position → a value, or its error."""
 
 import contextlib
 import json

@@ -1,1 +1,1 @@
-"""Recorded events of a real Debezium, and the runner that holds Millrace to them."""
+"""Recorded events of a real Debezium, and the runner that compares Millrace with them."""

@@ -1,4 +1,4 @@
-"""Cases that don't pass yet, by what they wait for; a case that passes must leave this list."""
+"""Cases that don't pass yet, by their reason; a case that passes must leave this list."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,7 +1,7 @@
-r"""A case's SQL scripts → psql sessions that run them, with the directives that they hold.
+r"""A case's SQL scripts → psql sessions that run them, with their directives.
 
-psql itself decides where a statement ends. ``\warn`` says when all before it is done: it goes the
-way of the errors, unbuffered and in order.
+psql decides where a statement ends. ``\warn`` reports that everything before it is done: it uses
+stderr, unbuffered and in order.
 """
 
 import re

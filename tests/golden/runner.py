@@ -1,4 +1,4 @@
-"""A case → its outcome: a fresh database, the real daemon, its records, and compare.py's word."""
+"""A case → its outcome: a fresh database, the real daemon, its records, and compare.py's result."""
 
 import shutil
 import subprocess

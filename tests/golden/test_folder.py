@@ -1,4 +1,4 @@
-"""A folder of cases that nobody has seen before → each is run, and each has an outcome."""
+"""A folder of new cases → each runs, and each has an outcome."""
 
 from pathlib import Path
 from typing import cast

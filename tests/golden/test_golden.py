@@ -1,10 +1,10 @@
 """Every recorded case of a real Debezium, run against the daemon under its preset.
 
-All cases that were selected run side by side, on one server and one broker, from the first test
-on; a test is one case's outcome. A case that is known not to pass yet is listed in pending.py, and
-fails here once it does. `make proof` runs those of ``VALUES``, of which `make test` has a few:
-tests/integration/cdc/values/test_values_against_golden.py reads the values of all of them.
-It runs ``VARIANTS``, too.
+All selected cases run side by side, on one server and one broker, from the first test on. A test is
+one case's outcome. A case that doesn't pass yet is listed in pending.py, and fails here once it
+passes. `make proof` runs the cases in ``VALUES``, and `make test` only a few of them:
+tests/integration/cdc/values/test_values_against_golden.py reads the values of all. `make proof`
+also runs ``VARIANTS``.
 """
 
 from collections.abc import Iterator

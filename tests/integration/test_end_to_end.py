@@ -1,4 +1,4 @@
-"""The whole way as a user types it: a daemon killed twice, merges, compaction: nothing differs."""
+"""The whole way as a user types it: a daemon killed twice, merges, compaction: no differences."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Names that their owners chose to do harm → tables and indexes like any other, and no secrets."""
+"""Names that attackers chose → tables and indexes like any other, and no secrets."""
 
 import os
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The role that docs/explanation/security.md makes → a daemon that works, and that can do no more.
+"""The role of docs/explanation/security.md → a daemon that works, and has no further rights.
 
-The lines that the page shows are what runs here, so they can be copied.
+The test runs the page's own lines, so users can copy them.
 """
 
 import re

@@ -1,10 +1,10 @@
 """One value along each of the ways that docs/explanation/architecture.md draws.
 
-A test sends a marked value along a way, on real servers. It fails where a function of a file that
-the page doesn't list held the value, and where no function of a listed file did; the message says
-which rows of the page's table to add and to remove. tests/fixtures/tracer.py says what *held*
-means. Files that aren't Python (the extension, Java) are on the page, and no tracer sees them. That
-a row went through the extension shows in the files of the readable path: none of them held it.
+A test sends a marked value along a way, on real servers. It fails if a function of an unlisted file
+held the value, or if no function of a listed file did. The message names the rows to add to the
+page's table, and to remove. tests/fixtures/tracer.py defines *held*. The page has files that aren't
+Python (the extension, Java), but no tracer sees them. The files of the readable path show that a
+row went through the extension: none of them held it.
 """
 
 import re

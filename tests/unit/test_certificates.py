@@ -1,4 +1,4 @@
-"""Libraries as we configure them → a stranger who answers over TLS hears no password."""
+"""Libraries as we configure them → an impostor that answers over TLS gets no password."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""A real index with many overwritten documents -> a smaller one, or left alone."""
+"""A real index with many overwritten documents -> a smaller one, or an unchanged one."""
 
 import time
 

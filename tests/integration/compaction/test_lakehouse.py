@@ -1,4 +1,4 @@
-"""Compaction of Delta tables: done where it pays, and never at the price of a cut."""
+"""Compaction of Delta tables: done if it pays, and without the loss of a cut."""
 
 import datetime as dt
 import threading

@@ -1,4 +1,4 @@
-"""Compaction of views' Delta tables: as that of tables, and never while one is being built."""
+"""Compaction of views' Delta tables: as for tables, and never during a view's build."""
 
 import time
 from pathlib import Path

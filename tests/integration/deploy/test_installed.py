@@ -1,6 +1,6 @@
 """docs/guides/install.md, followed to the letter below a folder → a daemon and jobs.
 
-They run as another user. The user is made, and taken away again.
+They run as another user, which the test creates and removes.
 """
 
 import os

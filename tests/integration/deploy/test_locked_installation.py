@@ -1,4 +1,4 @@
-"""What `make dist` makes → environments by its locked requirements, in which all of it runs.
+"""The files of `make dist` → environments by its locked requirements, in which each part runs.
 
 Packages come from the index that pip is configured for, and are checked against the locks. The
 clone isn't on their path.

@@ -1,7 +1,7 @@
-"""A clone → its source distribution and a wheel; the wheel in an environment away from the clone.
+"""A clone → its source distribution and a wheel; the wheel in an environment outside the clone.
 
-The wheel has the extension that `make setup` has compiled of the same sources: the proof compiles.
-Its libraries are those of this environment.
+The wheel has the extension that `make setup` has compiled from the same sources; `make proof`
+compiles it. Its libraries are those of this environment.
 """
 
 import json

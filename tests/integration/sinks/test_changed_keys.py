@@ -1,7 +1,7 @@
-"""Another key of a table, under a real daemon → what merges make of it, before and behind.
+"""Another key of a table, under a real daemon → the rows of merges before and after it.
 
-Each way to change a key has a table of its own, so that one daemon does for all. The expected rows
-are the source's own SELECT.
+Each way to change a key has its own table, so one daemon serves all. The expected rows are the
+source's own SELECT.
 """
 
 import json

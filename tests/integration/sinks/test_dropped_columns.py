@@ -1,4 +1,4 @@
-"""Columns are dropped, made again and swapped under a real daemon → derived columns, and values."""
+"""Columns dropped, added again and swapped under a real daemon → derived columns, and values."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final

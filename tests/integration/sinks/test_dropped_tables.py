@@ -1,4 +1,4 @@
-"""Tables dropped and renamed under a real daemon → what merges leave of their rows."""
+"""Tables dropped and renamed under a real daemon → the rows that merges keep."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""A daemon and `merge --follow` as processes of their own, killed and stopped: tables keep up.
+"""A daemon and `merge --follow` as their own processes, killed and stopped: tables keep up.
 
-Their configuration has secrets, of which others can read none.
+Their configuration has secrets, and other users can read none of them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""DDL under a real daemon, on a table that nobody writes to → what merges make of its columns."""
+"""DDL under a real daemon, on a table without writes → its columns after merges."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

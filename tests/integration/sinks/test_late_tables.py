@@ -1,4 +1,4 @@
-"""An outage longer than retention, under a real daemon → what the merge asks for, which helps."""
+"""An outage longer than retention, under a real daemon → the merge's remedy, which works."""
 
 import re
 import shlex

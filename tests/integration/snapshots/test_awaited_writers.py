@@ -1,4 +1,4 @@
-"""DDL while others write or lock: a re-read waits for who wrote before it, and for nobody else."""
+"""DDL while others write or lock: a re-read waits only for sessions that wrote before it."""
 
 from collections.abc import Callable
 

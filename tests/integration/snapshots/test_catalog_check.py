@@ -1,7 +1,7 @@
 """DDL that changes rows without a row event: the table is doubtful until it was read again.
 
-The expected rows are the source's own SELECT. Each case has a table of its own, so that one daemon
-does for all: once with the DDL while it streams, once while it is down.
+The expected rows are the source's own SELECT. Each case has its own table, so one daemon serves
+all: once with the DDL during its stream, once during its outage.
 """
 
 import subprocess

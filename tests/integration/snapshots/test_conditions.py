@@ -1,4 +1,4 @@
-"""A signal's filter → means to PostgreSQL, as it is written anew, what it meant before."""
+"""A signal's filter → the same meaning to PostgreSQL after it was rewritten."""
 
 import random
 from contextlib import nullcontext, suppress

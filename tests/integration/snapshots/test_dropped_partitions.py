@@ -1,7 +1,7 @@
-"""Partitions that go, and their rows without an event: partition.drop.policy = "delete".
+"""Dropped partitions, and their rows without an event: partition.drop.policy = "delete".
 
-What the log adds up to is compared with the source's own SELECT. An event trigger tells of DDL, so
-that no test waits for the next look at the catalog, but where the daemon is down.
+The sum of the log is compared with the source's own SELECT. An event trigger reports DDL, so no
+test waits for the next catalog check, except while the daemon is down.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the catalog check knew before a change → where the gap begins that a read leaves."""
+"""The catalog check's state before a change → the start of the gap that a read leaves."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tables that are dropped or renamed: the old name ends, what has a new one is read under it."""
+"""Tables that are dropped or renamed: the old name ends, and a new name is read."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The initial snapshot: exactly what was committed before its point, whatever happens meanwhile."""
+"""The initial snapshot: exactly the rows committed before its point, after any event."""
 
 import threading
 import time

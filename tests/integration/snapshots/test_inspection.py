@@ -1,4 +1,4 @@
-"""What a check finds of a table whose partitions come and go, and whose key the settings name."""
+"""A check's findings on a table with changing partitions, and a key from the settings."""
 
 from typing import Final
 

@@ -1,6 +1,7 @@
-"""A publication that is made again, or another one, and a log that has begun → which tables it has.
+"""A publication that was made again, or another one, and an existing log → the captured tables.
 
-What can't be captured is never published; what somebody took out stays out, and is told.
+An uncapturable table is never published. A table that a user removed stays removed, and is
+reported.
 """
 
 from collections.abc import Callable

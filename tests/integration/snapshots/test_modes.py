@@ -1,4 +1,4 @@
-"""What a snapshot reads: by mode, by list, by a statement of one's own, as Debezium reads it."""
+"""The rows that a snapshot reads: by mode, by list, by the user's own statement, as in Debezium."""
 
 import json
 import re

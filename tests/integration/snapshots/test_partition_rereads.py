@@ -1,7 +1,7 @@
-"""Partitions whose rows are wrong: each is read alone, and replaces what its bounds cover.
+"""Partitions whose rows are wrong: each is read alone, and replaces the rows within its bounds.
 
-What the log adds up to is compared with the source's own SELECT. An event trigger tells of DDL, so
-that no test waits for the next look at the catalog.
+The sum of the log is compared with the source's own SELECT. An event trigger reports DDL, so no
+test waits for the next catalog check.
 """
 
 from collections.abc import Callable

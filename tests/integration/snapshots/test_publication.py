@@ -1,6 +1,6 @@
-"""Tables and the publication that Millrace looks after: what it lacks, or has in part.
+"""Tables and the publication that Millrace manages: the ones that it lacks, or has in part.
 
-One table's trouble is that table's: all others stream on, now and after each start.
+One table's trouble affects only that table: all others stream, now and after each start.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Chunks read by COPY: the same rows as SELECT, whatever they hold and wherever they lie."""
+"""Chunks read by COPY: the same rows as SELECT, with any values in any place."""
 
 import psycopg
 import pytest

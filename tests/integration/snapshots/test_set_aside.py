@@ -1,7 +1,7 @@
-"""A table whose changes can't be taken is set aside; all others stream on, and it comes back.
+"""A table with unusable changes is set aside; all others stream on, and it comes back.
 
-Each case makes a table one that a first start would refuse, writes to it as far as PostgreSQL lets
-that be done, and undoes it. Then the log adds up to what the source has.
+Each case makes a table one that a first start would refuse, writes to it as far as PostgreSQL
+allows, and undoes it. Then the log adds up to the source's rows.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Signals by a Kafka topic, what is told of snapshots, and the command that asks a daemon."""
+"""Signals by a Kafka topic, the reports on snapshots, and the command that asks a daemon."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""A SQL_ASCII database takes any bytes as text: one that isn't UTF-8 concerns its table alone.
+"""A SQL_ASCII database takes any bytes as text: one that isn't UTF-8 affects only its table.
 
-The server refuses to send such a byte to a client that wants UTF-8. So texts come as they are, and
-a row that has one is a row that no record can be made of.
+The server refuses to send such a byte to a client that wants UTF-8. So texts arrive unchanged, and
+a row with one can't become a record.
 """
 
 from collections.abc import Callable, Iterator

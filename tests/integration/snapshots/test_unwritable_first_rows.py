@@ -1,7 +1,7 @@
-"""A row that was there before, and that no record can be made of, or that brokers refuse.
+"""An existing row that can't become a record, or whose record brokers refuse.
 
-The first snapshot reads all other tables. Once the row is mended, the next start brings the table
-back, whatever snapshot.mode is.
+The first snapshot reads all other tables. Once the row is corrected, the next start brings the
+table back, with any snapshot.mode.
 """
 
 from collections.abc import Callable

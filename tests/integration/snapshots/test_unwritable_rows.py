@@ -1,7 +1,7 @@
-"""A row that no record can be made of, or whose record isn't taken → its table alone is set aside.
+"""A row that can't become a record, or whose record is refused → only its table is set aside.
 
-It is read again by the next start, or when asked for. Each case has such a row come by the stream,
-or stand there before; once the row is mended, the log adds up to what the source has.
+The next start reads it again, or a signal does. In each case, such a row arrives by the stream, or
+exists before. Once the row is corrected, the log adds up to the source's rows.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Rows that are read while streaming goes on: what is left over, what is new, what is reset."""
+"""Rows that are read during the stream: the rest, new tables, and reset ones."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,7 @@
-"""Random schema versions of a table → the planned steps lead from what stands to what is wanted.
+"""Random schema versions of a table → planned steps from the existing columns to the wanted ones.
 
-Also from any state in between: a commit has all steps, but no plan asks which of them are done.
+They also lead there from any state in between. A commit has all steps, but no plan checks which
+are done.
 """
 
 from collections.abc import Sequence

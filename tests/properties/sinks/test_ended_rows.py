@@ -1,7 +1,7 @@
-"""Random bounds of dropped partitions, and rows → the rows that are over are those of a model.
+"""Random bounds of dropped partitions, and rows → the ended rows are those of a model.
 
-The model is plain Python over the values of records; Spark's functions get what parsing makes of
-the same values, under names and types that the derived table gives them.
+The model is plain Python over the values of records. Spark's functions get the parsed values, with
+the names and types of the derived table.
 """
 
 import json

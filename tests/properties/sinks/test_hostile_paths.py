@@ -1,4 +1,4 @@
-"""Any names that PostgreSQL takes → a folder, an index and a topic, where they belong."""
+"""Any names that PostgreSQL takes → a folder, an index and a topic, each in its place."""
 
 import os
 import re

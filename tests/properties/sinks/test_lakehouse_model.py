@@ -1,7 +1,7 @@
-"""A random history of one table, in random batches and cuts → Delta is the model at every cut.
+"""A random history of one table, in random batches and cuts → Delta equals the model at every cut.
 
-Its columns are altered meanwhile, and runs die; each is followed by one that doesn't.
-``EXAMPLES`` makes it more histories, and longer ones.
+Its columns change meanwhile. Some runs die; each is followed by one that doesn't. ``EXAMPLES``
+makes histories more and longer.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Runs of many tables → records of what has moved → every plan and outcome, as they were."""
+"""Runs of many tables → records of moved tables only → every plan and outcome, unchanged."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Updates, deletes, compaction and restores of a Delta table → by which rows versions differ."""
+"""Updates, deletes, compaction and restores of a Delta table → the rows that differ by version."""
 
 from functools import partial
 from pathlib import Path

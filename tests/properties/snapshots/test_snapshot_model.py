@@ -1,6 +1,6 @@
-"""Whatever happens while a table is read in chunks: what the log adds up to is the source.
+"""Any events during a read in chunks → the log adds up to the source.
 
-tests/fixtures/snapshot_model.py plays it all, but for the servers.
+tests/fixtures/snapshot_model.py plays everything except the servers.
 """
 
 from random import Random

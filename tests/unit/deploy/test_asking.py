@@ -1,4 +1,4 @@
-"""Parts that are late, broken or refuse → what each has answered in time, and why not all of it."""
+"""Parts that are late, broken or refuse → the answers in time, and the reasons for the others."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The compose files → services that begin again by themselves, and commands that there are."""
+"""The compose files → services that restart without help, and existing commands."""
 
 import re
 import subprocess

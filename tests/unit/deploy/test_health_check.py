@@ -1,4 +1,4 @@
-"""The image's HEALTHCHECK → asks the daemon beside it, whatever proxy the environment names."""
+"""The image's HEALTHCHECK → it asks its own daemon, whatever proxy the environment names."""
 
 import json
 import re

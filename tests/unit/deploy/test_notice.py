@@ -1,4 +1,4 @@
-"""NOTICE has all that an installation brings beside our own code, as installed packages tell it."""
+"""NOTICE has everything that an installation brings in addition to our code, by its metadata."""
 
 import tomllib
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Whatever others have written → lines that begin, and end, where ours do."""
+"""Foreign text of any kind → lines that begin and end like ours."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The quickstart's configuration says what the demo proves."""
+"""The quickstart's configuration is the one that the demo proves."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The configuration that docs/start.md has a newcomer write → it loads, and captures."""
+"""The configuration that docs/start.md gives a newcomer → it loads, and captures."""
 
 import re
 from pathlib import Path

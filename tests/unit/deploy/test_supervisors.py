@@ -1,4 +1,4 @@
-"""The exit codes of docs/reference/errors.md → what the systemd unit doesn't start again."""
+"""The exit codes of docs/reference/errors.md → those without a restart in the systemd unit."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is installed, and what `make setup` fetches → checked against a lock before it runs."""
+"""Installed packages, and files that `make setup` fetches → checked against a lock before use."""
 
 import re
 import tomllib

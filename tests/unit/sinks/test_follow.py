@@ -1,4 +1,4 @@
-"""Runs that go well, fail, or find nothing → when the next one begins, and of what."""
+"""Runs that succeed, fail, or have nothing to do → the start and tables of the next one."""
 
 import threading
 from collections.abc import Iterator, Mapping

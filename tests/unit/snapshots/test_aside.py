@@ -1,4 +1,4 @@
-"""A table that is set aside, and can be captured by now → read again, unless that is stopped."""
+"""A table that was set aside, and can be captured now → read again, unless that is stopped."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Tables of a first snapshot of which no record can be made → each gives a failure, and no more."""
+"""Tables of a first snapshot that can't become records → one failure for each."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Changes in the stream, and a chunk's snapshot → which of its rows are still worth sending."""
+"""Changes in the stream, and a chunk's snapshot → the chunk's rows still to send."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Records of the topic of signals → followed a turn at a time."""
+"""Records of the signals' topic → followed one turn at a time."""
 
 from typing import Any, cast
 

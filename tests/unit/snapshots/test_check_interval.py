@@ -1,4 +1,4 @@
-"""What checks of the catalog took → when the next one is due."""
+"""The duration of catalog checks → the time of the next one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a catalog check saw, and where the stream was → up to where the log is surely right."""
+"""A catalog check's result, and the stream's place → the end of the surely right log."""
 
 import shlex
 from collections.abc import Callable

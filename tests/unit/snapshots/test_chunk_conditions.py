@@ -1,4 +1,4 @@
-"""A chunk's condition → SQL, or a refusal, before the source is asked for anything."""
+"""A chunk's condition → SQL, or a refusal, before any query at the source."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""When the rows of a dropped partition end: each thing that it waits for, one after the other."""
+"""The end of a dropped partition's rows: each of its conditions, one after another."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""A table that is gone, and what has its name by now → read, or why what was derived stays."""
+"""A table that is gone, and another with its name → read, or why derived data stays."""
 
 from dataclasses import replace
 from types import SimpleNamespace

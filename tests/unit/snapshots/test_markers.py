@@ -1,4 +1,4 @@
-"""Debezium's markers of snapshot rows, as its recorded snapshots have them."""
+"""Debezium's markers of snapshot rows, as in its recorded snapshots."""
 
 import struct
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Tables that joined wait for transactions that were open, all of them by one question."""
+"""Tables that joined wait for transactions that were open, all with one query."""
 
 from collections.abc import Collection
 from concurrent.futures import Future

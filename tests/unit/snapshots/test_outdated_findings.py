@@ -1,4 +1,4 @@
-"""A check that began before later DDL, and counts behind it → the schema stays as it is."""
+"""A check that began before later DDL, and counts after it → an unchanged schema."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

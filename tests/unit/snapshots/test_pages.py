@@ -1,4 +1,4 @@
-"""Ranges of TIDs: whatever was read in whatever pieces, what is missing is the rest."""
+"""Ranges of TIDs: after reads of any parts in any order, the rest is missing."""
 
 from itertools import pairwise
 

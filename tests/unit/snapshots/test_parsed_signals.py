@@ -1,4 +1,4 @@
-"""A signal's type and data → what it asks for, or what is wrong with it."""
+"""A signal's type and data → its request, or its error."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Partitions of a table are read again: which, with what in between, and which bounds go first."""
+"""Partitions of a table are read again: which ones, with which events between, in which order."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Signals → what tables' states ask for, and what is told of that."""
+"""Signals → the requests in tables' states, and the reports about them."""
 
 import json
 import time

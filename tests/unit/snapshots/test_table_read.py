@@ -1,4 +1,4 @@
-"""The next chunk of a table that is being read: how large it is."""
+"""The next chunk of a table that is being read: its size."""
 
 from dataclasses import replace
 

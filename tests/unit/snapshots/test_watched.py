@@ -1,4 +1,4 @@
-"""Checks of the catalog, one after the other → for how long a table was seen to be gone."""
+"""Checks of the catalog, one after another → how long a table has been seen as gone."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""The user's statement at each heartbeat: finds tables as in psql, and stops nothing by failing."""
+"""The user's statement at each heartbeat: it finds tables as in psql; its failure stops nothing."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""The slot's watch: heartbeats, what it says of the slot and the source, and when it ends us."""
+"""The slot's watch: heartbeats, its reports on slot and source, and when it ends the daemon."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Records → a real broker at least once: what says so is written behind the events."""
+"""Records → a real broker at least once: the record that says so follows the events."""
 
 from contextlib import closing
 

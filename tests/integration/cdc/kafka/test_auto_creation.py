@@ -1,4 +1,4 @@
-"""A broker that makes topics by name, as Kafka does by default → no client has it do so."""
+"""A broker that makes topics by name, as Kafka does by default → no client causes that."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
-"""Brokers that are between two leaders → requests that are made again, for a while.
+"""Brokers between two leaders → requests are repeated for a while.
 
-The faults are injected, as one broker has nobody to leave the lead to; the rest is real.
+The faults are injected, as a single broker has no other leader; the rest is real.
 tests/faults/test_three_brokers.py has real ones.
 """
 

@@ -1,4 +1,4 @@
-"""Records → a real broker: what a commit, an abort, a fault and a refusal leave to be read."""
+"""Records → a real broker: the readable records after a commit, an abort, a fault and a refusal."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A record that the broker refuses, among many like it → which one it is, and why."""
+"""A record that the broker refuses, among many like it → its identity, and the reason."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
 """TLS and passwords, right and wrong → a log that works, or one clear error without a secret.
 
-The daemon itself goes over TLS, and is refused, in tests/integration/cdc/postgres/test_tls.py.
+tests/integration/cdc/postgres/test_tls.py runs the daemon itself over TLS, and has it refused.
 """
 
 import shutil

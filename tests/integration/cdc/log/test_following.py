@@ -1,4 +1,4 @@
-"""State topics that are asked again and again → the newest records, by reading only the news."""
+"""State topics that are read repeatedly → the newest records, with only new ones read."""
 
 import time
 from collections.abc import Callable, Iterator

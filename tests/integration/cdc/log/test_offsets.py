@@ -1,4 +1,4 @@
-"""A log → what a run reads of it, also while the brokers still show a transaction in part."""
+"""A log → the offsets that a run reads, even while brokers show a transaction in part."""
 
 import threading
 import time

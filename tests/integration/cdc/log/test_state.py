@@ -1,4 +1,4 @@
-"""State records in a real topic → the last progress and every version, whatever happened there."""
+"""State records in a real topic → the last progress and every version, after any event there."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""An order to repair rows → each as it is at the source, or as deleted, behind what was there."""
+"""An order to repair rows → each as at the source, or as deleted, after its earlier events."""
 
 import time
 from collections.abc import Mapping

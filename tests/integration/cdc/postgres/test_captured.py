@@ -1,4 +1,4 @@
-"""The publication: made as configured, or its difference explained with the line that mends it."""
+"""The publication → made as configured, or its difference, with the line that corrects it."""
 
 import pytest
 

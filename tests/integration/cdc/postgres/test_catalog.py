@@ -1,4 +1,4 @@
-"""The catalog: types resolved, keys, identities, partitions, as Relation messages say it."""
+"""The catalog → types resolved, keys, identities, partitions, as in Relation messages."""
 
 from typing import Any
 

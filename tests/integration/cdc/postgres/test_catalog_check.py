@@ -1,4 +1,4 @@
-"""Fingerprints beside locks, subtransactions, tables that are gone, and a thousand of them."""
+"""Fingerprints during locks and subtransactions, of dropped tables, and of a thousand tables."""
 
 import time
 from collections.abc import Callable

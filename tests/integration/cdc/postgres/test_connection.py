@@ -1,4 +1,4 @@
-"""Connections: what is pinned, and what each refusal says."""
+"""Connections → pinned settings, and the message of each refusal."""
 
 from collections.abc import Callable
 from pathlib import Path

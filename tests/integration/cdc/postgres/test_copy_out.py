@@ -1,4 +1,4 @@
-"""COPY read past libpq, and through it: all of it, or what is wrong; then libpq goes on."""
+"""COPY read without libpq, and with it → all of it, or the error; afterwards libpq still works."""
 
 import os
 import select

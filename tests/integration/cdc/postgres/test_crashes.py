@@ -1,4 +1,4 @@
-"""What a server says as it ends a session: a crash of one of its processes, or something else."""
+"""A server's message at a session's end → a crash of one of its processes, or another reason."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""DDL on a real server → what two fingerprints, taken before and after it, say is different."""
+"""DDL on a real server → the differences of two fingerprints, taken before and after it."""
 
 import psycopg
 import pytest

@@ -1,4 +1,4 @@
-"""Partitions that come and go over several checks, and what makes a new one a reason to read."""
+"""Partitions that come and go over several checks → whether a new one is a reason to read."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the server says of partitions' bounds, and whether it has rows within them."""
+"""Partitions → their bounds as the server prints them, and whether it has rows within them."""
 
 from itertools import product
 from typing import Final

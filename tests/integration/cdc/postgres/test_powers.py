@@ -1,4 +1,4 @@
-"""Roles of more or less power → what a daemon says of them, with the line that mends it."""
+"""Roles with more or less power → the daemon's findings, with the line that corrects each."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Preflight: every requirement that isn't met is found, in one go, with the line that mends it."""
+"""Preflight: it finds every unmet requirement at once, with the line that corrects it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Keys of rows → what PostgreSQL says of their columns now; what it won't say stays absent."""
+"""Keys of rows → PostgreSQL's current values of their columns; unknown ones stay absent."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Who may have written to a table, and how what they write behind DDL is decoded."""
+"""Possible writers of a table, and how their changes after DDL are decoded."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A replication connection on which nothing comes → asked for a word, and given up in the end."""
+"""A silent replication connection → the client asks for a reply, and abandons it in the end."""
 
 import time
 from collections.abc import Callable

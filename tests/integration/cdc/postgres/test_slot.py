@@ -1,4 +1,4 @@
-"""The slot: made with an exact snapshot, inspected, locked, dropped, and refused when not ours."""
+"""The slot: made with an exact snapshot, inspected, locked, dropped, and refused if not ours."""
 
 import threading
 from pathlib import Path

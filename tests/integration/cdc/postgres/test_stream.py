@@ -1,4 +1,4 @@
-"""The replication stream: frames, status updates, and what each end of it means."""
+"""The replication stream: frames, status updates, and the meaning of each kind of end."""
 
 import time
 from collections.abc import Callable

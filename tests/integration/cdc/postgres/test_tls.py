@@ -1,4 +1,4 @@
-"""TLS to PostgreSQL, TLS and a password to Kafka → the daemon works; a wrong one is named."""
+"""TLS to PostgreSQL, TLS and a password to Kafka → the daemon works; an error names a wrong one."""
 
 import shutil
 from collections.abc import Callable, Iterator

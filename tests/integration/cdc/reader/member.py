@@ -1,4 +1,4 @@
-"""A member of a group, as a process of its own: it notes each change that it has processed."""
+"""A group's member, as its own process: it notes each change that it has processed."""
 
 import sys
 from collections.abc import Iterable

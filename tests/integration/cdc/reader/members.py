@@ -1,4 +1,4 @@
-"""A group → its members, each a process of its own, and what they have processed."""
+"""A group → its members, each its own process, and the changes that they have processed."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How readers end: where no broker is there, by a break, and after a body that took too long."""
+"""How readers end: without a broker, by a break, and after a body that took too long."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Where a group is, as its records in the log say it."""
+"""A group's records in the log → its place."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a record refers to, where it is shown later than the record."""
+"""The objects that a record refers to, if they become visible after the record."""
 
 import threading
 import time

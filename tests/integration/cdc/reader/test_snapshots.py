@@ -1,4 +1,4 @@
-"""Readers while a first snapshot is under way, and across a new epoch."""
+"""Readers during a first snapshot, and across a new epoch."""
 
 import threading
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Transactions that arrive while they run: the same records as if PostgreSQL had kept them."""
+"""Transactions that arrive before their end → the same records as of whole transactions."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Logical messages of a role that may do nothing but connect → a daemon that goes on as before."""
+"""Logical messages of a role that can only connect → a daemon that continues unchanged."""
 
 import secrets
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A transaction of many times the daemon's limits → a daemon that is hardly larger than before."""
+"""A transaction of many times the daemon's limits → a daemon that hardly grows."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Updates that leave large values unchanged → a compacted topic whose every record is complete."""
+"""Updates that leave large values unchanged → a compacted topic with only complete records."""
 
 import json
 import random

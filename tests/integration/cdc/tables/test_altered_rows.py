@@ -1,4 +1,4 @@
-"""DDL that gives rows values of which the stream says nothing: they are read again."""
+"""DDL that gives rows values that aren't in the stream: they are read again."""
 
 from collections.abc import Callable
 from functools import partial

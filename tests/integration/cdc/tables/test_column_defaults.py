@@ -1,4 +1,4 @@
-"""ALTER COLUMN without a new type: what events show of it is right from the next row on."""
+"""ALTER COLUMN without a new type: events show it correctly from the next row on."""
 
 from collections.abc import Callable
 from functools import partial

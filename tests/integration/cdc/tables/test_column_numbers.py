@@ -1,4 +1,4 @@
-"""Columns' numbers in schema versions: which column is which, whatever its name is by now."""
+"""Columns' numbers in schema versions: they identify columns after each renaming."""
 
 import threading
 import time

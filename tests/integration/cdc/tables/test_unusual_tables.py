@@ -1,4 +1,4 @@
-"""Tables that break assumptions → the log says of each what SELECT says, snapshot and stream."""
+"""Tables that break assumptions → the log equals SELECT for each, by snapshot and stream."""
 
 import json
 import random

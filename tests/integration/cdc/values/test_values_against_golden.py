@@ -1,7 +1,7 @@
 """The recorded cases' rows, read by COPY and by pgoutput → the values that a real Debezium wrote.
 
-Column by column, without the daemon. Where Debezium's snapshot and its stream say different things
-of one value, or it loses the value by a mistake, ``BETTER`` has what we write.
+It compares column by column, without the daemon. If Debezium's snapshot and stream differ for a
+value, or it loses the value by a mistake, ``BETTER`` has ours.
 """
 
 import json

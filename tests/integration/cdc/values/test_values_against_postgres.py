@@ -1,6 +1,6 @@
 """Random values of every type → a real server → our reading of its text = the server's own answer.
 
-The oracle is another way of asking the server: seconds since the epoch, base64, to_json.
+The oracle asks the server in another form: seconds since the epoch, base64, to_json.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A table with a column of every type that the server has → nothing is lost, by either way in.
+"""A table with a column of every type of the server → nothing is lost, by either way.
 
-What we say of a value natively, cast back to its type, is that value; and a row read by COPY has
-the same event as one sent by pgoutput, in every mode.
+Our native text of a value, cast back to its type, is that value. A row read by COPY has the same
+event as one sent by pgoutput, in every mode.
 """
 
 from collections.abc import Iterator

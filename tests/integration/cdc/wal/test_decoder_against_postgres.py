@@ -1,4 +1,4 @@
-"""What a real server's pgoutput sends, protocol 1 and 4 → our messages."""
+"""A real server's pgoutput, protocol 1 and 4 → our messages."""
 
 from collections.abc import Iterator
 

@@ -1,1 +1,1 @@
-"""Verify: what it finds, and what it doesn't."""
+"""Verify: the differences that it finds, and its limits."""

@@ -1,4 +1,4 @@
-"""A lakehouse at an instant between two commits: neither before it nor behind it."""
+"""A lakehouse at an instant between two commits: with all earlier changes, and no later ones."""
 
 import time
 from collections.abc import Iterator

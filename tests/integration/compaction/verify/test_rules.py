@@ -1,4 +1,4 @@
-"""What is compared of a derived table's values, on Spark's side."""
+"""The values of a derived table that are compared, on Spark's side."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The source's side of a verify: what it asks of the source, and what one table's trouble is."""
+"""The source's side of a verify: its queries, and a single table's trouble."""
 
 import time
 from collections.abc import Iterator

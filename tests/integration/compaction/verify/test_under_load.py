@@ -1,6 +1,6 @@
-"""Verify beside transactions, DDL, merges and compaction: a right pipeline has no difference.
+"""Verify during transactions, DDL, merges and compaction: a right pipeline has no difference.
 
-``VERIFY_RUNS`` says how often; the seed is printed.
+``VERIFY_RUNS`` is the number of runs; the seed is printed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A pipeline that is right, and differences that are planted behind its back, and repaired."""
+"""A right pipeline, and differences that tests plant in it, found and repaired."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

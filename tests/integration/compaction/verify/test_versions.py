@@ -1,4 +1,4 @@
-"""Versions of a history that can't be: how each is found, and that right ones aren't."""
+"""Impossible versions of a history → each is found, and right ones aren't."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Views beside their queries: right ones, unfinished ones, and rows that others have changed."""
+"""Views compared with their queries: right ones, unfinished ones, and rows that others changed."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,1 +1,1 @@
-"""What `millrace check` finds on real servers."""
+"""Findings of `millrace check` on real servers."""

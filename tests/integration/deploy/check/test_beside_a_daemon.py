@@ -1,4 +1,4 @@
-"""`millrace check` beside a daemon that streams → nothing is disturbed, nothing left behind."""
+"""`millrace check` during a daemon's stream → it disturbs nothing and leaves nothing."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Brokers and topics that aren't as they have to be → what `check` finds, and its own command."""
+"""Wrong brokers and topics → the findings of `check`, and its own command, which corrects them."""
 
 import re
 import time

@@ -1,6 +1,6 @@
-"""Broken sources → what `check` finds, and its own SQL, run as it is printed, after which it is ok.
+"""Broken sources → the findings of `check`; its own SQL, run as printed, corrects them.
 
-Each begins with a role that has all rights but those that the case takes away.
+Each case begins with a role that has all rights except those that the case removes.
 """
 
 import re

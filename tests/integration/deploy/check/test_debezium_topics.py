@@ -1,4 +1,4 @@
-"""Topics that a real Debezium wrote, as the last run has read them → what a check says of them."""
+"""Topics that a real Debezium wrote, as the last run read them → a check's findings."""
 
 import shutil
 from collections.abc import Callable

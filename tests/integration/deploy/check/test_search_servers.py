@@ -1,4 +1,4 @@
-"""A real search server → what `check` says of it, of names of indexes, fields and shards."""
+"""A real search server → the findings of `check` on names of indexes, fields and shards."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands typed before the first `millrace run` → what they say, and a daemon that then starts."""
+"""Commands typed before the first `millrace run` → their messages; a daemon that then starts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`millrace dead-letters`, typed while a daemon runs that has set rows aside."""
+"""`millrace dead-letters`, typed during the run of a daemon that has set rows aside."""
 
 import json
 from typing import Any

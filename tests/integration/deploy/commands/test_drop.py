@@ -1,4 +1,4 @@
-"""`millrace drop`, typed: what Millrace made goes, and what it found stays, and is named."""
+"""`millrace drop`, typed: it removes Millrace's objects, and keeps and names earlier ones."""
 
 import signal
 from collections.abc import Callable

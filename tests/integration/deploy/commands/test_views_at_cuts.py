@@ -1,4 +1,4 @@
-"""`millrace cuts` and `query`, typed over views: each as it was at a cut, or why it isn't there."""
+"""`millrace cuts` and `query`, typed over views → each at a cut, or why it is missing."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The flights of New York: every row, unique keys, and a workload that changes all of it."""
+"""The flights of New York: every row, unique keys, and a workload that changes them all."""
 
 import time
 from dataclasses import replace

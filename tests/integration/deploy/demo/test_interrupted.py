@@ -1,4 +1,4 @@
-"""The demo, ended by SIGTERM: nothing of it is left."""
+"""The demo, ended by SIGTERM: it leaves nothing."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The stack: all servers side by side, and none left when something goes wrong."""
+"""The stack: all servers side by side, and none left after an error."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""How the pipeline is, by real servers that are broken in ten ways."""
+"""The pipeline's status, on real servers that are broken in ten ways."""

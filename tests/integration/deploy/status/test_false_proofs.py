@@ -1,4 +1,4 @@
-"""Reports that prove nothing → a wait that doesn't end well, and a status that says unknown."""
+"""Reports that prove nothing → a wait that doesn't succeed, and a status that says unknown."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Stacks that are broken in many ways → a status that is in time, and true: never a lag of 0."""
+"""Stacks that are broken in many ways → a prompt, true status: never a lag of 0."""
 
 import signal
 import time

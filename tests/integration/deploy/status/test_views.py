@@ -1,4 +1,4 @@
-"""Runs that bring a view somewhere, or fail → what status, runs and waits say of it."""
+"""Runs that update a view, or fail → what status, runs and waits report of it."""
 
 import json
 from collections.abc import Iterator

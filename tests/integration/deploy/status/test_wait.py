@@ -1,4 +1,4 @@
-"""Writes at the source → a wait that ends once sinks show them: never early, never stuck."""
+"""Writes at the source → a wait that ends once sinks show them: never early, never endless."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""Views as a user types them: merged, queried at cuts, waited for, compacted and rebuilt."""
+"""Views as a user types them: merged, queried at cuts, awaited, compacted and rebuilt."""
 
 import json
 from collections.abc import Callable

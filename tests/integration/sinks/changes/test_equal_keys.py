@@ -1,4 +1,4 @@
-"""Keys that PostgreSQL tells apart, and Spark doesn't → one row."""
+"""Keys that differ for PostgreSQL, but not for Spark → one row."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Topics as Debezium writes them, of a source that changes → Delta tables that are the source.
+"""Topics in Debezium's form, of a source that changes → Delta tables that equal the source.
 
-The daemon under Debezium's preset writes them: held record by record against a real Debezium by
-tests/golden. All that merges know of them is what they would know of a real one's.
+The daemon under Debezium's preset writes them; tests/golden compares it with a real Debezium record
+by record. Merges know only what they would know of a real one's topics.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Numbers as bytes -> Spark's decimals and PostgreSQL's text, against Python's own numbers."""
+"""Numbers as bytes -> Spark's decimals and PostgreSQL's text, compared with Python's numbers."""
 
 import random
 from decimal import Context, Decimal

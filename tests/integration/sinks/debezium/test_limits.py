@@ -1,4 +1,4 @@
-"""What topics of a real Debezium can't give → errors that say so, and nothing that is wrong."""
+"""Limits of a real Debezium's topics → errors that name them, and no wrong rows."""
 
 import hashlib
 import shutil

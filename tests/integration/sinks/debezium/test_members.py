@@ -1,4 +1,4 @@
-"""DDL that Debezium's topics don't tell of → which rows are wrong is known, until none is."""
+"""DDL that Debezium's topics don't show → the wrong rows are known, until none is wrong."""
 
 import shutil
 from collections.abc import Callable

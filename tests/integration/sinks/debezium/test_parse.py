@@ -1,4 +1,4 @@
-"""Recorded topics of Debezium -> typed changes, in the columns that Millrace's own log gives."""
+"""Recorded topics of Debezium -> typed changes, in the columns of Millrace's own log."""
 
 from datetime import date, datetime
 from decimal import Decimal

@@ -1,6 +1,6 @@
-"""What a real Debezium wrote, record by record, and a run here and there → the rows of its source.
+"""A real Debezium's output, record by record, with some runs in between → its source's rows.
 
-The records are those of tests/golden, whose SQL says what the source had in the end.
+The records are those of tests/golden, whose SQL defines the source's final rows.
 """
 
 import pytest

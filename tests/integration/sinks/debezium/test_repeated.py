@@ -1,4 +1,4 @@
-"""Events that a connector that crashed wrote again -> a history has them once."""
+"""Events that a crashed connector wrote again -> a history has them once."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Topics that a real Debezium wrote → runs, each of which applies what is new, once."""
+"""Topics that a real Debezium wrote → runs that apply each new record once."""
 
 from collections.abc import Callable
 from typing import Any

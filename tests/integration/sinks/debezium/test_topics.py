@@ -1,7 +1,7 @@
 """The recorded cases' rows, by Millrace's own log and by Debezium's topics → the same lakehouse.
 
-Both ways end in typed rows, of the same source. ``LOST`` has the columns in which they differ,
-since Debezium writes something else; those that it leaves out are in neither.
+Both ways end in typed rows of the same source. ``LOST`` has the columns that differ because
+Debezium writes other values. Columns that it omits are in neither.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""TRUNCATE in a topic -> which rows are left, or why nobody can tell."""
+"""TRUNCATE in a topic -> the rows left, or why they are unknown."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Derived tables and their names in Spark's catalog: given once, never taken from another table."""
+"""Derived tables and their names in Spark's catalog: set once, never taken from another table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A version of a Delta table → a table of its files, as Delta's own SHALLOW CLONE makes it."""
+"""A version of a Delta table → a table of its files, as with Delta's own SHALLOW CLONE."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What derived tables can't be, or can't hold, is told; and many columns are soon planned."""
+"""Limits of derived tables → errors that name them; many columns → a quick plan."""
 
 import pytest
 

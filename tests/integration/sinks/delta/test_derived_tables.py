@@ -1,4 +1,4 @@
-"""[[lakehouse.tables]] → derived tables: their kinds, columns and types, and what changes them."""
+"""[[lakehouse.tables]] → derived tables: their kinds, columns and types, and their changes."""
 
 import datetime as dt
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""A partition is dropped at the source → its rows go from each kind of derived table, once."""
+"""A partition is dropped at the source → its rows leave each kind of derived table, once."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Columns of the source that change → those of its Delta tables: all of it at once, or nothing."""
+"""Changed columns of the source → those of its Delta tables: all at once, or none."""
 
 import datetime as dt
 import shutil

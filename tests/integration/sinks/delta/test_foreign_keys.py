@@ -1,4 +1,4 @@
-"""A writer at work, merges meanwhile → what the source's foreign key says holds at every cut."""
+"""An active writer, and merges → the source's foreign key holds at every cut."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Gaps in a table's state → marks in what is derived from it, by the run that reaches them."""
+"""Gaps in a table's state → marks in its derived tables, by the run that reaches them."""
 
 import json
 import shutil

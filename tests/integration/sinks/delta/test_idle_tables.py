@@ -1,4 +1,4 @@
-"""A table that nobody writes to: what DDL does to its columns reaches its derived tables, too."""
+"""A table without writes: DDL on its columns reaches its derived tables, too."""
 
 from typing import Any
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""A large table's merge: rows are marked as gone where they are, others are added."""
+"""A large table's merge: old rows are marked in place, and new ones added."""
 
 import json
 from collections.abc import Callable

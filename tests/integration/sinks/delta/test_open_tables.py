@@ -1,7 +1,7 @@
-"""Tables that merges have made → what others than Spark read there.
+"""Tables that merges have made → the rows that readers other than Spark see.
 
-docs/reference/lakehouse.md has what they promise. What is known to be read wrong, or refused,
-stands there, butn't tested.
+docs/reference/lakehouse.md has the promises. It also names the tables that are read wrong, or
+refused; these aren't tested.
 """
 
 import math

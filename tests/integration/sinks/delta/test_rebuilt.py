@@ -1,4 +1,4 @@
-"""``millrace rebuild lakehouse`` → one commit to a table's own folder that replaces all of it."""
+"""``millrace rebuild lakehouse`` → one commit to a table's own folder replaces all its rows."""
 
 import shutil
 from pathlib import Path

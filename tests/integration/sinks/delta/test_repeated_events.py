@@ -1,4 +1,4 @@
-"""Events that a daemon has written again, behind newer ones → tables that are as they were."""
+"""Events that a daemon wrote again, after newer ones → unchanged tables."""
 
 from typing import Any
 

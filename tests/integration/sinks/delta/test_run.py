@@ -1,4 +1,4 @@
-"""A log written by hand → Delta tables, run after run: what a run promises, and what breaks it."""
+"""A log written by hand → Delta tables, run after run: a run's promises, and its errors."""
 
 import datetime as dt
 import shutil

@@ -1,4 +1,4 @@
-"""Versions of Delta tables: what may have some values is found by the files' statistics."""
+"""Versions of Delta tables: the files' statistics find rows that may have some values."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A large table, which is read before there is a plan: whatever it has, no other table suffers."""
+"""A large table, read before its plan exists: no other table suffers from its contents."""
 
 import pytest
 

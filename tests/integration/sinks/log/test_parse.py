@@ -1,4 +1,4 @@
-"""What a record doesn't have is told from its nulls, whatever its columns are called."""
+"""Values that a record lacks → distinguished from its nulls, with any column names."""
 
 import json
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""What every target holds to, whatever it is: a new one is a class with one fixture more.
+"""The contract that every target meets: a new target is a class with one more fixture.
 
-Each case runs the engine over a log that is written by hand, and asks the target for its rows.
+Each case runs the engine over a log written by hand, and asks the target for its rows.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A log larger than the driver's memory → a table that has all of it.
 
-Here the driver has to do the executors' work as well: whatever it collected would be too much.
-``make heap HEAPS=10`` takes more of it, and merges it into a table that is there, too.
+The driver also does the executors' work here, so it can't collect rows. ``make heap HEAPS=10``
+takes more of it, and merges it into an existing table.
 """
 
 import os

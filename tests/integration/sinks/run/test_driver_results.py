@@ -1,4 +1,4 @@
-"""A merge under a limit for what tasks send to the driver → a table of many times that size."""
+"""A merge with a limit for the tasks' results on the driver → a table of many times that size."""
 
 import random
 from collections.abc import Iterator

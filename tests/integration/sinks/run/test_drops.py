@@ -1,4 +1,4 @@
-"""A captured table that is gone at the source → derived tables and an index that are emptied."""
+"""A captured table that is gone at the source → its derived tables and index are emptied."""
 
 from typing import Any
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Runs right after one another, as --follow has them: what a run spares that the last one did."""
+"""Runs right after one another, as with --follow: a run skips work that the last one did."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Runs that come later than ``log.keep``: the log was compacted, down to no tombstone."""
+"""Runs later than ``log.keep``: the log was compacted, down to no tombstone."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""A partition is dropped at the source → its rows' documents go, however they are searched."""
+"""A partition is dropped at the source → its rows' documents are deleted, by any way of search."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A topic has lost rows that an index has → no other index takes that one's place."""
+"""A topic that lost rows of an index → no other index replaces that one."""
 
 import pytest
 

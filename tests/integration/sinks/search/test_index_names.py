@@ -1,4 +1,4 @@
-"""Names of tables → names of indexes; two tables whose indexes would share one have none."""
+"""Names of tables → names of indexes; two tables with the same index name have none."""
 
 import pytest
 

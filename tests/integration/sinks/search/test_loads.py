@@ -1,4 +1,4 @@
-"""A new index is loaded beside the one that serves, and takes its place when it is complete."""
+"""A new index is loaded next to the serving one, and replaces it when it is complete."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The progress index: who may run, which plan is under way, and what is applied."""
+"""The progress index: who may run, the active plan, and the applied cuts."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""`millrace search`: embedded rows are searched, too, and a malformed query says so."""
+"""`millrace search`: it also searches embedded rows, and reports a malformed query."""
 
 import pytest
 

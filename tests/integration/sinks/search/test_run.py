@@ -1,4 +1,4 @@
-"""A log written by hand → search indexes, run after run: promises, and what breaks them."""
+"""A log written by hand → search indexes, run after run: a run's promises, and its errors."""
 
 from pathlib import Path
 

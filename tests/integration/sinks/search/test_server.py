@@ -1,4 +1,4 @@
-"""A real OpenSearch, or none: what is said when it can't be used, and how its indexes are made."""
+"""A real OpenSearch, or none → the error if it can't be used, and its new indexes."""
 
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""Tables of many columns: what one changed row takes hardly grows with them."""
+"""Tables of many columns: the cost of one changed row hardly grows with them."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

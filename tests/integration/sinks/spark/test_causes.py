@@ -1,4 +1,4 @@
-"""Real errors of Spark's that quote values → nobody else is to blame."""
+"""Spark's real errors that quote values → no other table is blamed."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING

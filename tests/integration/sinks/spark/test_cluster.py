@@ -1,4 +1,4 @@
-"""A log, merged by spark-submit on a cluster, which may lose its executors meanwhile."""
+"""A log, merged by spark-submit on a cluster, which can lose its executors during the run."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is computed by classes of our own is what JSON, a header and Spark's own cast say."""
+"""Results of our own Java classes → the same as JSON's, a header's and Spark's own cast."""
 
 import json
 import random

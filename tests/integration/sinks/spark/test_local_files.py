@@ -1,4 +1,4 @@
-"""Delta's files on this machine: written as Hadoop writes them, but without child processes."""
+"""Delta's files on this machine: written as by Hadoop, but without child processes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final

@@ -1,6 +1,6 @@
-"""A merge with secrets in its configuration → none in what others can read of it.
+"""A merge with secrets in its configuration → other users can read none of them.
 
-`make test` has the same of merges that follow (tests/integration/sinks/test_follow.py).
+`make test` has the same for merges that follow (tests/integration/sinks/test_follow.py).
 """
 
 from collections.abc import Callable

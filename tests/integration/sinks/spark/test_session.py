@@ -1,4 +1,4 @@
-"""What a session of our own starts with."""
+"""The settings and parts of a session that Millrace starts."""
 
 import ipaddress
 import socket

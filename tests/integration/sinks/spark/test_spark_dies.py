@@ -1,4 +1,4 @@
-"""A JVM that dies in the middle of a run: one clear message, and an exit code of its own."""
+"""A JVM that dies during a run: one clear message, and its own exit code."""
 
 import subprocess
 import sys

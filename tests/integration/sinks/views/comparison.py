@@ -1,4 +1,4 @@
-"""Views and tables in a lakehouse → whether each view has what Spark makes of its query."""
+"""Views and tables in a lakehouse → whether each view equals Spark's result of its query."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`millrace views check` on tables that were merged: how each view is kept, or why it can't be."""
+"""`millrace views check` on merged tables: how each view is kept, or why it can't be."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""A log written by hand, and merges that die, meet strangers, or have other definitions → views."""
+"""A log written by hand; merges that die, meet other writers, or have new definitions → views."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a view is at a cut: by the cut's time, and by the views that there are."""
+"""A view at a cut: by the cut's time, and by the existing views."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""examples/views/*.sql over a source that changes → at each cut, what Spark makes of them."""
+"""examples/views/*.sql over a source that changes → at each cut, Spark's own results."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows that a view follows others by: few are copied to each task, unless they are long."""
+"""The rows that decide which others a view updates: few are copied per task, except long ones."""
 
 from typing import TYPE_CHECKING
 

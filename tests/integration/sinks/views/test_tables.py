@@ -1,4 +1,4 @@
-"""What others do to the Delta tables of views → right views, and nothing of others is lost."""
+"""Foreign changes to the Delta tables of views → right views, and no foreign data lost."""
 
 import shutil
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""The extension in every form that it takes: presets, modes, masks, schemas. Byte for byte."""
+"""The extension in all of its forms: presets, modes, masks, schemas. Byte for byte."""
 
 import struct
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Long, late and wrong messages → the extension stays within its room, as the model does."""
+"""Long, late and wrong messages → the extension stays within its limits, like the model."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A stream that a PostgreSQL 18 sent, and the records that Millrace has always made of it.
+"""A stream that a PostgreSQL 18 sent → the records that Millrace has always made of it.
 
 tests/fixtures/recorded_stream.jsonl has the tables, the messages and, without their own times, the
 records. It was recorded when there were three encoders, which wrote the same.

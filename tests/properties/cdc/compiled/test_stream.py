@@ -1,4 +1,4 @@
-"""The extension does what the reference and the model say: random streams, odd bytes too."""
+"""Random streams, also with odd bytes: the extension equals the reference and the model."""
 
 import json
 import re

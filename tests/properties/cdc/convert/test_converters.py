@@ -1,4 +1,4 @@
-"""Any value of any schema is read back from Avro and from JSON; nothing of a payload is lost."""
+"""Any value of any schema → Avro and JSON → the same value; nothing of a payload is lost."""
 
 import io
 import json

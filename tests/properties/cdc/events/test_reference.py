@@ -1,4 +1,4 @@
-"""Random tables, rows and operations: what the reference writes is what sinks read."""
+"""Random tables, rows and operations: sinks read exactly what the reference writes."""
 
 import json
 from typing import Literal, cast

@@ -1,4 +1,4 @@
-"""Bounds of partitions as pg_get_expr writes them → what they say, and nothing else is taken."""
+"""Bounds of partitions as pg_get_expr writes them → their meaning; other texts are refused."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

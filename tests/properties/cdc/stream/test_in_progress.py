@@ -1,7 +1,7 @@
-"""Transactions in blocks, with subtransactions of which some are rolled back → what was committed.
+"""Transactions in blocks, with some subtransactions rolled back → the committed messages.
 
-A random program of nested subtransactions is cut into blocks, as a server does; what comes out at
-the commit are the messages of those that weren't rolled back, in their order.
+A random program of nested subtransactions is cut into blocks, as by a server. The commit returns
+the messages of those that weren't rolled back, in their order.
 """
 
 import struct

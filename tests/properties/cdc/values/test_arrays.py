@@ -1,4 +1,4 @@
-"""Arrays without escapes, read in one go → the same elements as read byte by byte."""
+"""Arrays without escapes, read at once → the same elements as read byte by byte."""
 
 import pytest
 from hypothesis import example, given

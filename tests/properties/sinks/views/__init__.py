@@ -1,1 +1,1 @@
-"""Random queries: what the rules make of them is what Spark makes of them."""
+"""Random queries: the rules give the same results as Spark."""

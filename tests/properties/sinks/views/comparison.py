@@ -1,4 +1,4 @@
-"""A query, and rows at two cuts → what is wrong with its groups computed again, if anything."""
+"""A query, and rows at two cuts → errors of its recomputed groups, if there are any."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

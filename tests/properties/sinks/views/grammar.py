@@ -1,4 +1,4 @@
-"""A seed → a query in Spark's SQL, whose operators are nested in each other, with one right answer.
+"""A seed → a query in Spark's SQL, with nested operators, and one right answer.
 
 Rows that are equal in an ORDER BY are equal in all columns.
 """

@@ -1,7 +1,7 @@
-"""The parts that queries are made of: relations, their columns, and conditions on them.
+"""The parts of a query: relations, their columns, and conditions on them.
 
-Each SELECT is a relation, that the next one reads as a subquery. Columns have names that no other
-has, and one of four types.
+Each SELECT is a relation that the next one reads as a subquery. Column names are unique, and each
+column has one of four types.
 """
 
 import random

@@ -1,6 +1,6 @@
-"""Random queries over tables that change: groups computed again are what Spark makes of all rows.
+"""Random queries over tables that change: recomputed groups equal Spark's result of all rows.
 
-``VIEW_QUERIES=from-to`` runs other seeds, as many as that are. What fails names its seed.
+``VIEW_QUERIES=from-to`` runs these seeds instead. A failure names its seed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Queries that leave the order of equal rows open → what Spark makes of them ordered by the key."""
+"""Queries without an order of equal rows → Spark's results with the key as the order."""
 
 from typing import TYPE_CHECKING, Final
 

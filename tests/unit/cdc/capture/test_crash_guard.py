@@ -1,4 +1,4 @@
-"""Which crashes of the server end the daemon: those behind which the stream gets no further."""
+"""Crashes of the server → the daemon ends if the stream makes no progress after them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which tables that can't be captured end a start, and which are set aside."""
+"""Tables that can't be captured → the end of a start, or the table set aside."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The comparison of slot, record and server: whatever can't be continued is a gap."""
+"""The comparison of slot, record and server: a stream that can't continue is a gap."""
 
 from typing import cast
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""What the slot's watch decides by itself; tests/integration has it with a server."""
+"""The slot watch's own decisions; tests/integration tests it with a server."""
 
 import threading
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""The cursor: whatever the log already has, exactly the rest is handed out."""
+"""The cursor: it hands out exactly the frames that the log lacks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Lines of COPY → hashes: what each kind of text is read as, wherever a message is cut."""
+"""Lines of COPY → hashes: the reading of each kind of text, with messages cut anywhere."""
 
 import struct
 from datetime import UTC, date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The extension is there, built from these sources; otherwise a message says what to do."""
+"""The extension exists, built from these sources; otherwise a message has the remedy."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Records on their way to the client, and what is noted of them: as the model has it."""
+"""Records handed to the client, and the notes about them: as in the model."""
 
 from typing import Any
 

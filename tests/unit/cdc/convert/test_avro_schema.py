@@ -1,4 +1,4 @@
-"""Avro schemas, held to what Confluent's AvroData makes of the same Connect schemas."""
+"""Avro schemas, compared with those of Confluent's AvroData for the same Connect schemas."""
 
 import io
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which records a change becomes: keys, tombstones, images, headers, Debezium's field order."""
+"""A change → its records: keys, tombstones, images, headers, Debezium's field order."""
 
 import json
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""The JSON converter, held to Kafka Connect's by what a real Debezium has written."""
+"""The JSON converter, compared with Kafka Connect's through a real Debezium's records."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What a registry answers → whose trouble it is: one table's, everybody's, or nobody's for long."""
+"""A registry's answers → trouble of one table, of all tables, or only for a short time."""
 
 from typing import Any
 

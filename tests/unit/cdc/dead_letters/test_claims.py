@@ -1,4 +1,4 @@
-"""Records that are too large → what `oversized.record` says, and claims that go when they may."""
+"""Records that are too large → the choice of `oversized.record`, and claims removed in time."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Changes that can't become records, or records that aren't taken → dead letters that hold them."""
+"""Changes that can't become records, or refused records → dead letters that hold them."""
 
 import json
 

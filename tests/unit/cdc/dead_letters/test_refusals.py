@@ -1,4 +1,4 @@
-"""Refusals of brokers, one after the other → which table is to blame, if any."""
+"""Refusals of brokers, one after another → the table to blame, if there is one."""
 
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import RecordPipeline

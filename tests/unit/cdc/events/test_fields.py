@@ -1,4 +1,4 @@
-"""Which columns events have, under which names and schemas, what makes their key, what masks do."""
+"""The columns of events: their names and schemas, the key, and masks."""
 
 from dataclasses import replace
 from typing import Any

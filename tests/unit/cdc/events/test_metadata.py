@@ -1,4 +1,4 @@
-"""Transaction markers and blocks, logical messages, heartbeats: as Debezium's, or better."""
+"""Transaction markers and blocks, logical messages, heartbeats: Debezium's, or better."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """Changes made by hand, by Debezium's rules → the records that Debezium made of such changes.
 
-The recording is of Debezium Server 3.6; what differs from run to run is ``*`` in it.
+The recording is of Debezium Server 3.6. Values that differ in each run are ``*`` in it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What each kind of change becomes, by native rules and by Debezium's."""
+"""Each kind of change → its records, by native rules and by Debezium's."""
 
 import json
 from typing import Any, Final

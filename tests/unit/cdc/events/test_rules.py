@@ -1,4 +1,4 @@
-"""Which defaults are Debezium's."""
+"""The defaults that are Debezium's."""
 
 from cdc.settings.modes import ValueModes
 from tests.fixtures.preset import DEBEZIUM

@@ -1,4 +1,4 @@
-"""A row reads the same from snapshot and stream; Debezium's ways to differ are kept apart."""
+"""A row reads the same from snapshot and stream; Debezium's differences are kept apart."""
 
 from typing import Any
 

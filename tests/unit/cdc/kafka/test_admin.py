@@ -1,4 +1,4 @@
-"""Requests about topics: how long they are made again, and of which no more."""
+"""Requests about topics: how long they are repeated, and which aren't."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Commits in a thread: turns, their outcome is handed over, and nothing is left behind."""
+"""Commits in a thread: turns, a handed-over outcome, and nothing left."""
 
 import contextlib
 import os

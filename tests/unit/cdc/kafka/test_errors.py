@@ -1,4 +1,4 @@
-"""Errors of Kafka's client → what a user reads of them."""
+"""Errors of Kafka's client → the messages for users."""
 
 import pytest
 from confluent_kafka import KafkaError

@@ -1,4 +1,4 @@
-"""Topics and operations → the commands of kafka-acls, as few as there can be."""
+"""Topics and operations → the fewest possible commands of kafka-acls."""
 
 from cdc.kafka.grants import grants
 

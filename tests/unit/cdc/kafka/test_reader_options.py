@@ -1,4 +1,4 @@
-"""Options of clients that read the log: librdkafka has to take them."""
+"""Options of clients that read the log: librdkafka must accept them."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""Records that anybody wrote → taken in order, with few of them in memory meanwhile."""
+"""Records of any writer → read in order, with few of them in memory."""
 
 import time
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""A topic of dead letters that grows, or is made again → the dead letters that it has now."""
+"""A topic of dead letters that grows, or is made again → its current dead letters."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a broker that is behind its leader says → no end of what was asked for."""
+"""The answers of a broker behind its leader → no end of the requested range."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

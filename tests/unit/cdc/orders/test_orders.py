@@ -1,4 +1,4 @@
-"""An order that can't be followed → passed over with a warning, unless starting over mends that."""
+"""An order that can't be followed → skipped with a warning, unless a new start solves it."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""A condition → the same in SQL of ours, or a refusal that says what it may not have."""
+"""A condition → the same in our own SQL, or a refusal that names the forbidden part."""
 
 import inspect
 import sys

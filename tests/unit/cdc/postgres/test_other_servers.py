@@ -1,4 +1,4 @@
-"""What isn't PostgreSQL 14 or newer → said first of all, on each kind of connection."""
+"""Servers other than PostgreSQL 14 or newer → refused first, on each kind of connection."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""What the publication lists → a table's part of it: the part that concerns that table alone."""
+"""The publication's list → the part that concerns only this table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What reads see of a standby → what is told, when, and that it ends by itself."""
+"""The standby's state during reads → the reports, their times, and the end of the watch."""
 
 from structlog.testing import capture_logs
 

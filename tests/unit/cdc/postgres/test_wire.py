@@ -1,4 +1,4 @@
-"""What a server may send in place of the protocol: an error, and never memory by its promises."""
+"""Answers that break the protocol → an error, and never memory of a size that they claim."""
 
 import os
 import socket

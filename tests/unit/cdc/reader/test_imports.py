@@ -1,4 +1,4 @@
-"""What a program loads that imports the reader: its machine needs no other packages."""
+"""The modules that the reader's import loads: its machine needs no other packages."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Signals of a process while readers run in it, one after the other and beside each other."""
+"""Signals of a process with active readers, one after another and side by side."""
 
 import gc
 import signal

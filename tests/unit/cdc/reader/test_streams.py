@@ -1,4 +1,4 @@
-"""What a consumer brings as a stream ends → the offsets that it keeps, of processed records."""
+"""A consumer's last records at a stream's end → the kept offsets, of processed records."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Positions and LSNs: text that sorts as the values do."""
+"""Positions and LSNs: their text sorts like their values."""
 
 import pytest
 from hypothesis import given

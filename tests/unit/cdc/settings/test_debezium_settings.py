@@ -1,4 +1,4 @@
-"""Debezium's keys and its preset: what they say, and what they make of a mistake."""
+"""Debezium's keys and its preset → their meaning, and the errors after a mistake."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings → what of them others on the network can read, and what ``tls = "required"`` refuses."""
+"""Settings → the parts that others on the network can read; refusals of ``tls = "required"``."""
 
 from pathlib import Path
 from typing import Never

@@ -1,4 +1,4 @@
-"""[[views]] → views with their SELECTs; what can't be one is refused with its reason."""
+"""[[views]] → views with their SELECTs; an unusable one is refused with its reason."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where transactions too large for memory go, and what is said where they can't."""
+"""Transactions too large for memory → their files, or an error if those can't be written."""
 
 import errno
 import resource

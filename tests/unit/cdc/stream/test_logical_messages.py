@@ -1,4 +1,4 @@
-"""Logical messages that have begun to come → what takes their place, whatever their prefix."""
+"""Logical messages that have arrived in part → their replacement, with any prefix."""
 
 import struct
 from pathlib import Path

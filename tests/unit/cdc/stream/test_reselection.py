@@ -1,4 +1,4 @@
-"""Rows that lack unchanged values: how they wait, what is asked, and how they take their places."""
+"""Rows that lack unchanged values: their wait, the query, and their places afterwards."""
 
 from collections.abc import Mapping
 from typing import cast

@@ -1,4 +1,4 @@
-"""A stream that begins again: what doesn't go on with what the log has is refused."""
+"""A stream that starts again → refused if it doesn't continue the log."""
 
 import pytest
 from hypothesis import given

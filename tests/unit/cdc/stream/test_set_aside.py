@@ -1,4 +1,4 @@
-"""A batch in which a table is set aside: what else the batch finds out begins no read of it."""
+"""A batch that sets a table aside: its other findings start no read of the table."""
 
 import struct
 from pathlib import Path

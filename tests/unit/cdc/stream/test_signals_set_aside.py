@@ -1,4 +1,4 @@
-"""Signals count although the table that has them is set aside: reads wait for its watermarks."""
+"""Signals count even if their table is set aside: reads wait for its watermarks."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two versions of a table's columns → the columns in which rows have other values by DDL."""
+"""Two versions of a table's columns → the columns in which DDL changed rows' values."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

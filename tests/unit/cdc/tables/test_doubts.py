@@ -1,4 +1,4 @@
-"""Two fingerprints → what is different, by rule; and that they are stored as they are."""
+"""Two fingerprints → their differences, by rule; and they are stored unchanged."""
 
 from typing import Any
 

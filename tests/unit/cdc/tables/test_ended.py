@@ -1,4 +1,4 @@
-"""Which partitions went as a whole, and of which an event can say whose rows they had."""
+"""Dropped partitions → the whole ones, and those whose rows an event can name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A doubt that is settled → a gap, where changes may be missing."""
+"""A settled doubt → a gap, where changes may be missing."""
 
 from dataclasses import replace
 

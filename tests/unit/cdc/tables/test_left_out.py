@@ -1,4 +1,4 @@
-"""A captured table that the publication lacks → set aside, or a warning where the log has it."""
+"""A captured table that the publication lacks → set aside, or a warning if the log has it."""
 
 from dataclasses import replace
 

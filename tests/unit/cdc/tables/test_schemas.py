@@ -1,4 +1,4 @@
-"""What a table's schema record says of its key, and whose it is; and what its encoder is like."""
+"""A table's schema record → its key, its owner, and its encoder."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Relations that arrive, and tables that appear → followed, read, passed over, or a gap."""
+"""Relations that arrive, and tables that appear → followed, read, skipped, or a gap."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""EventRouter: rows of an outbox table become events; where Debezium stops, we go on."""
+"""EventRouter: rows of an outbox table become events; where Debezium stops, we continue."""
 
 import json
 from typing import Any

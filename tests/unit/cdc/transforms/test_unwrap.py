@@ -1,4 +1,4 @@
-"""ExtractNewRecordState: what becomes of inserts, updates, deletes, tombstones and TRUNCATE."""
+"""ExtractNewRecordState: inserts, updates, deletes, tombstones and TRUNCATE → its records."""
 
 from typing import Any
 

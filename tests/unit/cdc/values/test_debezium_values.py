@@ -1,4 +1,4 @@
-"""What texts mean in Debezium's modes, where the recorded cases don't say it already."""
+"""Texts → values in Debezium's modes, if no recorded case has them."""
 
 import struct
 from dataclasses import replace

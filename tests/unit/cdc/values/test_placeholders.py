@@ -1,4 +1,4 @@
-"""Placeholders, zeros and defaults → the values that Debezium has for them, and ours."""
+"""Placeholders, zeros and defaults → Debezium's values for them, and ours."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What each type's text means, with Debezium's recorded values where ours are to be the same."""
+"""Texts of each type → values, equal to Debezium's recorded ones if they should be."""
 
 import json
 from typing import Any

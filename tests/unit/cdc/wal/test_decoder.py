@@ -1,4 +1,4 @@
-"""Every message that our slots send: whole, cut at every byte, with one too many, and garbage."""
+"""Every message that our slots send: whole, cut at every byte, with an extra one, and garbage."""
 
 from contextlib import suppress
 

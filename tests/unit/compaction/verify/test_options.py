@@ -1,4 +1,4 @@
-"""Names on the command line → what of each sink is compared."""
+"""Names on the command line → the compared parts of each sink."""
 
 from pathlib import Path
 

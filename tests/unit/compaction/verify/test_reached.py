@@ -1,4 +1,4 @@
-"""Whether the log has all of the source at an instant."""
+"""An instant → whether the log has all of the source's changes before it."""
 
 from cdc.records.position import Lsn, Position
 from compaction.verify.both_sides import lacks

@@ -1,4 +1,4 @@
-"""Keys of rows that differ → orders that fit in a message; why some can't be sent again."""
+"""Keys of rows that differ → orders that fit in a message, or why a row can't be sent again."""
 
 from types import SimpleNamespace
 from typing import cast

@@ -1,4 +1,4 @@
-"""Texts that verify reads by rules of its own: keys in COPY's form, arrays, times with zones."""
+"""Texts that verify reads by its own rules: keys in COPY's form, arrays, times with zones."""
 
 import pytest
 

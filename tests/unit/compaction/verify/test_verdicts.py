@@ -1,4 +1,4 @@
-"""What is said of rows that differ: by how many, of which key, and whether they still do."""
+"""Rows that differ → the verdict: how many, which keys, and whether they still differ."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Derived tables as a last run has left them → the lines of a check that the next run refuses."""
+"""Derived tables after a last run → the lines of a check, if the next run refuses them."""
 
 import errno
 import json

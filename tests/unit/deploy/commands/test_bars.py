@@ -1,4 +1,4 @@
-"""How far tables are, where there is no terminal: lines now and then, with rates."""
+"""The progress of tables without a terminal: occasional lines, with rates."""
 
 from io import StringIO
 

@@ -1,4 +1,4 @@
-"""Arguments → what the command line prints and writes before it needs any server."""
+"""Arguments → the command line's output and files before it needs any server."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`millrace compact` where a real Debezium captures: Millrace has no log there to keep small."""
+"""`millrace compact` if a real Debezium captures: Millrace has no log to compact there."""
 
 from typing import Final
 

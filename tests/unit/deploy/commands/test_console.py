@@ -1,4 +1,4 @@
-"""What a person sees of tables that are read while the stream goes on."""
+"""Tables that are read during the stream → a person's view of them."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""`millrace drop` where a server or a file system doesn't do as it should."""
+"""`millrace drop`, with a server or a file system that fails."""
 
 import shutil
 from functools import partial

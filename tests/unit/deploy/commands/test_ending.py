@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a process in time, whatever it is at."""
+"""SIGTERM and SIGINT end a process in time, at every step."""
 
 import contextlib
 import os

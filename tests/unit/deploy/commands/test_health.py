@@ -1,4 +1,4 @@
-"""Whoever asks for the daemon's health costs it little, and its log no line, however they ask."""
+"""Requests for the daemon's health of any form → little work, and no line in its log."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""Metrics that no server is needed for."""
+"""Metrics that need no server."""
 
 import time
 

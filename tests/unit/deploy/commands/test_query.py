@@ -1,4 +1,4 @@
-"""Rows of `millrace query` as other tools write them."""
+"""Rows of `millrace query`, in the form of other tools."""
 
 import datetime as dt
 from decimal import Decimal

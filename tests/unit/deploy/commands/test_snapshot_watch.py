@@ -1,4 +1,4 @@
-"""Records of tables' states → what the command that watches them says."""
+"""Records of tables' states → the output of the command that watches them."""
 
 import io
 import threading

@@ -1,4 +1,4 @@
-"""A source that lets in and says nothing → a wait that asks it no longer than it has time."""
+"""A source that connects but doesn't answer → a wait that ends in time."""
 
 import socket
 import time

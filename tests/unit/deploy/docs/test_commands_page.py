@@ -1,4 +1,4 @@
-"""docs/reference/commands.md → it says what the help of every command says."""
+"""docs/reference/commands.md → it has the help of every command."""
 
 from deploy.commands.app import COMMANDS
 from deploy.docs.commands import GUIDES, PAGE, page

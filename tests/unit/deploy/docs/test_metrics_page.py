@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md → it has every metric that the daemon has, and no other."""
+"""docs/reference/metrics.md → it has every metric of the daemon, and no other."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ports, accounts and certificates: what the machine gives to servers."""
+"""Ports, accounts and certificates of the machine → the servers' ones."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Lines of `millrace tail`: what changed, what is masked or absent, and no control character."""
+"""Lines of `millrace tail`: changes, masked or absent values, and no control character."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Answers of all parts → problems: what somebody has to do something about, and nothing else."""
+"""Answers of all parts → problems: only those that a person must solve."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Everything that can be wrong → a problem that says by which command, or SQL, it is mended."""
+"""Everything that can be wrong → a problem that names the command, or SQL, that solves it."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""A status → what a terminal of 80 columns shows: names and LSNs whole, problems first."""
+"""A status → its form on a terminal of 80 columns: names and LSNs whole, problems first."""
 
 from io import StringIO
 from typing import Final

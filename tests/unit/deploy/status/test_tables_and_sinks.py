@@ -1,4 +1,4 @@
-"""A table's state → what ``millrace status`` tells of it."""
+"""A table's state → its part of ``millrace status``."""
 
 from unittest.mock import Mock
 

@@ -1,4 +1,4 @@
-"""The lakehouse's records of views → what status, cuts, waits and checks of them say."""
+"""The lakehouse's records of views → the reports of status, cuts, waits and checks."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""[lakehouse] → derived tables: what can't be side by side is refused before a run."""
+"""[lakehouse] → derived tables: those that can't coexist are refused before a run."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""Whether what has columns by name can go on with newer ones, and which of its columns are gone."""
+"""A table with columns by name → whether it can continue with newer ones, and its lost columns."""
 
 import pytest
 

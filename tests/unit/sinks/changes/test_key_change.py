@@ -1,4 +1,4 @@
-"""Schema versions → which of them tell rows apart alike: another key begins a new generation."""
+"""Schema versions → those with the same identity of rows: another key begins a new generation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every table has a folder of its own inside the lakehouse, whatever it is called."""
+"""Every table has its own folder inside the lakehouse, with any name."""
 
 from pathlib import Path
 

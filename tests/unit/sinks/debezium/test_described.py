@@ -1,4 +1,4 @@
-"""What a run has seen of a topic -> its table, or why there is none."""
+"""A run's findings on a topic -> its table, or why there is none."""
 
 import json
 from typing import Any

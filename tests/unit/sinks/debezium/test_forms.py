@@ -1,4 +1,4 @@
-"""Types and modes -> how Debezium writes values, held against the codec that writes them."""
+"""Types and modes -> how Debezium writes values, compared with the codec that writes them."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""Members that differ from before → what may have become of rows, and which are covered."""
+"""Members that differ from before → possible changes of rows, and whether they are covered."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A configuration -> how the topics it speaks of were written."""
+"""A configuration -> the form of the topics that it names."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What topics promise, and when a table was last read to their ends -> which tables can go on."""
+"""The topics' promises, and a table's last complete read -> whether the table can continue."""
 
 import time
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Schemas in records, and in a registry -> Connect's; what Spark is given of an Avro schema."""
+"""Schemas in records, and in a registry -> Connect's; Spark's form of an Avro schema."""
 
 import io
 import json

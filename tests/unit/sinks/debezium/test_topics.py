@@ -1,4 +1,4 @@
-"""What topics of several tables say -> which tables can be applied, and why others can't."""
+"""The contents of several tables' topics -> the applicable tables, and reasons for the rest."""
 
 from pathlib import Path
 from typing import Any, NoReturn

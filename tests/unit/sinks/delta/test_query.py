@@ -1,4 +1,4 @@
-"""Tables and views at a cut → which names SQL has for them, and what to say of those that lack."""
+"""Tables and views at a cut → their names in SQL, and a message for missing ones."""
 
 from typing import Any, Final
 

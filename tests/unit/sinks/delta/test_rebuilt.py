@@ -1,4 +1,4 @@
-"""What the log and an archive have of a table → of which of them it is rebuilt, or why not."""
+"""A table's rows in the log and an archive → the source of its rebuild, or why there is none."""
 
 from pathlib import Path
 from typing import Any

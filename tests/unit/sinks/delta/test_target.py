@@ -1,4 +1,4 @@
-"""A table's plan, and what the log has forgotten of it → what the lakehouse does about it."""
+"""A table's plan, and records missing from the log → the lakehouse's action."""
 
 from pathlib import Path
 from typing import Any, NoReturn

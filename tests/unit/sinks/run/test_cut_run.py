@@ -1,6 +1,6 @@
-"""What is made of cuts, by a toy in memory: it dies anywhere, but the newest cut in the end.
+"""Cuts → a toy in memory: it dies anywhere, but has the newest cut in the end.
 
-The toy's server takes one document after the other, at its cut, and refuses older ones. It joins
+The toy's server takes one document after another, at its cut, and refuses older ones. It joins
 the rows of two tables by their key. Every durable action of a run may be its last.
 """
 

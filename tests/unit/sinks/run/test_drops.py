@@ -1,4 +1,4 @@
-"""Tables that are gone at the source → when what was derived from them is emptied, and when not."""
+"""Tables that are gone at the source → when their derived data is emptied, and when not."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stands in a sink → the errors by which runs refuse to go on from it, without Spark."""
+"""A sink's contents → the errors with which runs refuse to continue, without Spark."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A lakehouse's folder, and who runs → whether a run may write there."""
+"""A lakehouse's folder, and a run's owner → whether the run may write there."""
 
 import os
 from pathlib import Path

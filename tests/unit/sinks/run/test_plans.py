@@ -1,4 +1,4 @@
-"""Plans → files → plans: one run gets a number, and each table goes on where it was applied."""
+"""Plans → files → plans: one run gets a number, and each table continues after its applied part."""
 
 from dataclasses import replace
 from pathlib import Path

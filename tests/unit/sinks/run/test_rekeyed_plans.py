@@ -1,4 +1,4 @@
-"""A captured table with another key → what a run plans of it, before and behind its new read."""
+"""A captured table with another key → a run's plan for it, before and after its new read."""
 
 from typing import NoReturn
 

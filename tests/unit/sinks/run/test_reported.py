@@ -1,4 +1,4 @@
-"""A run's course → what it has the log say: never of a run that another one keeps out."""
+"""A run's course → its reports in the log: never of a run that another one excludes."""
 
 from contextlib import suppress
 from typing import Any

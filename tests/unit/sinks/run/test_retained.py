@@ -1,4 +1,4 @@
-"""A topic that has lost records, and what was read since → whether the log has all rows."""
+"""A topic that has lost records, and later reads → whether the log has all rows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A configuration and captured tables → the derived tables that everybody wants of it."""
+"""A configuration and captured tables → the derived tables wanted by default."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which documents a search for a dropped partition's rows returns, and which of them go."""
+"""The documents that a search for a dropped partition's rows returns, and the deleted ones."""
 
 from typing import Any
 

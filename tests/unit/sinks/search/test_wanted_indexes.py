@@ -1,4 +1,4 @@
-"""The log's tables, and [search] → the indexes that there are to be, and why others can't be."""
+"""The log's tables, and [search] → the wanted indexes, and why others can't exist."""
 
 from types import SimpleNamespace
 from typing import Any, cast

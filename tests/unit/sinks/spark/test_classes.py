@@ -1,4 +1,4 @@
-"""An archive of classes → made where there is none that fits the jars."""
+"""An archive of classes → made if none fits the jars."""
 
 import os
 from pathlib import Path

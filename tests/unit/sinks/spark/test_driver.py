@@ -1,4 +1,4 @@
-"""How a JVM has ended → what is said of it."""
+"""How a JVM ended → the error's message."""
 
 import io
 import subprocess

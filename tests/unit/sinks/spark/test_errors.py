@@ -1,4 +1,4 @@
-"""What Spark says when a machine fails it → our error, with its root cause and what helps."""
+"""Spark's error after a machine's failure → our error, with its root cause and remedy."""
 
 import errno
 import os

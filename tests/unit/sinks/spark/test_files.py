@@ -1,4 +1,4 @@
-"""Small texts in a folder → what processes leave there that die."""
+"""Small texts in a folder → the leftovers of processes that died."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Maven repository → the folder that merges take jars from, checked."""
+"""A Maven repository → the folder from which merges take jars, checked."""
 
 import threading
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Files in the temporary folder → this user's alone, or refused."""
+"""Files in the temporary folder → readable only by this user, or refused."""
 
 import os
 import re

@@ -1,1 +1,1 @@
-"""The rules of what is touched, without Spark."""
+"""The rules for touched groups, without Spark."""

@@ -1,4 +1,4 @@
-"""The rules, each with one of them taken out."""
+"""The rules, each set without one of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

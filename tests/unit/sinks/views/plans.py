@@ -1,4 +1,4 @@
-"""A seed → operators nested in each other, over tables with some rows at each of two cuts."""
+"""A seed → nested operators, over tables with some rows at each of two cuts."""
 
 import random
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Which settings of Spark's views don't take over from [spark]."""
+"""The settings of Spark that views don't take from [spark]."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is recorded of views → the folders that go with them, and those that are of others."""
+"""The records of views → their folders, and folders with other owners."""
 
 import json
 from pathlib import Path

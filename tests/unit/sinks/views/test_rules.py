@@ -1,6 +1,6 @@
-"""The rules of what is touched, over random operators on plain rows, without Spark.
+"""The rules for touched groups, over random operators on plain rows, without Spark.
 
-``VIEW_PLANS=from-to`` runs other seeds, as many as that are. What fails names its seed.
+``VIEW_PLANS=from-to`` runs these seeds instead. A failure names its seed.
 """
 
 import os

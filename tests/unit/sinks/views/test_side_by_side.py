@@ -1,4 +1,4 @@
-"""Views that read each other, in two sessions → the order they are brought in, and every end."""
+"""Views that read each other, in two sessions → their order, and every kind of end."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Indexes that are right while changes go on, and documents that are planted behind their back."""
+"""Indexes that are right during changes, and documents that other programs changed."""
 
 import threading
 from collections.abc import Callable, Iterator

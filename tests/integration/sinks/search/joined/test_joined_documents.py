@@ -1,4 +1,4 @@
-"""Joined documents are what the source's own SQL makes of its tables, document for document."""
+"""Joined documents equal the result of the source's own SQL, document for document."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Lakehouse tables that are rebuilt → joined documents go on, and see what that has mended."""
+"""Rebuilt lakehouse tables → joined documents continue, and have the corrected rows."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Documents → the texts that PostgreSQL has, and which are at a place that isn't theirs."""
+"""Documents → PostgreSQL's texts, and the documents in a wrong place."""
 
 import hashlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is compared of joined documents, and which tables are compared for them."""
+"""Joined documents → their compared parts, and the tables compared for them."""
 
 from typing import Any
 

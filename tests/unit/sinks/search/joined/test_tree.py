@@ -1,4 +1,4 @@
-"""A document's definition and columns → the columns by which rows are told apart, and joined."""
+"""A document's definition and columns → the columns that identify rows, and that join them."""
 
 from cdc.records.schema import Column
 from cdc.settings.search import Document
