@@ -127,12 +127,7 @@ def test_a_view_is_shown_once_it_is_there_and_lacks_what_the_lakehouse_has_since
     assert "the last run failed to apply changes to it: a number is too large" in lacking()
     failed = typed(made.config, "status").stdout
     assert f"PROBLEM views, {VIEW}: a number is too large ([[views]] {VIEW})" in failed
-    assert "→ cast it" in failed
-    named = typed(made.config, "status", NAME)
-    assert (named.returncode, named.stdout.count(NAME)) == (ExitCode.OK, 1)
-    unknown = typed(made.config, "status", "public.nowhere")
-    assert unknown.returncode == ExitCode.CONFIG
-    assert "no table, view or index has this name: public.nowhere" in unknown.stderr
+    assert_names_are_shown_or_refused(typed, made, "→ cast it")
     listed = json.loads(typed(made.config, "runs", "--json").stdout)
     assert [(each["sink"], [*each["failed"]]) for each in listed[:1]] == [("views", [VIEW])]
 
@@ -140,6 +135,18 @@ def test_a_view_is_shown_once_it_is_there_and_lacks_what_the_lakehouse_has_since
     merged("views")
     wait(made.config, now=True, timeout="30s")
     assert of_views()["failed"] == {}
+
+
+def assert_names_are_shown_or_refused(
+    typed: CommandLine, made: RunningPipeline, remedy: str
+) -> None:
+    """Problems are shown whatever the name."""
+    named = typed(made.config, "status", NAME)
+    assert (named.returncode, named.stdout.count(NAME)) == (ExitCode.OK, 1)
+    assert remedy in named.stdout
+    unknown = typed(made.config, "status", "public.nowhere")
+    assert unknown.returncode == ExitCode.CONFIG
+    assert "no table, view or index has this name: public.nowhere" in unknown.stderr
 
 
 def wait_for_log(made: RunningPipeline) -> None:
