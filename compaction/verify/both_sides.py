@@ -6,7 +6,7 @@ free as soon as it has been read.
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -15,25 +15,27 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from cdc.errors import ConfigError, MillraceError, NotDoneError, TableChangedError
+from cdc.errors import MillraceError, NotDoneError, TableChangedError
 from cdc.log.offsets import LogReader, LogState
-from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import Column
-from cdc.records.state import Progress
-from cdc.settings import Settings
-from compaction.verify.derived import lakehouse_at
+from compaction.verify.comparable import (
+    lacking_columns,
+    lacks,
+    require_same_cluster,
+    require_there,
+    why_not,
+)
 from compaction.verify.differences import HashedSide, TableComparison, compare, hashed_by
 from compaction.verify.documents.indexes import IndexSide, open_indexes
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import SourceInstant, source_at_instant
+from compaction.verify.lakehouse.derived import lakehouse_at
+from compaction.verify.lakehouse.side import HistoryRows, LakehouseSide
+from compaction.verify.lakehouse.versions import NONE, BrokenVersions
 from compaction.verify.options import VerifyOptions, WantedNames
 from compaction.verify.report import BrokenKey, SinkTable, VerifiedTable
-from compaction.verify.rules import ComparedTable
-from compaction.verify.sides import DerivedRows, HistoryRows, LakehouseSide, Side, table_of
+from compaction.verify.sides import DerivedRows, Side, table_of
 from compaction.verify.source import SourceRead, SourceReader, described_sources, table_read
-from compaction.verify.versions import NONE, BrokenVersions
-from sinks.changes.shape import TableShape
 from sinks.run.options import RunContext
 from sinks.spark.errors import explained
 from sinks.spark.private_files import scratch_folder
@@ -148,7 +150,7 @@ class Comparing:
         capture, deadline = self._settings.capture, time.monotonic() + self.options.timeout_s
         while True:
             state = self._log.state(capture.topic_prefix, capture.slot_name, self.context.report)
-            _require_same_cluster(state.progress, instant.system_identifier)
+            require_same_cluster(state.progress, instant.system_identifier)
             self._state = state
             lacking = lacks(state.progress, instant.lsn, instant.timeline)
             if not lacking:
@@ -168,7 +170,7 @@ class Comparing:
             tempfile.TemporaryDirectory(dir=self.folder) as temporary,
             self.at_one_instant(names, folder := Path(temporary)) as both,
         ):
-            _require_there(names, both.sides)
+            require_there(names, both.sides)
             result = ComparedInstant(both.source.lsn, both.taken_us)
             reads = self.reads(both, folder, result)
             with closing(self.reader(both)) as reading, ThreadPoolExecutor(1) as executor:
@@ -212,8 +214,8 @@ class Comparing:
                 description = described.get(about.source)
                 why = (
                     refused.get(about.source)
-                    or self._why_not(about, description)
-                    or _lacking(self._settings, description, shape, compared)
+                    or why_not(self._settings, about, description)
+                    or lacking_columns(self._settings, description, shape, compared)
                 )
                 if why or description is None:
                     result.tables[place] = about.model_copy(update={"unverified": why})
@@ -221,20 +223,6 @@ class Comparing:
                 own = folder / f"source-{len(reads)}"
                 reads[place] = table_read(both.source, place, description, compared, own)
         return reads
-
-    def _why_not(self, table: VerifiedTable, description: TableDescription | None) -> str:
-        """Why a table can't be compared with the source; empty: it may."""
-        capture = self._settings.capture
-        if table.kind == "changes":
-            return "an archive has events, not rows"
-        if self._settings.transforms or capture.skipped_operations:
-            return "the log doesn't have all changes unchanged ([transforms], skipped.operations)"
-        is_own = table.source in capture.snapshot_select_statements
-        if is_own or not capture.snapshots(table.source):
-            return "its first rows may differ, or not be in the log (snapshot options)"
-        if description is None:
-            return "the table was dropped at the source, or is no longer captured"
-        return "" if description.all_changes else "the publication leaves out operations"
 
     def _derived(
         self,
@@ -327,16 +315,6 @@ def _require_unfailed(of_source: Future[None]) -> None:
         of_source.result()
 
 
-def _require_there(names: WantedNames, sides: Sequence[Side]) -> None:
-    there = {name for side in sides for name in side.names}
-    wanted = {name for some in names.values() for name in some or ()}
-    if unknown := sorted(wanted - there):
-        raise ConfigError(
-            f"unknown derived table: {', '.join(unknown)}",
-            remedy=f"the derived tables are: {', '.join(sorted(there))}",
-        )
-
-
 def _read_source(
     reading: SourceReader, reads: Collection[SourceRead], both: BothSides, result: ComparedInstant
 ) -> None:
@@ -346,54 +324,3 @@ def _read_source(
     finally:
         result.snapshot_s = both.source.age_s
         both.reading.close()
-
-
-def lacks(progress: Progress, lsn: Lsn, timeline: int) -> str:
-    """What the log lacks of the source at an instant; empty: it has all of it.
-
-    Behind a failover, LSNs of the log's timeline may be those of other changes.
-    """
-    if progress.timeline != timeline:
-        return (
-            f"the source is on timeline {timeline}, but the daemon is still on timeline"
-            f" {progress.timeline}: it hasn't followed the failover"
-        )
-    reached = progress.cut.commit_lsn
-    return "" if reached >= lsn else f"the source was at {lsn}, and the log has reached {reached}"
-
-
-def _require_same_cluster(progress: Progress, cluster: str) -> None:
-    """Refuse a source whose LSNs aren't the log's."""
-    if progress.system_identifier != cluster:
-        raise ConfigError(
-            f"the source is cluster {cluster}, but the log is of cluster"
-            f" {progress.system_identifier}: they can't be compared",
-            where="[source]",
-            remedy="correct [source]; if the source was replaced: millrace new-epoch",
-        )
-
-
-def _lacking(
-    settings: Settings,
-    description: TableDescription | None,
-    shape: TableShape,
-    compared: ComparedTable,
-) -> str:
-    """Why the columns of both sides don't fit each other; empty: they do."""
-    if not compared.columns:
-        reasons = [f"{name}: {why}" for name, why in compared.left_out.items()]
-        return f"none of its columns can be compared ({'; '.join(reasons)})"
-    keeps, table = settings.capture.column_modes.keeps, str(shape.table)
-    columns = description.columns if description is not None else ()
-    at_source = {_form(column) for column in columns if keeps(table, column.name)}
-    in_log = {_form(column) for column in shape.versions[-1].event_columns}
-    if others := sorted({name for name, *_ in at_source ^ in_log}):
-        return (
-            "its columns have changed, and the log doesn't have the change yet:"
-            f" {', '.join(others)}"
-        )
-    return ""
-
-
-def _form(column: Column) -> tuple[str, str, int, bool]:
-    return column.name, column.type, column.modifier, column.array

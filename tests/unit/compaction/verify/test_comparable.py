@@ -1,7 +1,7 @@
 """An instant → whether the log has all of the source's changes before it."""
 
 from cdc.records.position import Lsn, Position
-from compaction.verify.both_sides import lacks
+from compaction.verify.comparable import lacks
 from tests.fixtures.made_states import streaming
 
 REACHED = streaming(Position(1, Lsn(500), 0))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.records.position import Position
-from compaction.verify.versions import broken
+from compaction.verify.lakehouse.versions import broken
 from sinks.changes.names import END, IS_CURRENT, POSITION, VALID_TO
 from sinks.changes.shape import plain_shape
 from tests.fixtures.spark import at, column, table_schema

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdc.records.position import Position
-from compaction.verify.derived import LakehouseAtInstant, lakehouse_at
+from compaction.verify.lakehouse.derived import LakehouseAtInstant, lakehouse_at
 from sinks.run.options import RunContext, RunOptions
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column

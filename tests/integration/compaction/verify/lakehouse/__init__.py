@@ -1,0 +1,1 @@
+"""Tests of compaction/verify/lakehouse that run against real servers."""
