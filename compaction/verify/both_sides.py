@@ -138,9 +138,11 @@ class Comparing:
             if "lakehouse" in names:
                 lake = lakehouse_at(self.context, position, names["lakehouse"])
                 there = stack.enter_context(lake)
-                sides.append(LakehouseSide(there, position, self.spark, self._settings))
+                sides.append(
+                    LakehouseSide(there, position, self.spark, self._settings, self.options.slice_)
+                )
             if opened is not None:
-                indexes = IndexSide(self.context, opened, position, folder)
+                indexes = IndexSide(self.context, opened, position, folder, self.options.slice_)
                 sides.append(stack.enter_context(closing(indexes)))
                 joined = indexes.joined
             yield BothSides(instant, sides, taken_us, reading, joined)
@@ -209,19 +211,21 @@ class Comparing:
         described, refused = described_sources(both.source, self._settings.capture, sources)
         reads = dict[SinkTable, SourceRead]()
         for side in both.sides:
-            for name, (shape, compared) in side.expected.items():
+            for name, expected in side.expected.items():
                 place, about = table_of(side, name), side.about(name)
-                description = described.get(about.source)
+                description, compared = described.get(about.source), expected.compared
                 why = (
                     refused.get(about.source)
                     or why_not(self._settings, about, description)
-                    or lacking_columns(self._settings, description, shape, compared)
+                    or lacking_columns(self._settings, description, expected.shape, compared)
                 )
                 if why or description is None:
                     result.tables[place] = about.model_copy(update={"unverified": why})
                     continue
                 own = folder / f"source-{len(reads)}"
-                reads[place] = table_read(both.source, place, description, compared, own)
+                read = table_read(both.source, place, description, compared, own)
+                read.sliced = expected.sliced
+                reads[place] = read
         return reads
 
     def _derived(

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from cdc.settings import Settings
+from compaction.verify.slices import Slice
 from sinks.run.summary import SinkName
 
 COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "views", "search")
@@ -17,7 +18,8 @@ class VerifyOptions(NamedTuple):
 
     It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
     kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named. With ``repair``
-    rows that differ are sent again.
+    rows that differ are sent again. Only rows in a slice (``slice_``) are compared, where there is
+    one.
     """
 
     tables: frozenset[str] = frozenset()
@@ -28,6 +30,7 @@ class VerifyOptions(NamedTuple):
     age_max_s: float = 3600.0
     keys_shown: int = 10
     repair: bool = False
+    slice_: Slice | None = None
 
 
 def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:

@@ -93,7 +93,8 @@ class VerifiedTable(BaseModel):
 class VerifyReport(BaseModel):
     """A verify: the instant (LSN, and µs since 1970), and its tables.
 
-    ``repair`` is the id of what was repaired, which is in a header of the log's records.
+    ``repair`` is the id of what was repaired, which is in a header of the log's records. Where only
+    a ``slice`` was compared, the rows of tables are those in it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -105,6 +106,7 @@ class VerifyReport(BaseModel):
     snapshot_s: float
     tables: tuple[VerifiedTable, ...]
     repair: str = ""
+    slice: str = ""
 
     def of_sink(self, sink: SinkName) -> "VerifyReport":
         """What was found of one sink's tables."""

@@ -61,7 +61,7 @@ def verify(
     names = compared_names(context.settings, options)
     views = None
     if "views" in names:
-        views = ComparedViews(context, names.pop("views"), options.keys_shown)
+        views = ComparedViews(context, names.pop("views"), options)
         if (lakehouse := names.get("lakehouse", set())) is not None:
             names["lakehouse"] = {*lakehouse, *views.tables()}
     taken = [comparing.compare(names)]
@@ -89,6 +89,7 @@ def verify(
         snapshot_s=round(max(result.snapshot_s for result in taken), 3),
         tables=tuple(tables[place] for place in sorted(tables)),
         repair=repair,
+        slice=str(options.slice_ or ""),
     )
 
 

@@ -9,6 +9,7 @@ from compaction.verify.differences import HashedSide
 from compaction.verify.hashed import KeyTexts
 from compaction.verify.report import SinkTable, VerifiedTable
 from compaction.verify.rules import ComparedTable
+from compaction.verify.slices import SlicedKeys
 from sinks.changes.shape import TableShape
 from sinks.run.summary import SinkName
 
@@ -41,10 +42,14 @@ class Brought(NamedTuple):
 
 
 class ExpectedTable(NamedTuple):
-    """The columns that a table, or an index, will have, and what is compared of them."""
+    """The columns that a table, or an index, will have, and what is compared of them.
+
+    Only rows of a slice count where it is ``sliced``.
+    """
 
     shape: TableShape
     compared: ComparedTable
+    sliced: SlicedKeys | None = None
 
 
 class Side(Protocol):

@@ -28,6 +28,7 @@ from compaction.verify.hashed import PENDING_BYTES, ROWS_OF_GROUPS, RowHashes
 from compaction.verify.instant import SourceInstant, open_session
 from compaction.verify.report import SinkTable
 from compaction.verify.rules import ComparedTable
+from compaction.verify.slices import SlicedKeys
 from snapshots import reader
 from snapshots.bulk_tables import CHUNK_S, BulkTable
 from snapshots.pace import Pace, Probe
@@ -51,6 +52,8 @@ class SourceRead:
     """By the OID of each leaf, its columns at the instant."""
     chunks: BulkTable
     """What was taken of it, and what wasn't."""
+    sliced: SlicedKeys | None = None
+    """Which of its rows are read; None: all."""
     running: int = 0
     """How many chunks are being read."""
     error: MillraceError | None = None
@@ -222,7 +225,9 @@ class SourceReader:
         reader.lock(connection, leaf)
         self.require_same_columns(table, leaf)
         columns = [column.source for column in table.compared.columns]
-        select = reader.of_range(leaf, columns, tids, [table.description.row_filter])
+        in_slice = table.sliced.at_source() if table.sliced is not None else None
+        conditions = [table.description.row_filter, in_slice]
+        select = reader.of_range(leaf, columns, tids, conditions)
         before = digests.rows
         for _ in reader.read(connection, select, digests.feed):
             came, before = digests.rows - before, digests.rows

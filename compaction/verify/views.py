@@ -18,7 +18,9 @@ from pyspark.sql.types import DataType, DoubleType, FloatType
 
 from cdc.errors import MillraceError, SinkError
 from compaction.verify.differences import Difference
+from compaction.verify.options import VerifyOptions
 from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
+from compaction.verify.slices import Slice
 from sinks.changes.names import END, quoted
 from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
@@ -54,16 +56,18 @@ class _ViewAtCut(NamedTuple):
 
 
 class ComparedViews:
-    """Some views (None: all), of each of which ``keys_shown`` keys are named."""
+    """Some views (None: all), compared and shown as the options say."""
 
-    def __init__(self, context: RunContext, names: Collection[str] | None, keys_shown: int) -> None:
+    def __init__(
+        self, context: RunContext, names: Collection[str] | None, options: VerifyOptions
+    ) -> None:
         quiet = replace(context, report=lambda _: None)  # the report has the errors
         self._keep = context.settings.log.keep
         self._run = ViewsRun(quiet, MillraceTopics(quiet))
         self._targets = {target.name: target for target in self._run.in_order()}
         views = [view.name for view in context.settings.views]
         self.names = [name for name in views if names is None or name in names]
-        self._keys_shown = keys_shown
+        self._options = options
 
     def tables(self) -> set[str]:
         """The names of the lakehouse's tables that they are made of, also by way of other views."""
@@ -157,8 +161,11 @@ class ComparedViews:
                     f"its columns aren't those of its query: {', '.join(sorted(others))}",
                     where=about.name,
                 )
+            keys_of = standing.generation.keys
+            if (slice_ := self._options.slice_) is not None:
+                stored, made = (_in_slice(rows, keys_of, slice_) for rows in (stored, made))
             pairs, counts = counted(
-                _pairs(stored, made, standing.generation.keys),
+                _pairs(stored, made, keys_of),
                 {
                     "rows": F.count_if(F.col(_MADE).isNotNull()),
                     "derived_rows": F.count_if(F.col(_STORED).isNotNull()),
@@ -189,7 +196,7 @@ class ComparedViews:
         found = pairs.where(_is("missing") | _is("extra") | _is("different")).select(
             *key, difference.otherwise("different").alias("difference"), F.col(_COLUMNS)
         )
-        for row in found.limit(self._keys_shown).collect():
+        for row in found.limit(self._options.keys_shown).collect():
             yield DifferingKey(
                 key=dict(zip(shown, row[: len(keys)], strict=True)),
                 difference=row["difference"],
@@ -215,6 +222,17 @@ def _is(difference: Difference) -> SparkColumn:
     if difference == "extra":
         return made.isNull()
     return made.isNotNull() & stored.isNotNull() & (F.size(_COLUMNS) > 0)
+
+
+def _in_slice(rows: DataFrame, keys: Sequence[str], slice_: Slice) -> DataFrame:
+    """Those of a slice, by the texts that Spark has of the keys; 0 and -0 are one number."""
+
+    def text(name: str) -> SparkColumn:
+        value = F.col(quoted(name))
+        is_float = isinstance(rows.schema[name].dataType, tuple(ROUNDING))
+        return (value + F.lit(0) if is_float else value).cast("string")
+
+    return rows.where(slice_.has([text(name) for name in keys]))
 
 
 def _pairs(stored: DataFrame, made: DataFrame, keys: Sequence[str]) -> DataFrame:

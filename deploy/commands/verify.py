@@ -32,6 +32,14 @@ PaceOption = Annotated[
     int,
     typer.Option(help="Read at most this many rows a second from the source; 0: no limit.", min=0),
 ]
+AgeOption = Annotated[
+    str, typer.Option("--max-age", help="Keep the source's snapshot at most this long.")
+]
+KeysOption = Annotated[int, typer.Option(help="Name at most this many keys of each table.", min=0)]
+RepairOption = Annotated[bool, typer.Option(help="Have the daemon send differing rows again.")]
+SliceOption = Annotated[
+    str | None, typer.Option("--slice", help="Compare only a slice of all rows, such as 3/7.")
+]
 
 
 def verify(  # noqa: PLR0913 (a command's options)
@@ -50,15 +58,10 @@ def verify(  # noqa: PLR0913 (a command's options)
     timeout: Annotated[
         str, typer.Option(help="Wait this long for open transactions and for the log.")
     ] = "30s",
-    max_age: Annotated[
-        str, typer.Option("--max-age", help="Keep the source's snapshot at most this long.")
-    ] = "1h",
-    keys: Annotated[
-        int, typer.Option(help="Name at most this many keys of each table.", min=0)
-    ] = 10,
-    repair: Annotated[
-        bool, typer.Option(help="Have the daemon send differing rows again.")
-    ] = False,
+    max_age: AgeOption = "1h",
+    keys: KeysOption = 10,
+    slice_: SliceOption = None,
+    repair: RepairOption = False,
     json: JsonOption = False,
 ) -> None:
     """Compare every derived table and index with the source, row by row, at one instant.
@@ -67,10 +70,14 @@ def verify(  # noqa: PLR0913 (a command's options)
     rows are right after the next merge. A view is compared with the result of its query over the
     lakehouse, at its own cut.
 
+    With --slice 3/7 only rows whose key's hash falls into the third of seven slices are compared:
+    seven such runs compare all rows.
+
     Exit codes: 0 nothing differs, or it was repaired; 40 something differs; 41 something can't be
     compared; 42 something differs that can't be repaired. Others: docs/reference/errors.md.
     """
     from compaction.verify.options import VerifyOptions
+    from compaction.verify.slices import Slice
 
     settings = load_to_connect(config)
     options = VerifyOptions(
@@ -82,6 +89,7 @@ def verify(  # noqa: PLR0913 (a command's options)
         seconds(max_age),
         keys,
         repair,
+        None if slice_ is None else Slice.parse(slice_),
     )
     report = _reported(settings, options)
     if json:
@@ -135,7 +143,7 @@ def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
                     tables=len(of_sink.tables),
                     done=sum(not table.unverified for table in of_sink.tables),
                     rows=sum(table.rows for table in of_sink.tables),
-                    where=report.lsn,
+                    where=f"{report.lsn} (slice {report.slice})" if report.slice else report.lsn,
                 )
     finally:
         spark.stop()
@@ -149,7 +157,8 @@ def _say_nothing(_line: str) -> None:
 def lines(report: "VerifyReport") -> Iterator[str]:
     """The report for people."""
     taken = datetime.fromtimestamp(report.ts_us / 1e6, UTC).isoformat(" ", "seconds")
-    yield f"at {report.lsn}, {taken}, read in {report.snapshot_s:.1f} s"
+    slice_ = f", slice {report.slice}" if report.slice else ""
+    yield f"at {report.lsn}, {taken}{slice_}, read in {report.snapshot_s:.1f} s"
     for table in report.tables:
         yield f"{table.sink}: {table.name}: {_verdict(table)}{_late(table, report.ts_us)}"
         yield from (f"  {_named(key)}" for key in table.keys)

@@ -20,6 +20,7 @@ from cdc.records.position import Lsn
 from cdc.records.schema import Column
 from compaction.verify.documents.lines import line_of
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
+from compaction.verify.slices import Slice
 from sinks.changes.shape import DerivedField, TableShape
 
 DocumentText = Callable[[Any], str]
@@ -37,13 +38,23 @@ _WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 class ComparedDocuments(NamedTuple):
     """How documents are compared: the ``source``'s side, and the ``documents``'.
 
-    Both have the same columns; a document's last two are ``_id`` and ``_version``.
+    Both have the same columns; a document's last two are ``_id`` and ``_version``. Only documents
+    of a ``slice`` count, where there is one.
     """
 
     source: ComparedTable
     documents: ComparedTable
     fields: tuple[tuple[str, DocumentText], ...]
     key: tuple[tuple[str, Column], ...]
+    slice: Slice | None = None
+
+    def is_within(self, source: Mapping[str, Any]) -> bool:
+        """Whether a document counts, by the texts of its key."""
+        if self.slice is None:
+            return True
+        fields = (self.fields[place] for place in self.documents.key)
+        values = ((source.get(name), text_of) for name, text_of in fields)
+        return self.slice.holds([None if v is None else text_of(v) for v, text_of in values])
 
     def line(self, source: Mapping[str, Any], id_: str, version: int, instant: Lsn) -> bytes:
         """A document as a line of COPY; ``id_`` and ``version`` are null where they are right."""
@@ -55,7 +66,9 @@ class ComparedDocuments(NamedTuple):
         return line_of([*texts, None if is_own else id_, above(version, instant)])
 
 
-def compared_documents(shape: TableShape, not_compared: Mapping[str, str]) -> ComparedDocuments:
+def compared_documents(
+    shape: TableShape, not_compared: Mapping[str, str], slice_: Slice | None = None
+) -> ComparedDocuments:
     """How the documents of a table's rows are compared, but for some columns."""
     table = compared_table(shape, not_compared)
     by_name = {field.name: field for field in shape.fields}
@@ -80,6 +93,7 @@ def compared_documents(shape: TableShape, not_compared: Mapping[str, str]) -> Co
         ComparedTable((*columns, *there), table.key, left_out),
         tuple(fields),
         key,
+        slice_,
     )
 
 

@@ -32,6 +32,7 @@ from compaction.verify.documents.point_in_time import Hit, PointInTime, kept, op
 from compaction.verify.hashed import ROWS_OF_GROUPS
 from compaction.verify.report import VerifiedTable
 from compaction.verify.sides import Brought, DerivedRows, ExpectedTable, not_compared
+from compaction.verify.slices import Slice, sliced_keys
 from sinks.changes.generations import keeps_rows
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
@@ -50,6 +51,7 @@ from sinks.search.rows import RESERVED
 
 if TYPE_CHECKING:
     from cdc.records.schema import TableSchema
+    from sinks.changes.shape import TableShape
 
 _OTHER_COLUMNS: Final = "its columns are about to change, and no run has changed them yet"
 _WAITS: Final = "its rows are being read again"
@@ -145,18 +147,26 @@ class IndexSide:
     sink: SinkName = "search"
 
     def __init__(
-        self, context: RunContext, opened: OpenIndexes, instant: Position, folder: Path
+        self,
+        context: RunContext,
+        opened: OpenIndexes,
+        instant: Position,
+        folder: Path,
+        slice_: Slice | None = None,
     ) -> None:
         self._context = context
         self._search = context.settings.require_search()
         self._opened = opened
         self._instant = instant
         self._folder = folder
+        self._slice = slice_
         self._topics = MillraceTopics(context, until=instant)
         self._state: LogState = self._topics.state(None)
         self._missing = dict(opened.missing)
         self.joined = (
-            JoinedSide(context, opened.client, opened.joined, folder) if opened.joined else None
+            JoinedSide(context, opened.client, opened.joined, folder, slice_)
+            if opened.joined
+            else None
         )
         self._rules = dict[str, ComparedDocuments]()
         self.names = opened.names
@@ -181,8 +191,15 @@ class IndexSide:
             shape = shape_of(versions, self._search)
         except MillraceError as error:
             return error.what
-        rules = compared_documents(shape, not_compared(self._context.settings, shape))
-        self._rules[name], self.expected[name] = rules, ExpectedTable(shape, rules.source)
+        return self._compare_as(name, shape)
+
+    def _compare_as(self, name: str, shape: "TableShape") -> str:
+        """The same, of columns that can be compared."""
+        sliced = None if self._slice is None else sliced_keys(self._slice, shape)
+        if isinstance(sliced, str):
+            return sliced
+        rules = compared_documents(shape, not_compared(self._context.settings, shape), self._slice)
+        self._rules[name], self.expected[name] = rules, ExpectedTable(shape, rules.source, sliced)
         return ""
 
     def about(self, name: str) -> VerifiedTable:
@@ -278,7 +295,11 @@ def _documents(
     """The documents of an index at the instant."""
 
     def lines(hits: Iterable[Hit]) -> Sequence[bytes]:
-        return [rules.line(hit["_source"], hit["_id"], hit["_version"], instant) for hit in hits]
+        return [
+            rules.line(hit["_source"], hit["_id"], hit["_version"], instant)
+            for hit in hits
+            if rules.is_within(hit["_source"])
+        ]
 
     def shard(number: int) -> Iterator[Sequence[bytes]]:
         return (lines(newer.applied(hits)) for hits in pages(client, point, number))

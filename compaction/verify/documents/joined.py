@@ -25,6 +25,7 @@ from compaction.verify.documents.point_in_time import PointInTime, closed, open_
 from compaction.verify.hashed import ROWS_OF_GROUPS
 from compaction.verify.report import VerifiedTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule
+from compaction.verify.slices import Slice
 from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
 from sinks.run.cuts import Instant
@@ -122,6 +123,7 @@ class JoinedSide:
         client: OpenSearch,
         opened: Mapping[str, OpenDocuments],
         folder: Path,
+        slice_: Slice | None = None,
     ) -> None:
         settings = context.settings
         self.names = opened.keys()
@@ -129,6 +131,7 @@ class JoinedSide:
         self._prefix = settings.require_search().index_prefix
         self._opened = opened
         self._folder = folder
+        self._slice = slice_
         topics = MillraceTopics(context)
         self._cuts = LakehouseCuts(
             settings.require_lakehouse(),
@@ -182,24 +185,36 @@ class JoinedSide:
             made = documents(root, tables[root.table].rows(), tables, at.cut, some=False)
         shown = ShownDocuments.of(root, left_out, at.cut.commit_lsn)
 
+        def is_within(id_: str) -> bool:
+            return self._slice is None or self._slice.holds([id_])
+
         def expected() -> Iterator[Sequence[bytes]]:
             with explained(where):
                 for some in batched(made.toLocalIterator(prefetchPartitions=True), _ROWS_AT_ONCE):
                     yield [
-                        shown.line(document_id(row["key"]), 0, json.loads(row["source"]))
+                        shown.line(id_, 0, json.loads(row["source"]))
                         for row in some
+                        if is_within(id_ := document_id(row["key"]))
                     ]
 
         def shard(number: int) -> Iterator[Sequence[bytes]]:
             for hits in pages(self._client, point, number):
-                yield [shown.line(hit["_id"], hit["_version"], hit["_source"]) for hit in hits]
+                yield [
+                    shown.line(hit["_id"], hit["_version"], hit["_source"])
+                    for hit in hits
+                    if is_within(hit["_id"])
+                ]
 
         def refused() -> Iterator[Sequence[bytes]]:
             about = DocumentDeadLetters(
                 self._client, self._prefix, alias_of(point.name), point.name
             )
             for some in batched(about.all(), _ROWS_AT_ONCE):
-                yield [shown.line(each["document"], 0, json.loads(each["source"])) for each in some]
+                yield [
+                    shown.line(each["document"], 0, json.loads(each["source"]))
+                    for each in some
+                    if is_within(each["document"])
+                ]
 
         is_large = point.documents >= ROWS_OF_GROUPS
         shards = [partial(shard, number) for number in range(point.shards)]

@@ -18,6 +18,7 @@ from compaction.verify.lakehouse.versions import BrokenVersions, broken
 from compaction.verify.report import VerifiedTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
 from compaction.verify.sides import Brought, DerivedRows, ExpectedTable, not_compared
+from compaction.verify.slices import Slice, sliced_keys
 from sinks.changes.names import POSITION
 from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
@@ -29,7 +30,7 @@ _NONE: Final = frozenset[int]()
 
 
 class LakehouseSide:
-    """The lakehouse's tables."""
+    """The lakehouse's tables; of a slice, where one is given."""
 
     sink: SinkName = "lakehouse"
 
@@ -39,18 +40,22 @@ class LakehouseSide:
         instant: Position,
         spark: "SparkSession",
         settings: Settings,
+        slice_: Slice | None = None,
     ) -> None:
         self._lake = lake
         self._instant = instant
         self._spark = spark
         self._keep = settings.log.keep
         self.names = lake.derived.keys()
-        self.expected = {
-            name: ExpectedTable(
-                shape, with_position(compared_table(shape, not_compared(settings, shape)), instant)
-            )
-            for name, shape in lake.expected.items()
-        }
+        self._missing = dict[str, str]()
+        self.expected = dict[str, ExpectedTable]()
+        for name, shape in lake.expected.items():
+            sliced = None if slice_ is None else sliced_keys(slice_, shape)
+            if isinstance(sliced, str):
+                self._missing[name] = sliced
+                continue
+            compared = compared_table(shape, not_compared(settings, shape))
+            self.expected[name] = ExpectedTable(shape, with_position(compared, instant), sliced)
 
     def about(self, name: str) -> VerifiedTable:
         """The captured table, and the kind."""
@@ -63,16 +68,18 @@ class LakehouseSide:
     def brought(self) -> Brought:
         """As a merge leaves copies of them."""
         there = self._lake.brought()
-        rows, missing = dict[str, DerivedRows](), dict(there.missing)
-        for name, table in there.tables.items():
+        rows, missing = dict[str, DerivedRows](), {**there.missing, **self._missing}
+        for name in self.expected.keys() & there.tables.keys():
+            table = there.tables[name]
             try:
                 with explained(name, self._keep):
-                    shape, compared = self.expected[name]
+                    shape, compared, sliced = self.expected[name]
                     current = table.rows(self._spark)
+                    current = current if sliced is None else current.where(sliced.here())
                     rows[name] = _LakehouseRows(current, compared)
                     if table.derived.kind == "history":
                         versions = table.all_rows(self._spark)
-                        check = partial(broken, versions, shape, self._instant)
+                        check = partial(broken, versions, shape, self._instant, sliced=sliced)
                         rows[name] = HistoryRows(current, compared, check)
             except MillraceError as error:
                 missing[name] = error.what

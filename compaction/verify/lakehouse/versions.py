@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
+from compaction.verify.slices import SlicedKeys
 from sinks.changes.generations import newest_generation
 from sinks.changes.names import END, IS_CURRENT, POSITION, VALID_TO, quoted
 from sinks.changes.shape import TableShape
@@ -31,12 +32,20 @@ class BrokenVersions(NamedTuple):
 NONE: Final = BrokenVersions({}, ())
 
 
-def broken(versions: DataFrame, shape: TableShape, instant: Position, limit: int) -> BrokenVersions:
+def broken(
+    versions: DataFrame,
+    shape: TableShape,
+    instant: Position,
+    limit: int,
+    sliced: SlicedKeys | None = None,
+) -> BrokenVersions:
     """Those of the newest generation; under another key, rows are other rows."""
     keys = [field for field in shape.fields if field.name in shape.keys]
     if not keys or any(key.nulled or key.unfit_is_null for key in keys):
         return NONE  # what the table has of its keys doesn't tell rows apart
     names = list(map(quoted, shape.keys))
+    if sliced is not None:
+        versions = versions.where(sliced.here())
     found = (
         versions.where(_is_newest(shape))
         .select(*names, POSITION, END, VALID_TO, IS_CURRENT)

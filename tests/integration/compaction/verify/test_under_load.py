@@ -21,6 +21,7 @@ from cdc.errors import NotDoneError
 from compaction.lakehouse import compact_lakehouse
 from compaction.verify.options import VerifyOptions
 from compaction.verify.run import verify
+from compaction.verify.slices import Slice
 from sinks.job import run_lakehouse
 from sinks.run.options import RunContext, RunOptions
 from tests.fixtures.pipeline import RunningPipeline
@@ -38,6 +39,7 @@ pytestmark = [
     pytest.mark.proof,
     pytest.mark.timeout(3_000),
 ]
+SLICES = (None, Slice(1, 2), Slice(2, 2))
 RUNS = int(os.environ.get("VERIFY_RUNS", "20"))
 DDL = (
     "ALTER TABLE item ADD COLUMN c{n} int DEFAULT {n}",
@@ -137,7 +139,8 @@ def test_nothing_differs_in_a_right_pipeline_under_load(
     with busy(made, spark, database, seed):
         for number in range(RUNS):
             try:
-                report = verify(context, VerifyOptions(timeout_s=60))
+                slice_ = SLICES[number % len(SLICES)]
+                report = verify(context, VerifyOptions(timeout_s=60, slice_=slice_))
             except NotDoneError as error:
                 no_instant += 1
                 say(number, error)

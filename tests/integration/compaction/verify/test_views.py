@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from cdc.settings.views import View
+from compaction.verify.options import VerifyOptions
 from compaction.verify.report import VerifiedTable
+from compaction.verify.slices import Slice
 from compaction.verify.views import ComparedViews
 from sinks.run.options import RunContext, RunOptions
 from sinks.views.records import ViewRecords
@@ -52,12 +54,16 @@ def dies_at(number: int, write: Callable[..., None]) -> Callable[..., None]:
     return written
 
 
-def compared(views: Views, *names: str) -> dict[str, VerifiedTable]:
+def compared(
+    views: Views,
+    *names: str,
+    options: VerifyOptions = VerifyOptions(),  # noqa: B008 (frozen)
+) -> dict[str, VerifiedTable]:
     lakehouse = views.lakehouse
     context = RunContext(
         lakehouse.settings, lambda _records=0: lakehouse.spark, print, RunOptions()
     )
-    tables = ComparedViews(context, names or None, 10).compared().values()
+    tables = ComparedViews(context, names or None, options).compared().values()
     return {table.name: table for table in tables}
 
 
@@ -96,6 +102,14 @@ def test_rows_of_a_view_that_others_have_changed_are_found_by_key_and_column(
         ("z", "extra", ()), ("d", "extra", ()),
     }  # fmt: skip
     assert (wrong["sums"].missing, wrong["sums"].extra, wrong["sums"].different) == (1, 2, 1)
+    sliced = [
+        key
+        for number in (1, 2)
+        for key in compared(views, "sums", options=VerifyOptions(slice_=Slice(number, 2)))[
+            "sums"
+        ].keys
+    ]
+    assert len(sliced) == len(wrong["sums"].keys), "each in one slice"
     assert found(wrong["sums_history"]) == {("b", "different", ("n",))}
     assert found(wrong["rates"]) == {
         ("b", "different", ("rate",)), ("c", "different", ("most",)),
