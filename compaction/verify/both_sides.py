@@ -30,8 +30,8 @@ from compaction.verify.documents.indexes import IndexSide, open_indexes
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.instant import SourceInstant, source_at_instant
 from compaction.verify.lakehouse.derived import lakehouse_at
-from compaction.verify.lakehouse.side import HistoryRows, LakehouseSide
-from compaction.verify.lakehouse.versions import NONE, BrokenVersions
+from compaction.verify.lakehouse.side import ArchiveRows, CheckedRows, LakehouseSide
+from compaction.verify.lakehouse.versions import NONE, BrokenRows
 from compaction.verify.options import VerifyOptions, WantedNames
 from compaction.verify.report import BrokenKey, SinkTable, VerifiedTable
 from compaction.verify.sides import DerivedRows, Side, table_of
@@ -44,6 +44,7 @@ _AGAIN_S: Final = 0.1
 _SENT_S: Final = 0.02
 """What the daemon takes for a row that it sends again, and more."""
 _CHANGED: Final = "it changed while it was read"
+_STATE: Final = "the state that its events leave"
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class _HashedRows(NamedTuple):
     rows: DerivedRows
     hashes: HashedSide
     seconds: float
-    broken: BrokenVersions = NONE
+    broken: BrokenRows = NONE
 
 
 class Comparing:
@@ -217,6 +218,7 @@ class Comparing:
                 why = (
                     refused.get(about.source)
                     or why_not(self._settings, about, description)
+                    or expected.why_not
                     or lacking_columns(self._settings, description, expected.shape, compared)
                 )
                 if why or description is None:
@@ -243,19 +245,26 @@ class Comparing:
         tables, missing = side.brought()
         missing, derived = dict(missing), dict[str, _HashedRows]()
         for name, rows in tables.items():
-            if table_of(side, name) not in reads:
+            place = table_of(side, name)
+            if place not in reads and not isinstance(rows, ArchiveRows):
                 continue
             _require_unfailed(of_source)
             started = time.monotonic()
             try:
                 with explained(name, self._settings.log.keep):
-                    hashes, broken = rows.hashes(), NONE
-                    if isinstance(rows, HistoryRows):
+                    hashes, broken = (rows.hashes() if place in reads else None), NONE
+                    if isinstance(rows, CheckedRows):
                         broken = rows.broken(self.options.keys_shown)
             except MillraceError as error:
                 missing[name] = error.what
                 continue
-            derived[name] = _HashedRows(rows, hashes, time.monotonic() - started, broken)
+            if hashes is not None:
+                seconds = time.monotonic() - started
+                derived[name] = _HashedRows(rows, hashes, seconds, broken)
+            elif (why := result.tables[place].unverified) and broken.beside:
+                # What its events leave can't be compared with the source; they themselves were.
+                update = {"unverified": "", "left_out": {_STATE: why}, **_of_broken(broken)}
+                result.tables[place] = result.tables[place].model_copy(update=update)
         for name, why in missing.items():
             unverified = side.about(name).model_copy(update={"unverified": why})
             result.tables[table_of(side, name)] = unverified
@@ -286,10 +295,18 @@ class Comparing:
                 "derived_rows": found.derived_rows,
                 "left_out": read.compared.left_out,
                 "seconds": round(there.seconds, 3),
-                "broken": dict(there.broken.counts),
-                "broken_keys": tuple(BrokenKey(key=k, why=why) for why, k in there.broken.keys),
+                **_of_broken(there.broken),
             }
         )
+
+
+def _of_broken(broken: BrokenRows) -> dict[str, object]:
+    """What a report has of it."""
+    return {
+        "broken": dict(broken.counts),
+        "broken_keys": tuple(BrokenKey(key=key, why=why) for why, key in broken.keys),
+        "beside": broken.beside,
+    }
 
 
 def _compared(read: SourceRead, there: _HashedRows) -> TableComparison:

@@ -29,8 +29,6 @@ def require_there(names: WantedNames, sides: Sequence[Side]) -> None:
 def why_not(settings: Settings, table: VerifiedTable, description: TableDescription | None) -> str:
     """Why a table can't be compared with the source; empty: it may."""
     capture = settings.capture
-    if table.kind == "changes":
-        return "an archive has events, not rows"
     if settings.transforms or capture.skipped_operations:
         return "the log doesn't have all changes unchanged ([transforms], skipped.operations)"
     is_own = table.source in capture.snapshot_select_statements

@@ -27,7 +27,7 @@ class DifferingKey(BaseModel):
 
 
 class BrokenKey(BaseModel):
-    """A key of which a history has a version that can't be, and why."""
+    """A key of which a history has a version, or an archive an event, that can't be; and why."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,9 +44,10 @@ class VerifiedTable(BaseModel):
     are the first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of
     it wasn't, and ``unconfirmed`` how many rows had differed by then, at one instant. ``repaired``
     rows differ no more once a sink has taken what the daemon has sent; ``unrepaired`` says why
-    others do. ``broken`` has how many versions of a history can't be, by the reason why;
-    ``broken_keys`` are the keys of the first of them. The table itself stands at the ``cut``, where
-    a run has left it, or found nothing to do, at ``cut_ms`` (ms since 1970; 0: not known).
+    others do. ``broken`` has how many versions of a history, or events of an archive, can't be, by
+    the reason why; ``broken_keys`` are the keys of the first of them. ``beside`` says what else
+    these were compared with. The table itself stands at the ``cut``, where a run has left it, or
+    found nothing to do, at ``cut_ms`` (ms since 1970; 0: not known).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,6 +74,7 @@ class VerifiedTable(BaseModel):
     cut_ms: int = 0
     broken: dict[str, int] = {}
     broken_keys: tuple[BrokenKey, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def differing_rows(self) -> int:

@@ -39,7 +39,11 @@ _KEPT: Final = (
     "the source has dropped partitions, and their rows are kept (partition.drop.policy): rows"
     " that the source doesn't have aren't deleted"
 )
-_BROKEN: Final = "versions aren't repaired: write the history again (`millrace rebuild lakehouse`)"
+_BROKEN: Final = {
+    "history": "versions aren't repaired: write the history again (`millrace rebuild lakehouse`)",
+    "changes": "events aren't repaired: `millrace rebuild lakehouse` writes the archive again if"
+    " the log has all of them; else restore its files from a backup",
+}
 _NOT_HEALED: Final = (
     "the daemon sent these rows again, and they still differ: write the derived table again"
     " (`millrace rebuild`); if the daemon sent nothing, its log says why"
@@ -162,11 +166,11 @@ def _looked_at(
 
 
 def _with_broken(tables: VerifiedTables) -> VerifiedTables:
-    """The histories with versions that can't be, and why they aren't repaired."""
+    """The histories and archives with rows that can't be, and why they aren't repaired."""
     broken = {place: table for place, table in tables.items() if table.broken}
     return {
         place: table.model_copy(
-            update={"unrepaired": "; ".join(filter(None, [table.unrepaired, _BROKEN]))}
+            update={"unrepaired": "; ".join(filter(None, [table.unrepaired, _BROKEN[table.kind]]))}
         )
         for place, table in broken.items()
     }

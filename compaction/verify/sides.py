@@ -44,12 +44,14 @@ class Brought(NamedTuple):
 class ExpectedTable(NamedTuple):
     """The columns that a table, or an index, will have, and what is compared of them.
 
-    Only rows of a slice count where it is ``sliced``.
+    Only rows of a slice count where it is ``sliced``. ``why_not`` says why it can't be compared
+    with the source; empty: it can.
     """
 
     shape: TableShape
     compared: ComparedTable
     sliced: SlicedKeys | None = None
+    why_not: str = ""
 
 
 class Side(Protocol):

@@ -68,7 +68,8 @@ def verify(  # noqa: PLR0913 (a command's options)
 
     The command writes to no table of the source and locks none. Merges continue meanwhile. Repaired
     rows are right after the next merge. A view is compared with the result of its query over the
-    lakehouse, at its own cut.
+    lakehouse, at its own cut. An archive is compared with the log, too, and a history with its
+    archive.
 
     With --slice 3/7 only rows whose key's hash falls into the third of seven slices are compared:
     seven such runs compare all rows.
@@ -161,6 +162,7 @@ def lines(report: "VerifyReport") -> Iterator[str]:
     yield f"at {report.lsn}, {taken}{slice_}, read in {report.snapshot_s:.1f} s"
     for table in report.tables:
         yield f"{table.sink}: {table.name}: {_verdict(table)}{_late(table, report.ts_us)}"
+        yield from (f"  {beside}" for beside in table.beside)
         yield from (f"  {_named(key)}" for key in table.keys)
         yield from (f"  {_values(broken.key)}: {broken.why}" for broken in table.broken_keys)
         if (more := table.differing - len(table.keys) - len(table.broken_keys)) > 0:

@@ -219,6 +219,10 @@ class DerivedDeltaTable:
         """Return the table's Delta properties (``delta.…``) that are set."""
         return dict(self._metadata()["configuration"])
 
+    def created_ms(self) -> int:
+        """When the table was created (ms since 1970); 0: its log doesn't say."""
+        return int(self._metadata().get("createdTime") or 0)
+
     def reader_features(self) -> set[str]:
         """Return the features that a reader of the table needs.
 

@@ -12,14 +12,18 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError
+from cdc.log.offsets import LogReader
 from cdc.records.position import Position
 from cdc.settings import LakehouseSettings
+from compaction.verify.lakehouse.archived_versions import WholeSince, shown_since
+from compaction.verify.lakehouse.logged import LoggedRecords
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
@@ -27,13 +31,14 @@ from sinks.delta.commit import clone
 from sinks.delta.table import DerivedDeltaTable
 from sinks.delta.target import LakehouseTarget
 from sinks.delta.version import Version
+from sinks.log.records import read_raw
 from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.run.rekeyed import versions_at
-from sinks.run.summary import LastCheck, RunOutcome
+from sinks.run.summary import RunOutcome
 from sinks.run.wanted import CapturedTables, lakehouse_tables
 from sinks.spark.concurrency import tables_at_once
 from sinks.spark.errors import explained
@@ -43,6 +48,8 @@ _FOLDER: Final = "_millrace/verify"
 _ABANDONED_S: Final = 7 * 86_400
 _RUNS_MAX: Final = 10_000
 """So many runs back a cut is looked for."""
+_SURE: Final = timedelta(minutes=10)
+"""How long before the log forgets a record it isn't asked for it any more."""
 
 
 class TableAtInstant(NamedTuple):
@@ -95,13 +102,13 @@ def lakehouse_at(
     """
     lakehouse = context.settings.require_lakehouse()
     plans = lakehouse_plans(lakehouse.path, context.session)
-    standing, checked = _standing(plans, instant), plans.checked()
+    standing = _standing(plans, instant)
     topics = MillraceTopics(context, until=instant)
     parent = f"{lakehouse.path.rstrip('/')}/{_FOLDER}"
     _remove_abandoned(context.session(), parent)
     folder = f"{parent}/{int(time.time())}-{secrets.token_hex(8)}"
     try:
-        yield ScratchLakehouse(context, topics, standing, checked, folder, names)
+        yield ScratchLakehouse(context, topics, standing, plans, folder, names)
     finally:
         topics.forget()
         _remove(context.session(), folder)
@@ -131,7 +138,8 @@ class ScratchLakehouse:
     """Tables that stand at a cut, and copies of them that are brought to the instant.
 
     ``expected`` has the columns that each table will have there. Of others, ``missing`` says why
-    they can't be.
+    they can't be. Beside the ``named`` ones there are the archives that histories among them are
+    compared with.
     """
 
     def __init__(
@@ -139,26 +147,31 @@ class ScratchLakehouse:
         context: RunContext,
         topics: MillraceTopics,
         standing: _FinishedRun,
-        checked: LastCheck,
+        plans: Plans,
         folder: str,
         names: Collection[str] | None,
     ) -> None:
         self._context = context
+        self._keep = context.settings.require_lakehouse().keep
         self._topics = topics
         self._standing = standing
-        self._checked = checked
+        self._plans = plans
+        self._checked = plans.checked()
         lakehouse = context.settings.require_lakehouse()
         self._state = topics.state(standing.plan)
         self.derived = self._derived(lakehouse)
         self._lakehouse = _moved(lakehouse, folder)
         self._copies = self._derived(self._lakehouse)
         before = standing.tables()
-        wanted = [name for name in self.derived if names is None or name in names]
+        self.named = {name for name in self.derived if names is None or name in names}
+        beside = {self.archive_of(name) for name in self.named}
+        wanted = [name for name in self.derived if name in self.named or name in beside]
         self.missing = {
             name: why for name in wanted if (why := self._why_missing(name, before)) is not None
         }
         if names is None:
             others = standing.plan.all_tables.keys() - self.derived.keys()
+            self.named |= others
             self.missing |= dict.fromkeys(
                 others, "it is no longer configured, or no longer in the log"
             )
@@ -229,6 +242,51 @@ class ScratchLakehouse:
         """The captured table that a derived one is of, and its kind."""
         of = self.derived.get(name) or self._standing.plan.all_tables[name]
         return of.source, of.kind
+
+    def archive_of(self, name: str) -> str | None:
+        """The archive that a history is compared with, if there is one."""
+        if (of := self.derived[name]).kind != "history":
+            return None
+        archives = [
+            (not other.keeps_records, archive)
+            for archive, other in self.derived.items()
+            if other.source == of.source and other.kind == "changes"
+        ]
+        return min(archives)[1] if archives else None
+
+    def whole_since(self, name: str) -> WholeSince:
+        """Since when a history or an archive has everything, in the columns that it has now.
+
+        Columns of a new schema version tell no more of what was before. Those that an option has
+        brought, or has taken, do. A run whose plan is forgotten is older than those that are kept.
+        """
+        target = DerivedDeltaTable(
+            self._context.session(), self._standing.plan.prefix, self.derived[name]
+        )
+        table, altered = self._tables[name], target.applied().altered
+        since_ms, positions = target.created_ms(), [gap.end for gap in table.gaps]
+        if (shown := shown_since(self.expected[name])) is not None:
+            positions.append(shown)
+        if altered and (plan := self._plans.plan_of(altered, {name})) is not None:
+            by_run = plan.all_tables.get(name)
+            if by_run is None or by_run.applied_version == by_run.schema_version:
+                positions.append(plan.cut)
+        elif altered:
+            since_ms = max(since_ms, int((time.time() - self._keep.total_seconds()) * 1000))
+        return WholeSince(since_ms, max(positions, default=None))
+
+    def in_log(self, name: str) -> LoggedRecords:
+        """What the log has for sure of a table: while it is read, nothing of this is forgotten."""
+        context, topic = self._context, self._tables[name].topic
+        kept_for = context.settings.log.keep
+        sure = kept_for - min(kept_for / 10, _SURE)
+        starts, ends = self._state.starts[topic], self._state.ends[topic]
+        log = LogReader(context.settings.kafka, context.while_waiting)
+        forgotten = log.forgotten({topic: starts}, sure).get(topic, {})
+        starts = {**starts, **forgotten}
+        raw = read_raw(context.session(), context.settings.kafka, {topic: starts}, {topic: ends})
+        since_ms = int((time.time() - sure.total_seconds()) * 1000) if forgotten else None
+        return LoggedRecords(raw, starts, since_ms)
 
     def stands(self, name: str) -> tuple[str, int]:
         """The cut at which the table itself is, and when a run has left it so (ms since 1970)."""

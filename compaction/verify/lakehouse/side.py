@@ -1,7 +1,7 @@
 """The lakehouse's tables at the instant: their rows, and what is compared of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column as SparkColumn
@@ -10,15 +10,22 @@ from pyspark.sql import functions as F
 from cdc.errors import MillraceError
 from cdc.records.position import Position
 from cdc.settings import Settings
-from compaction.verify.confirm import RowsByKey, derived_keys, derived_rows
+from compaction.verify.confirm import (
+    RowsByKey,
+    derived_keys,
+    derived_rows,
+)
 from compaction.verify.differences import DerivedHashes, HashedSide
 from compaction.verify.hashed import KeyTexts
-from compaction.verify.lakehouse.derived import ScratchLakehouse
-from compaction.verify.lakehouse.versions import BrokenVersions, broken
+from compaction.verify.lakehouse.archived_versions import HistoryVersions, compared_versions
+from compaction.verify.lakehouse.archives import Archive, replayed, why_no_rows
+from compaction.verify.lakehouse.derived import ScratchLakehouse, TableAtInstant
+from compaction.verify.lakehouse.logged import compared_events
+from compaction.verify.lakehouse.versions import BrokenRows, broken
 from compaction.verify.report import VerifiedTable
 from compaction.verify.rules import ComparedColumn, ComparedTable, Kind, Rule, compared_table
 from compaction.verify.sides import Brought, DerivedRows, ExpectedTable, not_compared
-from compaction.verify.slices import Slice, sliced_keys
+from compaction.verify.slices import Slice, SlicedKeys, sliced_keys
 from sinks.changes.names import POSITION
 from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
@@ -46,16 +53,26 @@ class LakehouseSide:
         self._instant = instant
         self._spark = spark
         self._keep = settings.log.keep
-        self.names = lake.derived.keys()
         self._missing = dict[str, str]()
+        self.names = lake.derived.keys()
         self.expected = dict[str, ExpectedTable]()
-        for name, shape in lake.expected.items():
-            sliced = None if slice_ is None else sliced_keys(slice_, shape)
-            if isinstance(sliced, str):
-                self._missing[name] = sliced
-                continue
-            compared = compared_table(shape, not_compared(settings, shape))
-            self.expected[name] = ExpectedTable(shape, with_position(compared, instant), sliced)
+        for name in lake.expected.keys() & lake.named:
+            self._expect(name, settings, slice_)
+
+    def _expect(self, name: str, settings: Settings, slice_: Slice | None) -> None:
+        shape = self._lake.expected[name]
+        sliced = None if slice_ is None else sliced_keys(slice_, shape)
+        if isinstance(sliced, str):
+            self._missing[name] = sliced
+            return
+        why_not = why_no_rows(shape) if self._lake.derived[name].kind == "changes" else ""
+        if why_not:
+            self.expected[name] = ExpectedTable(shape, ComparedTable((), (), {}), sliced, why_not)
+            return
+        compared = with_position(
+            compared_table(shape, not_compared(settings, shape)), self._instant
+        )
+        self.expected[name] = ExpectedTable(shape, compared, sliced)
 
     def about(self, name: str) -> VerifiedTable:
         """The captured table, and the kind."""
@@ -68,54 +85,114 @@ class LakehouseSide:
     def brought(self) -> Brought:
         """As a merge leaves copies of them."""
         there = self._lake.brought()
-        rows, missing = dict[str, DerivedRows](), {**there.missing, **self._missing}
-        for name in self.expected.keys() & there.tables.keys():
-            table = there.tables[name]
+        missing = {name: why for name, why in there.missing.items() if name in self._lake.named}
+        rows, missing = dict[str, DerivedRows](), missing | self._missing
+        archives = {
+            name: Archive(table.derived, self._lake.expected[name], table.all_rows(self._spark))
+            for name, table in there.tables.items()
+            if table.derived.kind == "changes"
+        }
+        for name, table in there.tables.items():
+            if name not in self.expected:
+                continue
             try:
                 with explained(name, self._keep):
-                    shape, compared, sliced = self.expected[name]
-                    current = table.rows(self._spark)
-                    current = current if sliced is None else current.where(sliced.here())
-                    rows[name] = _LakehouseRows(current, compared)
-                    if table.derived.kind == "history":
-                        versions = table.all_rows(self._spark)
-                        check = partial(broken, versions, shape, self._instant, sliced=sliced)
-                        rows[name] = HistoryRows(current, compared, check)
+                    rows[name] = self._rows(name, table, archives)
             except MillraceError as error:
                 missing[name] = error.what
         return Brought(rows, missing)
 
+    def _rows(
+        self, name: str, table: TableAtInstant, archives: Mapping[str, Archive]
+    ) -> "LakehouseRows":
+        expected = self.expected[name]
+        if (archive := archives.get(name)) is not None:
+            return ArchiveRows(
+                lambda: replayed(archive), expected, partial(self._events, archive, expected)
+            )
+        current = table.rows(self._spark)
+        if table.derived.kind != "history":
+            return LakehouseRows(lambda: current, expected)
+        history = HistoryVersions(expected.shape, table.all_rows(self._spark))
+        check = partial(self._versions, name, history, archives, expected.sliced)
+        return CheckedRows(lambda: current, expected, check)
 
-class _LakehouseRows:
-    """The rows of a Delta table."""
+    def _events(self, archive: Archive, expected: ExpectedTable, limit: int) -> BrokenRows:
+        """The events of an archive that aren't as the log has them."""
+        log = self._lake.in_log(archive.derived.name)
+        return compared_events(archive, log, self._instant, expected.sliced, limit)
+
+    def _versions(
+        self,
+        name: str,
+        history: HistoryVersions,
+        archives: Mapping[str, Archive],
+        sliced: SlicedKeys | None,
+        limit: int,
+    ) -> BrokenRows:
+        """The versions of a history that can't be, or aren't as an archive has them."""
+        found = broken(history.rows, history.shape, self._instant, limit, sliced)
+        if (beside := self._lake.archive_of(name)) is None:
+            return found
+        why = self._lake.missing.get(beside, "")
+        if (archive := archives.get(beside)) is not None:
+            try:
+                with explained(beside, self._keep):
+                    whole = self._lake.whole_since(name)
+                    whole = whole.with_other(self._lake.whole_since(beside))
+                    more = compared_versions(history, archive, whole, sliced, limit)
+                    return found.with_more(more)
+            except MillraceError as error:
+                why = error.what
+        return found._replace(beside=(f"versions not compared with {beside}: {why}",))
+
+
+class LakehouseRows:
+    """The rows of a Delta table, of a slice if there is one; made once they are asked for."""
 
     refused = _NONE
 
-    def __init__(self, rows: "DataFrame", compared: ComparedTable) -> None:
-        self._rows = rows
-        self._compared = compared
+    def __init__(self, made: "Callable[[], DataFrame]", expected: ExpectedTable) -> None:
+        self._made = made
+        self._expected = expected
+        self._compared = expected.compared
+
+    @cached_property
+    def _rows(self) -> "DataFrame":
+        sliced = self._expected.sliced
+        return self._made() if sliced is None else self._made().where(sliced.here())
 
     def hashes(self) -> HashedSide:
+        """Those of all rows."""
         return DerivedHashes(self._rows, self._compared)
 
     def key_texts(self, keys: Sequence[int]) -> Mapping[int, KeyTexts]:
+        """The texts of some keys."""
         return derived_keys(self._rows, self._compared, keys)
 
     def by_key(self, keys: Sequence[int]) -> RowsByKey:
+        """The hashes of some keys' columns."""
         return derived_rows(self._rows, self._compared, keys)
 
 
-class HistoryRows(_LakehouseRows):
+class CheckedRows(LakehouseRows):
     """The current rows of a history; ``broken`` are versions that can't be, so many of them."""
 
     def __init__(
         self,
-        rows: "DataFrame",
-        compared: ComparedTable,
-        broken_versions: Callable[[int], BrokenVersions],
+        made: "Callable[[], DataFrame]",
+        expected: ExpectedTable,
+        broken_rows: Callable[[int], BrokenRows],
     ) -> None:
-        super().__init__(rows, compared)
-        self.broken = broken_versions
+        super().__init__(made, expected)
+        self.broken = broken_rows
+
+
+class ArchiveRows(CheckedRows):
+    """The rows that an archive's events leave; ``broken`` are events that can't be.
+
+    These are looked for also where the rows can't be compared with the source.
+    """
 
 
 def with_position(compared: ComparedTable, instant: Position) -> ComparedTable:

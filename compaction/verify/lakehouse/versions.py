@@ -22,14 +22,23 @@ _NEXT: Final = "_millrace_next"
 _WHY: Final = "_millrace_why"
 
 
-class BrokenVersions(NamedTuple):
-    """How many versions can't be, by the reason why, and the keys of the first of them."""
+class BrokenRows(NamedTuple):
+    """How many versions or events can't be, by the reason why, and the keys of the first of them.
+
+    ``beside`` says what else they were compared with, or why they weren't.
+    """
 
     counts: Mapping[str, int]
     keys: tuple[tuple[str, Mapping[str, str | None]], ...]
+    beside: tuple[str, ...] = ()
+
+    def with_more(self, more: "BrokenRows") -> "BrokenRows":
+        """Both: for different reasons."""
+        counts = {**self.counts, **more.counts}
+        return BrokenRows(counts, self.keys + more.keys, self.beside + more.beside)
 
 
-NONE: Final = BrokenVersions({}, ())
+NONE: Final = BrokenRows({}, ())
 
 
 def broken(
@@ -38,7 +47,7 @@ def broken(
     instant: Position,
     limit: int,
     sliced: SlicedKeys | None = None,
-) -> BrokenVersions:
+) -> BrokenRows:
     """Those of the newest generation; under another key, rows are other rows."""
     keys = [field for field in shape.fields if field.name in shape.keys]
     if not keys or any(key.nulled or key.unfit_is_null for key in keys):
@@ -47,7 +56,7 @@ def broken(
     if sliced is not None:
         versions = versions.where(sliced.here())
     found = (
-        versions.where(_is_newest(shape))
+        versions.where(is_newest(shape))
         .select(*names, POSITION, END, VALID_TO, IS_CURRENT)
         .withColumn(_NEXT, F.lead(POSITION).over(Window.partitionBy(*names).orderBy(POSITION)))
         .withColumn(_WHY, _why(str(instant)))
@@ -58,12 +67,13 @@ def broken(
         return NONE
     texts = [F.col(name).cast("string") for name in names]
     first = found.select(_WHY, *texts).limit(limit).collect()
-    return BrokenVersions(
+    return BrokenRows(
         counts, tuple((row[0], dict(zip(shape.keys, row[1:], strict=True))) for row in first)
     )
 
 
-def _is_newest(shape: TableShape) -> SparkColumn:
+def is_newest(shape: TableShape) -> SparkColumn:
+    """Whether a version has begun in the newest generation."""
     begins = newest_generation(shape.versions)
     if begins == shape.versions[0].version:
         return F.lit(True)

@@ -39,6 +39,11 @@ pytestmark = [
     pytest.mark.proof,
     pytest.mark.timeout(3_000),
 ]
+MORE = [
+    {"source": "public.item", "kind": "history"},
+    {"source": "public.item", "kind": "changes"},
+    {"source": "public.loose", "kind": "changes"},
+]
 SLICES = (None, Slice(1, 2), Slice(2, 2))
 RUNS = int(os.environ.get("VERIFY_RUNS", "20"))
 DDL = (
@@ -130,7 +135,7 @@ def test_nothing_differs_in_a_right_pipeline_under_load(
     seed = int(os.environ.get("VERIFY_SEED", time.time_ns() % 10_000))
     say(f"seed {seed}")
     run(database, *SCHEMA.strip().rstrip(";").split(";\n"))
-    made = pipeline()
+    made = pipeline(sections={"lakehouse": {"tables": MORE}})
     daemon = made.start()
     made.wait_until_logged(made.wal_end(), daemon)
     run_once(run_lakehouse, made.settings, spark)

@@ -1,0 +1,1 @@
+"""Tests of compaction/verify/lakehouse that need no server."""
