@@ -14,7 +14,7 @@ from cdc.errors import SourceError
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from compaction.verify.differences import Difference, DifferingRow, as_refused
-from compaction.verify.hashed import KeyTexts
+from compaction.verify.hashed import KeyTexts, key_texts
 from compaction.verify.instant import SourceInstant
 from compaction.verify.rules import ComparedTable, Kind
 from compaction.verify.source import SourceRead, SourceReader
@@ -29,6 +29,10 @@ _KEY: Final = "_key"
 _HASHES: Final = "_hashes"
 ColumnHashes = tuple[int | None, ...]
 RowsByKey = dict[int, list[ColumnHashes]]
+TextsByKey = dict[int, KeyTexts]
+"""The texts of a row's columns, by the hash of its key."""
+TEXTS_BYTES_MAX: Final = 16 << 20
+"""So many bytes of values are kept of a table; the columns of other rows are named alone."""
 
 
 class ConfirmedRow(NamedTuple):
@@ -37,6 +41,13 @@ class ConfirmedRow(NamedTuple):
     texts: KeyTexts
     difference: Difference
     columns: tuple[str, ...] = ()
+
+
+class SourceRows(NamedTuple):
+    """Rows of the source: the hashes of their columns, and the texts of some, by their keys'."""
+
+    hashes: RowsByKey
+    texts: TextsByKey
 
 
 def derived_keys(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> dict[int, KeyTexts]:
@@ -82,9 +93,21 @@ def source_rows(
     reading: SourceReader,
     table: SourceRead,
     keys: Sequence[KeyTexts],
-) -> RowsByKey:
-    """The source's rows of these keys, as the instant shows them."""
+    *,
+    values: bool = False,
+) -> SourceRows:
+    """The source's rows of these keys, as the instant shows them; with ``values``, their texts."""
     digests = table.compared.digests(keeps_columns=True)
+    lines, room = list[bytes](), TEXTS_BYTES_MAX if values else 0
+
+    def feed(data: bytearray, start: int, end: int) -> int:
+        nonlocal room
+        stop = digests.feed(data, start, end)
+        if room > 0:
+            lines.extend(copied_lines(data[start:stop]))
+            room -= stop - start
+        return stop
+
     reader.begin(connection, instant.snapshot)
     query(connection, _BY_INDEX)
     try:
@@ -96,13 +119,34 @@ def source_rows(
             if not reading.may_go_on(table) and table.error is not None:
                 raise table.error
             some = keys[start : start + at_once]
-            for _ in reader.read(connection, _select(table, some), digests.feed):
+            for _ in reader.read(connection, _select(table, some), feed):
                 pass
             reading.took(len(some))
     finally:
         query(connection, "ROLLBACK")
     digests.take()
-    return _by_key((key, tuple(hashes)) for key, hashes in digests.take_columns())
+    rows = digests.take_columns()
+    texts = {key: key_texts(line) for (key, _), line in zip(rows, lines, strict=False)}
+    return SourceRows(_by_key((key, tuple(hashes)) for key, hashes in rows), texts)
+
+
+def copied_lines(data: bytearray) -> Iterator[bytes]:
+    """The lines in messages of COPY, without their ends."""
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 1 : at + 5]) - 4
+        yield bytes(data[at + 5 : at + 4 + size])
+        at += 5 + size
+
+
+def derived_texts(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> TextsByKey:
+    """The texts of the derived rows of these keys."""
+    texts = [
+        _text(F.col(quoted(column.name)), column.rule.kind).alias(f"_text{number}")
+        for number, column in enumerate(table.columns)
+    ]
+    hashed = rows.select(table.key_hash().alias(_KEY), *texts)
+    return {row[0]: tuple(row[1:]) for row in _with_keys(hashed, keys).toLocalIterator()}
 
 
 def derived_rows(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> RowsByKey:

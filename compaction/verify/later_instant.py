@@ -5,25 +5,43 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final, get_args
+from types import MappingProxyType
+from typing import Final, Protocol, get_args
 
 from cdc.errors import MillraceError, SourceError, TableChangedError
 from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
-from compaction.verify.confirm import ConfirmedRow, RowsByKey, confirmed, printed_keys, source_rows
+from compaction.verify.confirm import (
+    ConfirmedRow,
+    RowsByKey,
+    SourceRows,
+    TextsByKey,
+    confirmed,
+    printed_keys,
+    source_rows,
+)
 from compaction.verify.differences import Difference, TableComparison, hashed_by
 from compaction.verify.documents.joined import JoinedSide
 from compaction.verify.hashed import KeyTexts, is_text
 from compaction.verify.instant import open_session
 from compaction.verify.repairs import DifferingRows
-from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
-from compaction.verify.rules import ComparedTable
+from compaction.verify.report import DifferingKey, DifferingValue, SinkTable, VerifiedTable
+from compaction.verify.rules import ComparedTable, Kind
 from compaction.verify.sides import DerivedRows, table_of
 from compaction.verify.source import SourceRead, SourceReader
 from sinks.run.summary import SinkName
 from sinks.spark.errors import explained
 from snapshots.reader import OF_ONE_TABLE
 
+ValuesByKey = Mapping[KeyTexts, dict[str, DifferingValue]]
+"""The values of columns that differ, by the texts of the key."""
 _OTHER_KEY: Final = "its columns have other types now"
+
+
+class HasTexts(Protocol):
+    """A side that knows the texts of its rows' columns."""
+
+    def texts(self, keys: Sequence[int], /) -> TextsByKey:
+        """Those of some keys' rows."""
 
 
 class LaterInstant:
@@ -103,12 +121,14 @@ class LaterInstant:
                     if (there := at_source.get(place := table_of(side, name))) is None:
                         continue
                     try:
+                        compared = reads[place].compared
                         with explained(name, self._keep):
-                            still = self._still(place, there, table, reads[place].compared)
+                            still = self._still(place, there.hashes, table, compared)
+                            values = self._values(place, still, compared, there.texts, table)
                     except MillraceError as error:
                         self._why_not[place] = error.what
                         continue
-                    counted[place] = self._counted(place, still, reads[place].compared)
+                    counted[place] = self._counted(place, still, compared, values)
                     texts = {row.texts for row in still}
                     self.differing[place] = DifferingRows(reads[place], texts)
             return counted | self._joined(both.joined)
@@ -121,6 +141,42 @@ class LaterInstant:
         here = table.by_key(sorted({row.key for row in rows}))
         return [*confirmed(rows, there, here, compared, table.refused)]
 
+    def _values(
+        self,
+        place: SinkTable,
+        still: Sequence[ConfirmedRow],
+        compared: ComparedTable,
+        there: TextsByKey,
+        here: HasTexts,
+    ) -> ValuesByKey:
+        """The values of columns that differ, of the rows that are shown; none of masked columns."""
+        if not self._comparing.options.values:
+            return {}
+        shown = still[: self._comparing.options.keys_shown]
+        hashes = {row.texts or (): row.key for row in self._found[place].rows}
+        keys = {
+            row.texts: hashes[row.texts] for row in shown if row.columns and row.texts in hashes
+        }
+        if not keys:
+            return {}
+        texts = here.texts(sorted(keys.values()))
+        places = {column.name: number for number, column in enumerate(compared.columns)}
+        hidden = {
+            column.name
+            for column in compared.columns
+            if column.rule.is_masked or column.rule.kind == Kind.NOTHING
+        }
+        return {
+            row.texts: {
+                name: DifferingValue(source=there[key][at], here=texts[key][at])
+                for name in row.columns
+                if name not in hidden
+                for at in [places[name]]
+            }
+            for row in shown
+            if (key := keys.get(row.texts)) in there and key in texts
+        }
+
     def _joined(self, joined: JoinedSide | None) -> dict[SinkTable, VerifiedTable]:
         """Those of documents with rows of several tables in them."""
         counted = dict[SinkTable, VerifiedTable]()
@@ -129,17 +185,20 @@ class LaterInstant:
         for name in joined.names:
             place = SinkTable("search", name)
             try:
-                still, compared = joined.confirmed(name, self._found[place].rows)
+                still, both = joined.confirmed(name, self._found[place].rows)
+                keys = sorted({row.key for row in self._found[place].rows})
+                made = both.expected.texts(keys) if self._comparing.options.values else {}
+                values = self._values(place, still, both.compared, made, both.there)
             except MillraceError as error:
                 self._why_not[place] = error.what
             else:
-                counted[place] = self._counted(place, still, compared)
+                counted[place] = self._counted(place, still, both.compared, values)
         return counted
 
     def _source_rows(
         self, both: BothSides, reads: Mapping[SinkTable, SourceRead]
-    ) -> dict[SinkTable, RowsByKey]:
-        rows = dict[SinkTable, RowsByKey]()
+    ) -> dict[SinkTable, SourceRows]:
+        rows = dict[SinkTable, SourceRows]()
         with closing(self._comparing.reader(both)) as reading, reading.measuring():
             for place, read in reads.items():
                 texts = (row.texts for row in self._found[place].rows if is_text(row.texts))
@@ -156,12 +215,13 @@ class LaterInstant:
 
     def _looked_up(
         self, both: BothSides, reading: SourceReader, read: SourceRead, keys: Sequence[KeyTexts]
-    ) -> RowsByKey:
+    ) -> SourceRows:
         """The source's rows of some keys."""
         settings = self._comparing.context.settings
+        values = self._comparing.options.values
         try:
             with closing(open_session(settings)) as connection:
-                return source_rows(connection, both.source, reading, read, keys)
+                return source_rows(connection, both.source, reading, read, keys, values=values)
         except SourceError as error:
             if error.retry or isinstance(error, OF_ONE_TABLE):
                 raise
@@ -169,10 +229,14 @@ class LaterInstant:
         with closing(open_session(settings)) as connection:
             keys = list(dict.fromkeys(printed_keys(connection, read, keys)))
         with closing(open_session(settings)) as connection:
-            return source_rows(connection, both.source, reading, read, keys)
+            return source_rows(connection, both.source, reading, read, keys, values=values)
 
     def _counted(
-        self, place: SinkTable, still: Sequence[ConfirmedRow], compared: ComparedTable | None = None
+        self,
+        place: SinkTable,
+        still: Sequence[ConfirmedRow],
+        compared: ComparedTable | None = None,
+        values: ValuesByKey = MappingProxyType({}),
     ) -> VerifiedTable:
         counts: Counter[Difference] = Counter(row.difference for row in still)
         names = [compared.columns[at].name for at in compared.key] if compared else []
@@ -182,6 +246,7 @@ class LaterInstant:
                 key=dict(zip(names, row.texts, strict=False)),
                 difference=row.difference,
                 columns=row.columns,
+                values=values.get(row.texts, {}),
             )
             for row in shown
         )

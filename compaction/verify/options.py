@@ -19,7 +19,7 @@ class VerifyOptions(NamedTuple):
     It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
     kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named. With ``repair``
     rows that differ are sent again. Only rows in a slice (``slice_``) are compared, where there is
-    one.
+    one. With ``values`` those of columns that differ are shown.
     """
 
     tables: frozenset[str] = frozenset()
@@ -31,6 +31,7 @@ class VerifyOptions(NamedTuple):
     keys_shown: int = 10
     repair: bool = False
     slice_: Slice | None = None
+    values: bool = False
 
 
 def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:

@@ -16,14 +16,27 @@ class SinkTable(NamedTuple):
     name: str
 
 
+class DifferingValue(BaseModel):
+    """A column's text at the source (of a view: by its query), and the one here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str | None
+    here: str | None
+
+
 class DifferingKey(BaseModel):
-    """A key whose row differs: the texts of its columns by name, and the columns that differ."""
+    """A key whose row differs: the texts of its columns by name, and the columns that differ.
+
+    ``values`` are those of these columns, where the user has asked for them.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     key: dict[str, str | None]
     difference: Difference
     columns: tuple[str, ...] = ()
+    values: dict[str, DifferingValue] = {}
 
 
 class BrokenKey(BaseModel):

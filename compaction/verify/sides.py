@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from cdc.settings import Settings
-from compaction.verify.confirm import RowsByKey
+from compaction.verify.confirm import RowsByKey, TextsByKey
 from compaction.verify.differences import HashedSide
 from compaction.verify.hashed import KeyTexts
 from compaction.verify.report import SinkTable, VerifiedTable
@@ -32,6 +32,9 @@ class DerivedRows(Protocol):
 
     def by_key(self, keys: Sequence[int], /) -> RowsByKey:
         """The hashes of the columns of some keys' rows."""
+
+    def texts(self, keys: Sequence[int], /) -> TextsByKey:
+        """The texts of the columns of some keys' rows."""
 
 
 class Brought(NamedTuple):

@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType
 from cdc.errors import MillraceError, SinkError
 from compaction.verify.differences import Difference
 from compaction.verify.options import VerifyOptions
-from compaction.verify.report import DifferingKey, SinkTable, VerifiedTable
+from compaction.verify.report import DifferingKey, DifferingValue, SinkTable, VerifiedTable
 from compaction.verify.slices import Slice
 from sinks.changes.names import END, quoted
 from sinks.log.topics import MillraceTopics
@@ -193,14 +193,23 @@ class ComparedViews:
             for n, name in enumerate(keys)
         ]
         difference = F.when(_is("missing"), "missing").when(_is("extra"), "extra")
+        values = F.lit(None) if not self._options.values else _differing_values(pairs, keys)
         found = pairs.where(_is("missing") | _is("extra") | _is("different")).select(
-            *key, difference.otherwise("different").alias("difference"), F.col(_COLUMNS)
+            *key,
+            difference.otherwise("different").alias("difference"),
+            F.col(_COLUMNS),
+            values.alias("values"),
         )
         for row in found.limit(self._options.keys_shown).collect():
             yield DifferingKey(
                 key=dict(zip(shown, row[: len(keys)], strict=True)),
                 difference=row["difference"],
                 columns=tuple(row[_COLUMNS]) if row["difference"] == "different" else (),
+                values={
+                    name: DifferingValue(source=made, here=stored)
+                    for name, made, stored in row["values"] or ()
+                    if row["difference"] == "different"
+                },
             )
 
 
@@ -233,6 +242,27 @@ def _in_slice(rows: DataFrame, keys: Sequence[str], slice_: Slice) -> DataFrame:
         return (value + F.lit(0) if is_float else value).cast("string")
 
     return rows.where(slice_.has([text(name) for name in keys]))
+
+
+def _differing_values(pairs: DataFrame, keys: Sequence[str]) -> SparkColumn:
+    """Of each column that differs: its name, what the query makes of it, and what is stored."""
+    made: DataType = pairs.schema[_MADE].dataType
+    names = [name for name in made.fieldNames() if name not in keys]  # type: ignore[attr-defined]
+    return F.array_compact(
+        F.array(
+            *(
+                F.when(
+                    F.array_contains(_COLUMNS, name),
+                    F.struct(
+                        F.lit(name).alias("name"),
+                        F.col(_MADE)[name].cast("string").alias("made"),
+                        F.col(_STORED)[name].cast("string").alias("stored"),
+                    ),
+                )
+                for name in names
+            )
+        )
+    )
 
 
 def _pairs(stored: DataFrame, made: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from cdc.log.reports import ReportWriter
+from cdc.records.record import to_json
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.configuration import load_to_connect, seconds
@@ -16,11 +17,13 @@ from deploy.commands.printing import print_json, print_line, printable_line
 
 if TYPE_CHECKING:
     from compaction.verify.options import VerifyOptions
-    from compaction.verify.report import DifferingKey, VerifiedTable, VerifyReport
+    from compaction.verify.report import DifferingKey, DifferingValue, VerifiedTable, VerifyReport
     from sinks.run.summary import SinkName
 
 VerifiedSink = Literal["lakehouse", "views", "search", "all"]
 _LATE_S: Final = 6 * 3600
+_SHOWN_MAX: Final = 200
+"""So many characters of a value are shown."""
 _DIFFERENCES: Final = {
     "missing": "missing here",
     "extra": "extra here",
@@ -39,6 +42,9 @@ KeysOption = Annotated[int, typer.Option(help="Name at most this many keys of ea
 RepairOption = Annotated[bool, typer.Option(help="Have the daemon send differing rows again.")]
 SliceOption = Annotated[
     str | None, typer.Option("--slice", help="Compare only a slice of all rows, such as 3/7.")
+]
+ValuesOption = Annotated[
+    bool, typer.Option("--values", help="Show the values that differ; never masked ones.")
 ]
 
 
@@ -61,6 +67,7 @@ def verify(  # noqa: PLR0913 (a command's options)
     max_age: AgeOption = "1h",
     keys: KeysOption = 10,
     slice_: SliceOption = None,
+    values: ValuesOption = False,
     repair: RepairOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -91,6 +98,7 @@ def verify(  # noqa: PLR0913 (a command's options)
         keys,
         repair,
         None if slice_ is None else Slice.parse(slice_),
+        values,
     )
     report = _reported(settings, options)
     if json:
@@ -163,7 +171,8 @@ def lines(report: "VerifyReport") -> Iterator[str]:
     for table in report.tables:
         yield f"{table.sink}: {table.name}: {_verdict(table)}{_late(table, report.ts_us)}"
         yield from (f"  {beside}" for beside in table.beside)
-        yield from (f"  {_named(key)}" for key in table.keys)
+        there = "by its query" if table.sink == "views" else "at the source"
+        yield from (f"  {_named(key, there)}" for key in table.keys)
         yield from (f"  {_values(broken.key)}: {broken.why}" for broken in table.broken_keys)
         if (more := table.differing - len(table.keys) - len(table.broken_keys)) > 0:
             yield f"  and {more:,} more"
@@ -194,9 +203,24 @@ def _verdict(table: "VerifiedTable") -> str:
     return f"{table.rows:,} rows, {table.differing:,} differ{details}{healed}{repaired}{unrepaired}"
 
 
-def _named(key: "DifferingKey") -> str:
-    columns = f" in {', '.join(key.columns)}" if key.columns else ""
-    return f"{_values(key.key)}: {_DIFFERENCES[key.difference]}{columns}"
+def _named(key: "DifferingKey", there: str) -> str:
+    columns = ", ".join(_column(name, key.values.get(name), there) for name in key.columns)
+    in_columns = f" in {columns}" if columns else ""
+    return f"{_values(key.key)}: {_DIFFERENCES[key.difference]}{in_columns}"
+
+
+def _column(name: str, value: "DifferingValue | None", there: str) -> str:
+    if value is None:
+        return name
+    return f"{name} ({_shown(value.source)} {there}, {_shown(value.here)} here)"
+
+
+def _shown(text: str | None) -> str:
+    """A value in quotes, which tell a text NULL from none; a long one's beginning."""
+    if text is None:
+        return "NULL"
+    short = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+    return to_json(short).decode()
 
 
 def _values(key: "Mapping[str, str | None]") -> str:

@@ -161,12 +161,12 @@ class JoinedSide:
 
     def confirmed(
         self, name: str, rows: Sequence[DifferingRow]
-    ) -> tuple[list[ConfirmedRow], ComparedTable]:
-        """Of documents that differed, those that still do, and what is compared of them."""
+    ) -> tuple[list[ConfirmedRow], MadeAndStored]:
+        """Of documents that differed, those that still do, and both sides of them."""
         both, keys = self._rows(name), sorted({row.key for row in rows})
         expected, there = both.expected.by_key(keys), both.there.by_key(keys)
         still = confirmed(rows, expected, there, both.compared, both.there.refused)
-        return [*still], both.compared
+        return [*still], both
 
     def _rows(self, name: str) -> MadeAndStored:
         generation, at, point = self._opened[name]

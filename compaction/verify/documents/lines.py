@@ -9,9 +9,9 @@ from struct import pack
 from typing import Final, NamedTuple, TypeVar
 
 from cdc.compiled.digests import Digests
-from compaction.verify.confirm import RowsByKey
+from compaction.verify.confirm import RowsByKey, TextsByKey
 from compaction.verify.differences import HashedSide
-from compaction.verify.hashed import PENDING_BYTES, KeyTexts, RowHashes
+from compaction.verify.hashed import PENDING_BYTES, KeyTexts, RowHashes, key_texts
 from compaction.verify.rules import ComparedTable
 
 _PARTS_AT_ONCE: Final = 2
@@ -106,6 +106,20 @@ class RowsOfLines:
                 if key in wanted:
                     found.setdefault(key, []).append(tuple(hashes))
         self.refused = self._keys_of(self._lines.refused)
+        return found
+
+    def texts(self, keys: Sequence[int]) -> TextsByKey:
+        """All rows are read for it, too."""
+        wanted, found = frozenset(keys), TextsByKey()
+        digests = self._compared.digests(keeps_columns=True)
+        for lines in chain.from_iterable(
+            part() for part in [*self._lines.parts, self._lines.after]
+        ):
+            _feed(digests, lines)
+            digests.take()
+            for (key, _), line in zip(digests.take_columns(), lines, strict=True):
+                if key in wanted:
+                    found[key] = key_texts(line[:-1])
         return found
 
     def _keys_of(self, part: Batches) -> frozenset[int]:

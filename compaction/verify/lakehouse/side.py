@@ -12,8 +12,10 @@ from cdc.records.position import Position
 from cdc.settings import Settings
 from compaction.verify.confirm import (
     RowsByKey,
+    TextsByKey,
     derived_keys,
     derived_rows,
+    derived_texts,
 )
 from compaction.verify.differences import DerivedHashes, HashedSide
 from compaction.verify.hashed import KeyTexts
@@ -173,6 +175,10 @@ class LakehouseRows:
     def by_key(self, keys: Sequence[int]) -> RowsByKey:
         """The hashes of some keys' columns."""
         return derived_rows(self._rows, self._compared, keys)
+
+    def texts(self, keys: Sequence[int]) -> TextsByKey:
+        """The texts of some keys' columns."""
+        return derived_texts(self._rows, self._compared, keys)
 
 
 class CheckedRows(LakehouseRows):

@@ -1,4 +1,4 @@
-"""Slices of tables and indexes: each row is in one of them."""
+"""Slices of tables and indexes: all rows are in one of them, and the values that differ."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ FROM {0} WHERE id = 1
 """
 
 
-def test_each_row_is_compared_in_one_slice(
+def test_each_row_is_compared_in_one_slice_and_values_are_shown_but_no_masked_ones(
     pipeline: Callable[..., RunningPipeline], database: Conninfo, spark: "SparkSession"
 ) -> None:
     run(database, *TABLES.strip().split(";\n"))
@@ -72,8 +72,10 @@ def test_each_row_is_compared_in_one_slice(
     planted.show()
     context = RunContext(made.settings, lambda _records=0: spark, lambda _: None, RunOptions())
     found, rows = list[tuple[int, VerifiedTable]](), dict[SinkTable, int]()
+    shown = list[str]()
     for number in (1, 2):
-        report = verify(context, VerifyOptions(slice_=Slice(number, 2)))
+        report = verify(context, VerifyOptions(slice_=Slice(number, 2), values=True))
+        shown += lines(report)
         assert f", slice {number}/2, " in next(iter(lines(report)))
         for table in report.tables:
             place = SinkTable(table.sink, table.name)
@@ -98,3 +100,7 @@ def test_each_row_is_compared_in_one_slice(
         ("lakehouse", "9000", "extra", (), slice_of["9000"]),
         ("search", "7", "different", ("name",), slice_of["7"]),
     }
+    assert [line for line in shown if "different in" in line] == [
+        '  id=5: different in name ("item 5" at the source, "another\\n" here), secret',
+        '  id=7: different in name ("item 7" at the source, "planted" here)',
+    ]

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.settings.views import View
 from compaction.verify.options import VerifyOptions
-from compaction.verify.report import VerifiedTable
+from compaction.verify.report import DifferingValue, VerifiedTable
 from compaction.verify.slices import Slice
 from compaction.verify.views import ComparedViews
 from sinks.run.options import RunContext, RunOptions
@@ -105,11 +105,13 @@ def test_rows_of_a_view_that_others_have_changed_are_found_by_key_and_column(
     sliced = [
         key
         for number in (1, 2)
-        for key in compared(views, "sums", options=VerifyOptions(slice_=Slice(number, 2)))[
-            "sums"
-        ].keys
+        for key in compared(
+            views, "sums", options=VerifyOptions(slice_=Slice(number, 2), values=True)
+        )["sums"].keys
     ]
     assert len(sliced) == len(wrong["sums"].keys), "each in one slice"
+    (values,) = [key.values for key in sliced if key.key["kind"] == "b"]
+    assert values["v"] == DifferingValue(source="11", here="12")
     assert found(wrong["sums_history"]) == {("b", "different", ("n",))}
     assert found(wrong["rates"]) == {
         ("b", "different", ("rate",)), ("c", "different", ("most",)),
