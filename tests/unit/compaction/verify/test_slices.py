@@ -1,5 +1,9 @@
 """A key → its slice, the same in Python, SQL and Spark."""
 
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from cdc.errors import ConfigError
@@ -60,3 +64,22 @@ def test_a_key_that_has_another_text_here_cannot_be_sliced(kind: str) -> None:
 
 def test_a_table_without_a_key_cannot_be_sliced() -> None:
     assert sliced(column("k", "int4")) == "it has no key, so it can't be compared by slice"
+
+
+def test_the_crontab_in_the_guide_names_each_slice_once_in_so_many_nights() -> None:
+    guide = Path(__file__).parents[4] / "docs/guides/verify.md"
+    (line,) = re.findall(
+        r"verify --slice (\S.*)/7$", guide.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    command = line.replace("\\%", "%").replace("$(date +%s)", "$(( $NIGHT * 86400 + 9000 ))")
+    named = [
+        subprocess.run(
+            ["/bin/sh", "-c", f"echo {command}/7"],
+            env={"NIGHT": str(night)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for night in range(20_000, 20_007)
+    ]
+    assert {Slice.parse(text) for text in named} == {*SLICES}
