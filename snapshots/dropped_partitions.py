@@ -26,6 +26,7 @@ import structlog
 
 from cdc.compiled import fast
 from cdc.errors import ROW_ERRORS, MillraceError, SourceError
+from cdc.lines import name_first
 from cdc.postgres.catalog import new_xid
 from cdc.postgres.connection import query
 from cdc.postgres.partitions import has_rows
@@ -186,7 +187,7 @@ class DroppedPartitions:
             log.warning(
                 "rows of dropped partitions aren't deleted yet: open transactions may have"
                 " written such rows",
-                tables=sorted({str(each.table) for each in self._asked}),
+                tables=name_first(sorted({each.table for each in self._asked})),
                 remedy=f"they are deleted once these have ended: {open_transactions()}",
             )
 

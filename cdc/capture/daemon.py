@@ -32,6 +32,7 @@ from cdc.errors import (
     UnclearMessagesError,
     UndecodableError,
 )
+from cdc.lines import name_first
 from cdc.log.reports import ReportWriter
 from cdc.records.position import Lsn, Position
 from cdc.records.reports import DaemonReport
@@ -301,7 +302,7 @@ class Daemon:
             left = [str(name) for name in session.tables.states.requested if str(name) in names]
             if left and not stop.is_set():
                 raise NotDoneError(
-                    f"not read: {', '.join(sorted(left))}: snapshots that were paused earlier"
+                    f"not read: {name_first(sorted(left))}: snapshots that were paused earlier"
                     " come first",
                     remedy="the request stays in the log: continue with millrace snapshot --resume",
                 )
@@ -343,11 +344,12 @@ class Daemon:
         if stop.is_set():
             return
         if reasons := reads.not_done(signals):
-            unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+            each = (f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+            unread = name_first(each, "; ")
             remedy = "solve this, and run millrace snapshot again"
             raise NotDoneError(f"not read: {unread}", remedy=remedy)
         if states.requested:
-            paused = sorted(map(str, states.requested))
+            paused = name_first(sorted(states.requested))
             remedy = "continue them with: millrace snapshot --resume"
             log.warning("the snapshots of tables stay paused", tables=paused, remedy=remedy)
 

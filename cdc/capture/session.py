@@ -17,6 +17,7 @@ from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
 from cdc.errors import NotDoneError, UnreadTableError
 from cdc.faults import FaultPoint, reach
+from cdc.lines import name_first
 from cdc.postgres import slot
 from cdc.postgres.captured import described_tables, require_captured
 from cdc.postgres.checks import risks
@@ -279,7 +280,7 @@ class Session:
         parts = [str(table.name) for table in self._described if table.row_filter or table.left_out]
         if parts:
             what = "the publication has only a part of some tables: row filters or column lists"
-            log.info(what, tables=parts[: start.SHOWN_MAX])
+            log.info(what, tables=name_first(parts))
 
     def _describe_again(self) -> None:
         """Describe the tables again: only the snapshot has the changes made before it."""

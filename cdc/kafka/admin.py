@@ -3,6 +3,7 @@
 Requests for all topics are sent at once. Each topic's answer is a value or a KafkaError.
 """
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -32,7 +33,7 @@ from confluent_kafka.cimpl import NewTopic
 from cdc.errors import MillraceError
 from cdc.kafka import options
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, is_passing, log_error, reason, telling
-from cdc.kafka.portions import portions
+from cdc.kafka.portions import exists, is_too_early, portions
 
 ATTEMPT_S: Final = 0.5
 METADATA_S: Final = 1.0
@@ -48,6 +49,9 @@ _FIRST_READ_S: Final = 4.0
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _RETRY_S: Final = 0.05
+_RETRY_S_MAX: Final = 0.4
+_PARTITION_S: Final = 0.02
+"""How long a busy broker takes for a new partition's files. Then it shows the next topics."""
 _AGAIN_S: Final = 0.2
 
 Request = TypeVar("Request", bound=Hashable)
@@ -211,11 +215,13 @@ class LogAdmin:
         """
         failed: dict[str, KafkaError] = {}
         made: set[str] = set()
+        patience_s = REACH_S
         for request in portions(topics):
             answers = self._create(request, set() if unclear is None else unclear)
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
-        self._await(lambda cluster: not made - failed.keys() - cluster.topics.keys())
+            patience_s += _PARTITION_S * sum(topic.num_partitions for topic in request)
+        self._await(lambda cluster: len(made - failed.keys() - cluster.topics.keys()), patience_s)
         return failed
 
     def _create(self, request: list[NewTopic], unclear: set[str]) -> dict[str, Any]:
@@ -228,13 +234,13 @@ class LogAdmin:
         asked = Counter[str]()
 
         def ask(names: list[str], timeout_s: float) -> Mapping[str, Future[Any]]:
-            self._await(lambda cluster: cluster.controller_id >= 0)
+            self._await(lambda cluster: int(cluster.controller_id < 0))
             asked.update(names)
             wanted = [topics[name] for name in names]
             return self._client.create_topics(wanted, request_timeout=timeout_s)
 
-        answers = self._ask(ask, topics, _is_too_early)
-        exist = {name for name, answer in answers.items() if asked[name] > 1 and _exists(answer)}
+        answers = self._ask(ask, topics, is_too_early)
+        exist = {name for name, answer in answers.items() if asked[name] > 1 and exists(answer)}
         unclear |= exist
         return answers | dict.fromkeys(exist)
 
@@ -249,15 +255,21 @@ class LogAdmin:
 
         answers = self._ask(ask, wanted)
         failed = {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
-        self._await(lambda cluster: not (set(wanted) - failed.keys()) & cluster.topics.keys())
+        self._await(lambda cluster: len((set(wanted) - failed.keys()) & cluster.topics.keys()))
         return failed
 
-    def _await(self, is_expected: Callable[[ClusterMetadata], bool]) -> None:
-        """Wait until a broker describes the cluster as expected, for REACH_S at most."""
-        deadline = time.monotonic() + REACH_S
-        while not is_expected(self._metadata()) and time.monotonic() < deadline:
+    def _await(
+        self, lacking: Callable[[ClusterMetadata], int], patience_s: float | None = None
+    ) -> None:
+        """Wait until nothing is lacking, or no less for ``patience_s`` (default: REACH_S)."""
+        patience_s = REACH_S if patience_s is None else patience_s
+        deadline, before, retry_s = time.monotonic() + patience_s, math.inf, _RETRY_S
+        while (left := lacking(self._metadata())) and time.monotonic() < deadline:
+            if left < before:
+                deadline, before = time.monotonic() + patience_s, left
             self._while_waiting()
-            time.sleep(_RETRY_S)
+            time.sleep(retry_s)
+            retry_s = min(2 * retry_s, _RETRY_S_MAX)
 
     def committed_end(self, topic: str) -> int:
         """Return the offset up to which a topic's first partition has no open transaction."""
@@ -383,13 +395,3 @@ def _topic_of(request: object) -> str:
 
 def _replicas(topic: TopicMetadata) -> int:
     return min((len(each.replicas) for each in topic.partitions.values()), default=0)
-
-
-def _is_too_early(error: KafkaError) -> bool:
-    """Whether all brokers are fenced. Too few brokers cause another message."""
-    is_fenced = error.name() == "INVALID_REPLICATION_FACTOR" and "fenced" in error.str()
-    return is_fenced or is_passing(error)
-
-
-def _exists(answer: object) -> bool:
-    return isinstance(answer, KafkaError) and answer.name() == "TOPIC_ALREADY_EXISTS"

@@ -6,7 +6,6 @@ because readers rely on their original settings. docs/decisions/0003-state-topic
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import Final, NamedTuple
 
 import structlog
@@ -28,7 +27,7 @@ from cdc.kafka.wanted_topics import (
     topics_beside,
     wanted_topic,
 )
-from cdc.lines import Lines
+from cdc.lines import Lines, name_first
 from cdc.records.state import TableState
 from cdc.records.topics import (
     Cleanup,
@@ -43,6 +42,8 @@ log = structlog.get_logger()
 SHOWN_MAX: Final = 20
 _SIGHT_S: Final = 5.0
 """How long brokers may take to see a topic that another client has created."""
+_AT_ONCE: Final = 100
+"""A busy broker needs that time again for each 100 topics."""
 _SIGHT_RETRY_S: Final = 0.2
 
 
@@ -251,12 +252,12 @@ class LogTopics:
             log.warning(
                 "topics have a lower max.message.bytes than [kafka] message.max.bytes",
                 message_max_bytes=own,
-                topics=dict(islice(lower.items(), SHOWN_MAX)),
+                topics=name_first(f"{name} ({limit})" for name, limit in lower.items()),
             )
 
     def _warn_of_copies(self, existing: Mapping[str, TopicDescription]) -> None:
         for what, remedy, names in too_few(existing, self._maker.brokers):
-            log.warning(what, topics=names[:SHOWN_MAX], number=len(names), remedy=remedy)
+            log.warning(what, topics=name_first(names), number=len(names), remedy=remedy)
 
     def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
         """Create topics, and record each before as Millrace's own."""
@@ -281,8 +282,11 @@ class LogTopics:
 
     def _await_sight(self, names: list[str]) -> None:
         """Wait until brokers see existing topics. Raise LogAccessError if they never do."""
-        deadline = time.monotonic() + _SIGHT_S
+        patience_s = _SIGHT_S * (1 + len(names) / _AT_ONCE)
+        deadline, before = time.monotonic() + patience_s, len(names)
         while hidden := set(names) - self._admin.describe(names).keys():
+            if len(hidden) < before:
+                deadline, before = time.monotonic() + patience_s, len(hidden)
             if time.monotonic() > deadline:
                 raise hidden_topic(min(hidden), self._admin.servers, self._prefix)
             self.while_waiting()

@@ -20,7 +20,7 @@ from cdc.errors import (
     SourcePrivilegeError,
     TablePublicationError,
 )
-from cdc.lines import Lines, on_one_line
+from cdc.lines import Lines, name_first, on_one_line
 from cdc.postgres import catalog
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -86,15 +86,13 @@ _SCHEMAS: Final = """
 SELECT count(*) FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid
 WHERE p.pubname = %s
 """
-_NAMES_MAX: Final = 20
-"""A message names at most this many tables. The SQL line to run names all of them."""
 
 
 def require_captured(names: Iterable[str], captured: Iterable[TableName]) -> None:
     """Raise ConfigError for a name (``schema.table``) of no captured table."""
     if missing := set(names) - {str(table) for table in captured}:
         raise ConfigError(
-            f"not captured: {', '.join(sorted(missing))}",
+            f"not captured: {name_first(sorted(missing))}",
             where="table.include.list and the publication",
             remedy="name tables as schema.table; the lists and the publication must have them",
         )
@@ -320,15 +318,15 @@ def _compare(
             log.warning(
                 "the publication has tables that the lists leave out: PostgreSQL decodes their"
                 " changes, and Millrace drops them",
-                tables=_names(extra),
+                tables=name_first(sorted(extra)),
                 remedy=_alter(name, "DROP", extra),
             )
         return
     problems = []
     if missing:
-        problems.append(f"it lacks {_names(missing)}")
+        problems.append(f"it lacks {name_first(sorted(missing))}")
     if extra:
-        problems.append(f"it also publishes {_names(extra)}")
+        problems.append(f"it also publishes {name_first(sorted(extra))}")
     if not complete:
         problems.append("it doesn't publish all operations, or not through partition roots")
     raise PublicationError(
@@ -381,9 +379,3 @@ def _publishes_schemas(connection: psycopg.Connection, name: str) -> bool:
 def _only(tables: Iterable[TableName]) -> str:
     """List the tables with ONLY. Without it, an inheritance parent would add its children."""
     return ", ".join(f"ONLY {quote(t.namespace)}.{quote(t.name)}" for t in sorted(tables))
-
-
-def _names(tables: Iterable[TableName]) -> str:
-    names = sorted(str(table) for table in tables)
-    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    return ", ".join(names[:_NAMES_MAX]) + more

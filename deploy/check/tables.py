@@ -1,6 +1,6 @@
 """Captured tables → the obstacles to capturing each, and its surprising properties."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import psycopg
@@ -9,7 +9,7 @@ from psycopg import sql
 from cdc.capture.wiring import event_rules
 from cdc.errors import MillraceError, SourcePrivilegeError, TableLockedError
 from cdc.events.rules import EventRules
-from cdc.lines import Lines
+from cdc.lines import Lines, name_first
 from cdc.postgres.checks.preflight import refused_tables
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
@@ -22,8 +22,6 @@ from cdc.values.types import is_listed
 from deploy.check.result import Area, CheckResult
 from deploy.check.scene import Scene
 
-_SHOWN: Final = 5
-"""How many columns, or tables, of a kind a line names."""
 _COLUMNS: Final = """
 SELECT a.attrelid,
        coalesce(array_agg(a.attname::text) FILTER (WHERE a.attstorage IN ('x', 'e')), '{}'),
@@ -133,7 +131,7 @@ def _warnings(
     if lacking := [each for each in columns.generated if each not in published]:
         yield part.warning(
             name,
-            f"table {name}: generated columns aren't captured: {_names(lacking)}",
+            f"table {name}: generated columns aren't captured: {name_first(sorted(lacking))}",
             "from PostgreSQL 18, STORED columns are captured with a publication of your own WITH"
             " (publish_generated_columns = stored); otherwise compute them in the reader",
         )
@@ -142,9 +140,10 @@ def _warnings(
         line = alter_identity([table.name], "FULL")
         yield part.warning(
             name,
-            f"table {name}: an UPDATE that doesn't change a large value of {_names(wide)} doesn't"
-            f" contain it (toast.unavailable = {capture.toast_unavailable}), so tables derived"
-            " from the log alone can lack it",
+            f"table {name}: an UPDATE that doesn't change a large value of"
+            f" {name_first(sorted(wide))} doesn't contain it"
+            f" (toast.unavailable = {capture.toast_unavailable}), so tables derived from the log"
+            " alone can lack it",
             Lines(f'set toast.unavailable = "reselect", or ask the owner to run{line}'),
         )
 
@@ -160,13 +159,9 @@ def _described(table: TableDescription, columns: _UnusualColumns) -> str:
         words.append(f"rows WHERE {table.row_filter}")
     wide = [name for name in columns.wide if name in {column.name for column in table.columns}]
     if wide and table.replica_identity != "f":
-        words.append(f"unchanged large values are read again after an UPDATE: {_names(wide)}")
+        words.append(
+            f"unchanged large values are read again after an UPDATE: {name_first(sorted(wide))}"
+        )
     if as_text := [column.name for column in table.columns if not is_listed(column)]:
-        words.append(f"as text: {_names(as_text)}")
+        words.append(f"as text: {name_first(sorted(as_text))}")
     return "; ".join(words)
-
-
-def _names(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more

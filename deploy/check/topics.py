@@ -23,12 +23,12 @@ from cdc.kafka.wanted_topics import (
     topics_beside,
     wanted_topic,
 )
+from cdc.lines import name_first
 from cdc.records.topics import OWN_TOPICS, made_topic, runs_topic, status_topic
 from deploy.check.result import Area, Level
 from deploy.check.runner import CheckResults
 from deploy.check.scene import Scene
 
-_SHOWN: Final = 5
 _ALL_OF_CLUSTER: Final = frozenset({"ALTER", "ALTER_CONFIGS", "CLUSTER_ACTION", "CREATE"})
 """A user with all of these is the brokers' own, or no rights are required."""
 
@@ -175,7 +175,7 @@ class _TopicsCheck:
                 )
         topics = {name: each.description for name, each in existing.items()}
         for what, remedy, names in too_few(topics, len(self.cluster.brokers)):
-            yield self.part.warning("copies", f"{what}: {_names(names)}", remedy)
+            yield self.part.warning("copies", f"{what}: {name_first(sorted(names))}", remedy)
 
     def _rights(
         self, existing: dict[str, TopicRights], wanted: list[_RequestedTopic]
@@ -190,7 +190,7 @@ class _TopicsCheck:
         for (missing, level), names in lacking.items():
             operations = ", ".join(sorted(missing))
             error = LogAccessError(
-                f"the user lacks {operations} on {_names(names)}",
+                f"the user lacks {operations} on {name_first(sorted(names))}",
                 where=self.probe.servers,
                 remedy=grants(self.probe.servers, self.prefix, names, missing),
             )
@@ -224,7 +224,7 @@ class _TopicsCheck:
             reason = refusal.str(), self._level(name)
             by_reason.setdefault(reason, (refusal, []))[1].append(name)
         for (_, at_worst), (refusal, names) in by_reason.items():
-            where = f"topics {_names(names)}"
+            where = f"topics {name_first(sorted(names))}"
             error = log_error(refusal, "creating topics (validated only)", where)
             level = Level.UNKNOWN if is_passing(refusal) else at_worst
             yield part.of_error("creating topics", error, level)
@@ -242,8 +242,3 @@ class _TopicsCheck:
         """Return those of the topics that brokers don't list. Others were created since."""
         listed = self.probe.cluster().topics if existing else {}
         return [name for name in existing if name not in listed]
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(sorted(names)[:_SHOWN]) + more

@@ -9,6 +9,7 @@ from typing import Final
 
 import psycopg
 
+from cdc.lines import name_first
 from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable
@@ -17,8 +18,6 @@ from cdc.settings import CaptureSettings
 
 POWERS: Final = "powers of the role"
 """The requirement of all risks in this module."""
-NAMED_MAX: Final = 3
-"""A line names this many of a kind, and counts the others."""
 _OWN: Final = "SELECT rolsuper, rolcreaterole FROM pg_roles WHERE rolname = current_user"
 # Through membership in one of these it can become, or has the rights of, that role and of further
 # ones.
@@ -81,13 +80,12 @@ def find_powers(
         return  # only owners may publish
     owned = {oid for (oid,) in query(connection, _OWNED, [[table.oid for table in captured]])}
     if names := sorted(table.name for table in captured if table.oid in owned):
-        more = f", and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        named = name_first(sql_names([name]) for name in names)
         yield Risk(
             POWERS,
             f"the role {role}, or a role that it is a member of, owns captured tables; SELECT is"
             " enough",
-            f"give {sql_names(names[:NAMED_MAX])}{more} another owner, and GRANT SELECT on them"
-            f" TO {role}",
+            f"give {named} another owner, and GRANT SELECT on them TO {role}",
         )
 
 

@@ -19,7 +19,7 @@ from cdc.errors import (
     TablePublicationError,
     TableRefusedError,
 )
-from cdc.lines import Lines, on_one_line
+from cdc.lines import Lines, name_first, on_one_line
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import publish_whole
 from cdc.postgres.checks.rights import leaves, unpublishable, unreadable
@@ -140,7 +140,7 @@ def _named(table: TableDescription, where: str) -> Iterator[TableRefusedError]:
         yield _refused(
             table,
             where,
-            f"has a partition whose name isn't UTF-8: {', '.join(leaves)}",
+            f"has a partition whose name isn't UTF-8: {name_first(leaves)}",
             "rename the partition by its OID (docs/guides/postgresql.md, Encodings, has the line)",
         )
     if UNREADABLE in (table.row_filter or ""):

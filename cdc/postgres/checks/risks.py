@@ -8,10 +8,10 @@ from typing import Final
 import psycopg
 import structlog
 
-from cdc.lines import Lines
+from cdc.lines import Lines, name_first
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
-from cdc.postgres.checks.powers import NAMED_MAX, find_powers
+from cdc.postgres.checks.powers import find_powers
 from cdc.postgres.checks.rights import unreadable
 from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
@@ -208,7 +208,7 @@ def _unnamed(connection: psycopg.Connection, settings: CaptureSettings) -> Itera
     if unnamed := sorted(name for name in names if settings.captures(name)):
         yield Risk(
             "names of tables",
-            f"tables with names that aren't UTF-8 aren't captured: {', '.join(unnamed)}",
+            f"tables with names that aren't UTF-8 aren't captured: {name_first(unnamed)}",
             "rename them by their OIDs (docs/guides/postgresql.md, Encodings, has the line)",
         )
 
@@ -258,11 +258,10 @@ def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Ite
         matching = {name: kind for name, kind in sorted(kinds.items()) if pattern.match(name)}
         if "" in matching.values():
             continue
-        named = [f"{name} is {kind}" for name, kind in matching.items()][:NAMED_MAX]
-        more = f", and {len(matching) - NAMED_MAX} others" if len(matching) > NAMED_MAX else ""
+        named = name_first(f"{name} is {kind}" for name, kind in matching.items())
         yield Risk(
             "table.include.list",
             f"the entry {entry} of table.include.list captures nothing:"
-            f" {', '.join(named) or 'no table has such a name'}{more}; {reason}",
+            f" {named or 'no table has such a name'}; {reason}",
             "correct the entry, or remove it",
         )

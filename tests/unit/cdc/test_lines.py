@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.errors import ConfigError, MillraceError
-from cdc.lines import Lines, on_one_line
+from cdc.lines import Lines, name_first, on_one_line
 from cdc.postgres.checks.preflight import PreflightError, shared_topic
 from cdc.postgres.failures import alter_identity, statement_error
 from cdc.records.schema import TableName
@@ -77,3 +77,14 @@ def test_a_report_has_one_line_unless_it_is_ours(capsys: pytest.CaptureFixture[s
         "x\\u000a  → r",
         "  → mend it",
     ]
+
+
+def test_of_many_names_the_first_five_are_named_and_the_others_counted() -> None:
+    names = [TableName("public", f"t{number}") for number in range(1_000)]
+    assert name_first(names[:2]) == "public.t0, public.t1"
+    assert name_first(names[:5]).endswith("public.t4")
+    shown = "public.t0, public.t1, public.t2, public.t3, public.t4"
+    assert name_first(iter(names[:6])) == f"{shown} … and 1 more"
+    assert name_first(names) == f"{shown} … and 995 more"
+    assert name_first(["a (why)", "b (why)"], "; ") == "a (why); b (why)"
+    assert name_first(()) == ""

@@ -249,7 +249,7 @@ def test_whom_it_waits_for_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None
     with capture_logs() as logs:
         source.turns(100)
     (line,) = logs
-    assert line["tables"] == ["public.t"]
+    assert line["tables"] == "public.t"
     assert "pg_prepared_xacts" in line["remedy"]
     source.open, source.rows = set(), None
     with capture_logs() as logs:

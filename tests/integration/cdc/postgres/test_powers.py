@@ -100,4 +100,4 @@ def test_of_many_owned_tables_a_few_are_named(database: Conninfo, role: MakeRole
     run(database, f"ALTER PUBLICATION own SET TABLE {', '.join(names)}")
     run(database, *(f"ALTER TABLE {name} OWNER TO {owner['user']}" for name in names))
     (told,) = powers(database, owner, **DISABLED)
-    assert "public.t1, and 3 more" in told
+    assert "public.t3 … and 1 more another" in told

@@ -8,9 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import LogAccessError, LogUnreachableError, MillraceError
 from cdc.kafka.admin import LATEST, LogAdmin, do_nothing
+from cdc.kafka.portions import PARTITIONS_PER_REQUEST_MAX
 
 OFFSET = 7
 
@@ -99,3 +101,58 @@ def test_a_request_that_is_never_answered_is_given_up_like_one_that_fails(
     assert admin_of(client).list_offsets(partitions, LATEST, failed=failed) == {}
     assert isinstance(failed["t"], LogUnreachableError)
     assert time.monotonic() - began < 30
+
+
+class SlowCluster:
+    """A broker that shows topics some time after its controller has made them, a few at a time."""
+
+    def __init__(self, first_s: float, per_topic_s: float) -> None:
+        self.now, self.requests = 0.0, list[int]()
+        self._first_s, self._per_topic_s = first_s, per_topic_s
+        self._made = list[str]()
+
+    def create_topics(self, topics: list[NewTopic], **_more: object) -> dict[str, Future[None]]:
+        self.requests.append(sum(topic.num_partitions for topic in topics))
+        self._made += [topic.topic for topic in topics]
+        answer: Future[None] = Future()
+        answer.set_result(None)
+        return {topic.topic: answer for topic in topics}
+
+    def list_topics(self, timeout: float) -> Mock:
+        shown = max(0, int((self.now - self._first_s) / self._per_topic_s))
+        return Mock(controller_id=1, topics=dict.fromkeys(self._made[:shown]))
+
+    def poll(self, _seconds: float) -> None:
+        """Nothing to serve."""
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("first_s", "per_topic_s"),
+    [pytest.param(65.0, 0.001, id="all of them late"), pytest.param(5.0, 1.0, id="one by one")],
+)
+def test_a_thousand_topics_are_waited_for_as_long_as_a_busy_broker_takes(
+    monkeypatch: pytest.MonkeyPatch, first_s: float, per_topic_s: float
+) -> None:
+    """Else they count as topics that the user may not see."""
+    cluster = SlowCluster(first_s, per_topic_s)
+    clock = Mock(monotonic=lambda: cluster.now, sleep=cluster.sleep)
+    monkeypatch.setattr("cdc.kafka.admin.time", clock)
+    admin = LogAdmin({"bootstrap.servers": "127.0.0.1:1"})
+    vars(admin)["_client"] = cluster
+    names = [f"t{number}" for number in range(1_000)]
+    assert admin.create(NewTopic(name, 3, 1) for name in names) == {}
+    assert len(cluster.list_topics(timeout=1).topics) == len(names)
+    assert max(cluster.requests) <= PARTITIONS_PER_REQUEST_MAX
+
+
+def test_topics_that_are_never_shown_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SlowCluster(1e9, 1.0)
+    clock = Mock(monotonic=lambda: cluster.now, sleep=cluster.sleep)
+    monkeypatch.setattr("cdc.kafka.admin.time", clock)
+    admin = LogAdmin({"bootstrap.servers": "127.0.0.1:1"})
+    vars(admin)["_client"] = cluster
+    assert admin.create([NewTopic("t", 3, 1)]) == {}
+    assert cluster.now < 12
