@@ -78,11 +78,11 @@ class _Worker:
         reader.begin(self._connection, self._exported, patient=patient)
         columns = [column.name for column in table.table.columns]
         if chunk.leaf is not None:
-            self._file = reader.lock(self._connection, chunk.leaf)
+            self._file, now_us = reader.lock(self._connection, chunk.leaf)
             select = reader.of_range(chunk.leaf, columns, chunk.tids, [table.table.row_filter])
         elif table.own is not None:
             select = reader.of_statement(table.own.text, columns)
-        ((now_us,),) = query(self._connection, reader.NOW_US)
+            ((now_us,),) = query(self._connection, reader.NOW_US)
         self._records = []
         self._copier = copier(self._records, encoder, position, now_us)
         self.table, self._chunk = table, chunk

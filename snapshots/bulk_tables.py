@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from cdc.convert.pipeline import Encoder
 from cdc.postgres.described import Leaf, TableDescription
-from cdc.records.state import LeafRead
 from cdc.tables.reads import ReadProgress
-from snapshots.reader import ALL, Range, Ranges, merged, next_range, pages_of
+from snapshots.leaf_reads import LeafReads
+from snapshots.reader import ALL, Range, merged, missing, next_range
 
 CHUNK_S: Final = 5.0
 """A chunk takes about so long at most, however low the rate is."""
@@ -50,10 +50,12 @@ class BulkTable:
         self._locked_since = math.inf
         self.encoder: Encoder | None = None
         self._chunk_pages = max(1, chunk_bytes // table.block_bytes)
+        self._rows_per_page = max(1.0, table.rows_estimated / max(1, table.pages))
         leaves: Sequence[Leaf | None] = table.leaves if own is None else [None]
         self._taken: dict[Leaf | None, list[Range]] = {leaf: [] for leaf in leaves}
-        self._done: dict[Leaf | None, Ranges] = dict.fromkeys(leaves, ())
-        self._files: dict[Leaf | None, int] = {}
+        """What somebody reads, or has read, of each leaf that isn't wholly taken."""
+        self._done = LeafReads(table.leaves if own is None else ())
+        self._is_own_done = own is None
 
     @property
     def may_be_left(self) -> bool:
@@ -62,21 +64,26 @@ class BulkTable:
 
     def next_chunk(self, rows_max: float) -> LeafRange | None:
         """What nobody reads yet, of about so many rows at most."""
-        per_page = max(1.0, self.table.rows_estimated / max(1, self.table.pages))
-        pages = max(1, int(min(self._chunk_pages, rows_max / per_page)))
-        for leaf, taken in self._taken.items():
+        pages = max(1, int(min(self._chunk_pages, rows_max / self._rows_per_page)))
+        while self._taken and not self.is_left:
+            leaf, taken = next(iter(self._taken.items()))
             size = 0 if leaf is None else leaf.pages  # a chunk to the last page has no end
-            tids = None if self.is_left else next_range(taken, size, pages)
-            if tids is not None:
+            if (tids := next_range(taken, size, pages)) is not None:
                 taken.append(tids)
                 return LeafRange(leaf, tids)
+            del self._taken[leaf]
         return None
 
     def put_off(self, chunk: LeafRange) -> None:
         """Nobody reads a chunk now, after all: the table is locked."""
         self._locked_since = min(self._locked_since, time.monotonic())
         self.not_before = time.monotonic() + _AGAIN_S
-        self._taken[chunk.leaf].remove(chunk.tids)
+        others = self._taken.pop(chunk.leaf, None)
+        if others is None:  # all of it was taken
+            others = list(missing([chunk.tids]))
+        else:
+            others.remove(chunk.tids)
+        self._taken = {chunk.leaf: others, **self._taken}  # it comes first, as before
 
     @property
     def is_waited_for(self) -> bool:
@@ -86,8 +93,10 @@ class BulkTable:
     def has_read(self, chunk: LeafRange, file: int) -> None:
         """A chunk is done."""
         self._locked_since = math.inf
-        self._files[chunk.leaf] = file
-        self._done[chunk.leaf] = merged([*self._done[chunk.leaf], chunk.tids])
+        if chunk.leaf is None:
+            self._is_own_done = True
+        else:
+            self._done.add(chunk.leaf.oid, file, chunk.tids)
 
     @property
     def is_taken(self) -> bool:
@@ -97,19 +106,10 @@ class BulkTable:
     @property
     def is_done(self) -> bool:
         """Whether all of it was read."""
-        return all(done == (ALL,) for done in self._done.values())
+        return self._is_own_done and self._done.is_done
 
     @property
     def progress(self) -> ReadProgress:
         """How far it is, behind the last row of a chunk."""
-        done = [(leaf, ranges) for leaf, ranges in self._done.items() if leaf and ranges]
-        return ReadProgress(
-            self.table.name,
-            self.rows,
-            tuple(
-                LeafRead(leaf=leaf.oid, file=self._files[leaf], ranges=ranges)
-                for leaf, ranges in done
-            ),
-            sum(pages_of(ranges, leaf.pages) for leaf, ranges in done),
-            self.is_done,
-        )
+        done = self._done
+        return ReadProgress(self.table.name, self.rows, done.read, done.pages_done, self.is_done)

@@ -219,7 +219,7 @@ class CatalogCheck:
                 update = {"right_until": None}
             else:
                 continue
-            records.append(states.put(state.model_copy(update=update)))
+            records += states.put(state.model_copy(update=update))
         return records
 
     def _look_for_obstacles(self, inspection: Inspection) -> list[Record]:
@@ -254,7 +254,7 @@ class CatalogCheck:
             if (error := self._tables.obstacles.of(described)) is not None:
                 records += self._tables.obstacles.set_aside(name, error)
                 aside = self._tables.states[name].model_copy(update=update)
-                return [*records, self._tables.states.put(aside)]
+                return [*records, *self._tables.states.put(aside)]
             if columns := self._tables.schemas.made_again(described):
                 causes += (made_again(columns),)
             records += self._tables.schemas.described(described, reached)[1]
@@ -267,7 +267,7 @@ class CatalogCheck:
             update |= self._tables.ended.note_gone(state, before, now.fingerprint)
         if not (causes or attached):
             states = self._tables.states
-            return [*records, states.put(states[name].model_copy(update=update))]
+            return [*records, *states.put(states[name].model_copy(update=update))]
         reasons = [cause.reason for cause in causes]
         reasons += [f"{len(attached)} partitions were attached"] if attached else []
         leaves = _doubtful_leaves(replace(differences, causes=causes), finding)
@@ -286,7 +286,7 @@ class CatalogCheck:
             reason=doubt.reason,
             size=size(doubt.bytes),
         )
-        return [*records, self._tables.reads.doubt(name, doubt, **update)]
+        return [*records, *self._tables.reads.doubt(name, doubt, **update)]
 
     def _read_again(self) -> list[Record]:
         """Have the table read that is doubtful for longest, one at a time.

@@ -63,7 +63,7 @@ def take_gone(
     if state.gone_ms and gone.model_copy(update=since) == state:
         return Joined(records)
     tell_gone(gone, finding.renamed, settings)
-    return Joined([*records, states.put(gone)])
+    return Joined([*records, *states.put(gone)])
 
 
 def tell_gone(state: TableState, renamed: CatalogTable | None, settings: CaptureSettings) -> None:

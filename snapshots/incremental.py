@@ -208,7 +208,7 @@ class IncrementalSnapshots:
             read.learn(described)
             if read.lacks_partition(self._tables.states[read.captured.name]):
                 reason = "a partition to be replaced was dropped, and others may have its rows"
-                return [*records, self._tables.reads.read_anew(read.captured.name, reason)]
+                return [*records, *self._tables.reads.read_anew(read.captured.name, reason)]
             read.remember(reached.commit_lsn)
             if read.changes.key != before:
                 self._reset_tracking()
@@ -320,12 +320,12 @@ class IncrementalSnapshots:
         name, request = read.captured.name, read.request
         before = self._tables.states[name]  # the description may be missing
         total, done = read.pages or (before.pages_total, before.pages_done)
-        state = self._tables.reads.advance(name, request, total, done)
+        states = self._tables.reads.advance(name, request, total, done)
         if request.kind == "initial" or request.is_own:
-            return [state]
-        left = queued(self._tables)
+            return states
         tell = self._tables.notifications
-        return [state, *tell.chunk(at, left, name, request.signal, done, total)]
+        left = queued(self._tables) if tell.is_on else []
+        return [*states, *tell.chunk(at, left, name, request.signal, done, total)]
 
     def _finish(self, read: TableRead, at: Position, reason: str = "") -> list[Record]:
         """Note how a table has ended, and tell; ``reason`` is why it couldn't be read."""
@@ -340,9 +340,9 @@ class IncrementalSnapshots:
             "SQL_EXCEPTION" if reason else "SUCCEEDED" if rows else "EMPTY"
         )
         outcome = SnapshotOutcome(signal=request.signal, status=status, rows=rows, reason=reason)
-        requested, queue = outcome if request.signal else None, queued(self._tables)
-        refused = reason if request.is_own else ""
-        records = [self._tables.reads.finish(name, request, at, pages, requested, refused)]
+        requested, refused = outcome if request.signal else None, reason if request.is_own else ""
+        queue = queued(self._tables) if tell.is_on else []
+        records = self._tables.reads.finish(name, request, at, pages, requested, refused)
         if request.kind == "initial":
             if read.described is not None and not self._is_outdated(read):
                 records += self._tables.schemas.described(read.described.table, at)[1]
@@ -393,7 +393,7 @@ class IncrementalSnapshots:
         left = [each for each in states[name].requests if not each.is_same(read.request)]
         # From here on changes go by: if it had been whole before, that is a gap.
         update = {"right_until": states.right_until(name)} if states[name].was_whole else {}
-        records = [states.set_requests(name, left, None, **update)]
+        records = states.set_requests(name, left, None, **update)
         is_first = read.request.kind == "initial"
         if is_first and self._tables.reads.is_all_read:
             records += self._tables.notifications.initial("COMPLETED", self._cursor.reached)

@@ -11,6 +11,7 @@ import psycopg
 import structlog
 
 from cdc.errors import MillraceError
+from cdc.lines import name_first
 from cdc.postgres import publishing
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -142,7 +143,7 @@ class OpenTransactions:
         log.warning(
             "tables can't be read yet: open transactions may have changed them before they were"
             " published, or before DDL",
-            tables=sorted(map(str, late)),
+            tables=name_first(sorted(late)),
             remedy=open_remedy(frozenset[int]().union(*writers)),
         )
 
@@ -203,7 +204,8 @@ class NewTables:
         """Forget those that could never be captured, and are gone."""
         states, names = self._tables.states, {table.name for table in present}
         refused = [name for name in self._refused if name in states and not states[name].is_in_log]
-        return [states.forget(name) for name in refused if name not in names]
+        gone = (states.forget(name) for name in refused if name not in names)
+        return [record for records in gone for record in records]
 
     def _begin(self, table: TableDescription, reached: Position) -> Joined:
         name, states = table.name, self._tables.states

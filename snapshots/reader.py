@@ -37,10 +37,20 @@ OF_ONE_TABLE: Final = (TableRefusedError, TableLockedError, SourcePrivilegeError
 NOW_US: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 _LOCK_TIMEOUT: Final = "10s"
 _SHORT_TIMEOUT: Final = "100ms"
-_FILES: Final = """
-SELECT c.relfilenode::int8, pg_relation_filenode(c.oid)::int8 FROM pg_class c WHERE c.oid = %s
+# One statement, and one for the beginning: a table may have thousands of leaves.
+_LOCKED: Final = """
+SELECT
+    to_regclass(format('%%I.%%I', %s::text, %s::text))::oid,
+    c.oid IS NOT NULL,
+    c.relfilenode::int8,
+    pg_relation_filenode(c.oid)::int8,
+    (extract(epoch FROM clock_timestamp()) * 1000000)::int8
+FROM (VALUES (1)) AS one LEFT JOIN pg_class c ON c.oid = %s
 """
-_CURRENT_OID: Final = "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
+_BEGIN: Final = sql.SQL(
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = {};"
+    " SET TRANSACTION SNAPSHOT {}"
+)
 WAIT_S: Final = 1.0
 """How often a wait for rows gives signals their turn."""
 PAUSE_S: Final = 0.1
@@ -107,12 +117,9 @@ def begin(
 
     ``patient``: locks are waited for.
     """
-    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     timeout = sql.Literal(_LOCK_TIMEOUT if patient else _SHORT_TIMEOUT)
-    query(connection, sql.SQL("SET LOCAL lock_timeout = {}").format(timeout))
     try:
-        statement = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported.name))
-        query(connection, statement)
+        query(connection, _BEGIN.format(timeout, sql.Literal(exported.name)))
     except SourceUnreachableError:
         raise
     except SourceError as error:
@@ -123,10 +130,17 @@ def begin(
         ) from error
 
 
-def lock(connection: psycopg.Connection, leaf: Leaf) -> int:
+class LockedLeaf(NamedTuple):
+    """A leaf's filenode, and the source's time (µs since 1970, UTC) when it was locked."""
+
+    file: int
+    now_us: int
+
+
+def lock(connection: psycopg.Connection, leaf: Leaf) -> LockedLeaf:
     """Take the lock of a plain SELECT, and make sure that the snapshot's rows are still there.
 
-    Returns the leaf's filenode. Raises TableChangedError where they aren't.
+    Raises TableChangedError where they aren't.
     """
     where = server_address(connection.pgconn)
     try:
@@ -138,18 +152,20 @@ def lock(connection: psycopg.Connection, leaf: Leaf) -> int:
         ) from error
     except TableRefusedError as error:
         raise _gone(leaf, where) from error
-    if query(connection, _CURRENT_OID, [*leaf.name]) != [(leaf.oid,)]:
+    ((oid, is_shown, shown_file, file, now_us),) = query(
+        connection, _LOCKED, [*leaf.name, leaf.oid]
+    )
+    if oid != leaf.oid:
         raise _gone(leaf, where)
-    # No row: the table is younger than the snapshot, so all of its rows are in the stream.
-    files = query(connection, _FILES, [leaf.oid])
-    if files and files[0][0] != files[0][1]:
+    # One that isn't shown is younger than the snapshot, so all of its rows are in the stream.
+    if is_shown and shown_file != file:
         raise TableChangedError(
             f"table {leaf.name} was rewritten (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER) after"
             " the snapshot was taken, which hides its rows from the snapshot",
             where=where,
             remedy="start again: the daemon takes a new snapshot, and no row is lost",
         )
-    return int(files[0][1]) if files else 0
+    return LockedLeaf(file if is_shown else 0, now_us)
 
 
 def _gone(leaf: Leaf, where: str) -> TableChangedError:

@@ -23,11 +23,12 @@ from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Lsn, Position
-from cdc.records.state import LeafRead, SnapshotRequest, TableState
+from cdc.records.state import SnapshotRequest, TableState
 from cdc.stream.signals import KeyTracking, StreamedRow
 from cdc.wal.messages import Relation
 from snapshots.chunk import AlteredError, Chunk, ChunkRange, DescribedTable, Visibility
-from snapshots.reader import ALL, Range, merged, next_range, pages_of
+from snapshots.leaf_reads import LeafReads
+from snapshots.reader import next_range
 from snapshots.windows import Job
 
 RETRY_S: Final = 1.0
@@ -198,6 +199,7 @@ class TableRead:
         self._forgotten = self.changes.forgotten
         self._bytes = min(_FIRST_BYTES, chunk_bytes)
         self._bytes_max = chunk_bytes
+        self._reads = LeafReads((), request.read)
 
     def learn(self, described: DescribedTable) -> None:
         """Take in the table's description, and which columns identify its rows."""
@@ -261,11 +263,11 @@ class TableRead:
         """The next range that nobody has read, nor reads, if there is one."""
         if self.described is None or (self.chunks and not self._is_proven):
             return None  # one thread waits for a lock; the others have other tables
-        table = self.described.table
-        for leaf in table.leaves:
+        table, reads = self.described.table, self._leaf_reads()
+        for leaf in reads.missing():
             ranges = (pending.chunk_range for pending in self.chunks.values())
             under_way = [taken.tids for taken in ranges if taken.leaf == leaf]
-            done = self._ranges(leaf.oid)
+            done = reads.ranges(leaf.oid)
             pages = max(1, self._bytes // table.block_bytes)
             if (tids := next_range([*done, *under_way], leaf.pages, pages)) is not None:
                 request = self.request
@@ -277,12 +279,9 @@ class TableRead:
         self.is_end_marked = chunk.row_count == 0
         self.delay_s = RETRY_S
         self._is_proven = True
-        reads = {read.leaf: read for read in self.request.read}
-        before = reads.get(chunk.leaf)
-        same = before is not None and before.file == chunk.file
-        ranges = merged([*(before.ranges if before and same else ()), chunk.range])
-        reads[chunk.leaf] = LeafRead(leaf=chunk.leaf, file=chunk.file, ranges=ranges)
-        update = {"read": tuple(reads.values()), "rows": self.request.rows + rows, "obstacle": ""}
+        reads = self._leaf_reads()
+        reads.add(chunk.leaf, chunk.file, chunk.range)
+        update = {"read": reads.read, "rows": self.request.rows + rows, "obstacle": ""}
         self.request = self.request.model_copy(update=update)
         factor = 0.5 if chunk.range != chunk_range.tids else _TURN_S / max(took_s, 1e-6)
         grown = min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max)
@@ -307,8 +306,7 @@ class TableRead:
     @property
     def is_read(self) -> bool:
         """Whether all of the table was."""
-        leaves = self.described.table.leaves if self.described else None
-        return leaves is not None and all(self._ranges(leaf.oid) == (ALL,) for leaf in leaves)
+        return self.described is not None and self._leaf_reads().is_done
 
     def lacks_partition(self, state: TableState) -> bool:
         """Whether one is missing whose bounds were emptied to read it: another may have had rows.
@@ -330,12 +328,14 @@ class TableRead:
         """How many pages the table has, and how many were read, as far as it is described."""
         if self.described is None:
             return None
-        table = self.described.table
-        done = (pages_of(self._ranges(leaf.oid), leaf.pages) for leaf in table.leaves)
-        return table.pages, sum(done)
+        return (reads := self._leaf_reads()).pages, reads.pages_done
 
-    def _ranges(self, leaf: int) -> tuple[Range, ...]:
-        return next((read.ranges for read in self.request.read if read.leaf == leaf), ())
+    def _leaf_reads(self) -> LeafReads:
+        """What the request says that was read, and what is missing of the described table."""
+        leaves = self.described.table.leaves if self.described else ()
+        if not self._reads.is_of(leaves, self.request.read):
+            self._reads = LeafReads(leaves, self.request.read)
+        return self._reads
 
 
 def _key(row: Row | None, at: list[int]) -> bytes | None:

@@ -3,7 +3,9 @@
 The daemon must not import the snapshots package, so the protocol below has what it needs.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -82,6 +84,10 @@ class SnapshotWriter:
         self._epoch = epoch
         self._keep_alive = keep_alive
         self._observer = observer
+        self._progress: dict[TableName, tuple[ReadProgress, Position]] = {}
+        """How far first reads are whose states aren't in the Kafka transaction yet."""
+        self._progress_since = math.inf
+        """When (monotonic) the first of them came."""
 
     def write(
         self,
@@ -152,10 +158,15 @@ class SnapshotWriter:
         self._hold_back()
         progress = batch.progress
         if batch.failure is not None:
+            self._progress.pop(progress.table, None)
             self._add(self._tables.obstacles.set_aside(progress.table, batch.failure))
         is_noted = is_first and progress.read is not None
         if is_noted:
-            self._add([self._note(progress, position)])
+            if not self._progress:
+                self._progress_since = time.monotonic()
+            self._progress[progress.table] = progress, position
+        if is_noted and progress.is_done:
+            self._add(self._note(progress.table))
         if progress.is_done:
             tell = self._tables.notifications
             self._add(tell.initial_table_done(position, names, progress.table, progress.rows))
@@ -164,9 +175,12 @@ class SnapshotWriter:
         self._observer.snapshot_progress(progress)
         return batch.events
 
-    def _note(self, progress: ReadProgress, position: Position) -> Record:
-        """Return the table's progress, for the Kafka transaction that has the chunk's rows."""
-        table, reads = progress.table, self._tables.reads
+    def _note(self, table: TableName) -> list[Record]:
+        """Return the table's progress, for the Kafka transaction of the last chunk's rows.
+
+        A transaction has one for each table, not one for each chunk.
+        """
+        (progress, position), reads = self._progress.pop(table), self._tables.reads
         state = self._tables.states[table]
         assert state.initial is not None  # noqa: S101 (it has one until it is done)
         update = {"read": progress.read, "rows": progress.rows}
@@ -254,20 +268,29 @@ class SnapshotWriter:
         if writers.is_committing and writers.has_committed():
             reach(FaultPoint.SNAPSHOT_COMMITTED)
         writers.write()
-        is_old = writers.current.transaction_age_s >= COMMIT_AGE_S_MAX
+        waited_s = time.monotonic() - self._progress_since if self._progress else 0
+        is_old = max(writers.current.transaction_age_s, waited_s) >= COMMIT_AGE_S_MAX
         if not writers.is_committing and (is_old or self._is_full):
-            writers.begin_commit()
+            self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        """Begin to commit what was written, with how far the tables are by it."""
+        for table in [*self._progress]:
+            records = self._note(table)
+            self._writers.current.add(records, len(records), record_size(records))
+        self._writers.write()
+        self._writers.begin_commit()
 
     def _finish(self) -> None:
         """Commit everything that was added."""
         writers = self._writers
-        while writers.is_committing or writers.current.pending_records:
+        while writers.is_committing or writers.current.pending_records or self._progress:
             if writers.is_committing:
                 writers.end_commit()
                 reach(FaultPoint.SNAPSHOT_COMMITTED)
             writers.write()
-            if writers.current.pending_records:
-                writers.begin_commit()
+            if writers.current.pending_records or self._progress:
+                self._begin_commit()
 
     @property
     def _is_full(self) -> bool:

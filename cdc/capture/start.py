@@ -6,7 +6,7 @@ history.
 """
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -15,19 +15,19 @@ from psycopg.pq.abc import PGconn
 from cdc.capture.servers import Servers, is_complete
 from cdc.errors import ConfigError, GapError
 from cdc.faults import FaultPoint, reach
-from cdc.log.state import read_all
+from cdc.lines import name_first
+from cdc.log.state import read_tables
 from cdc.postgres import slot
 from cdc.postgres.connection import System, current_wal_end
 from cdc.postgres.slot import NEW_EPOCH, ExportedSnapshot, SlotState
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress, TableState, progress_record, table_record
+from cdc.records.state import Phase, Progress, TableState, progress_record
+from cdc.records.state_pieces import StateRecords
 from cdc.records.topics import table_topic
 from cdc.settings import CaptureSettings
 from cdc.tables.states import right_until
-
-SHOWN_MAX = 20
 
 
 def check_continuity(
@@ -83,7 +83,7 @@ def check_untouched(states: Container[TableName], tables: Iterable[TableName]) -
     if captured:
         raise GapError(
             "the log has rows of these tables, but nothing from this slot:"
-            f" {', '.join(captured[:SHOWN_MAX])}. The log lacks the changes in between",
+            f" {name_first(captured)}. The log lacks the changes in between",
             remedy="set the slot.name that captured them; or capture again with another"
             " topic.prefix; or begin a new log: millrace drop --yes --topics, then millrace"
             " run",
@@ -208,7 +208,7 @@ def begin_epoch(servers: Servers) -> int:
         epoch += 1
         topic = table_topic(servers.settings.capture.topic_prefix)
         keep_alive = servers.lease.keep_alive
-        states = read_all(servers.settings.kafka, topic, TableState, keep_alive)
+        states = read_tables(servers.settings.kafka, topic, keep_alive)
         servers.record(_new_epoch(servers, before, states, epoch))
         reach(FaultPoint.EPOCH_RECORDED)
     servers.end_slot()
@@ -239,7 +239,7 @@ def find_gap(servers: Servers) -> str:
 
 
 def _new_epoch(
-    servers: Servers, before: Progress, states: Iterable[TableState], epoch: int
+    servers: Servers, before: Progress, states: Sequence[TableState], epoch: int
 ) -> list[Record]:
     """Return records with which the log continues from another history. No table is read yet."""
     prefix = servers.settings.capture.topic_prefix
@@ -258,13 +258,15 @@ def _new_epoch(
         "requests": (),
         "ts_ms": time.time_ns() // 1_000_000,
     }
+    written = StateRecords(prefix, states)
+    begun = (
+        state.model_copy(update=unread | _kept(state, before))
+        for state in states
+        if state.is_in_log
+    )
     return [
         progress_record(prefix, _announcement(servers, before, epoch)),
-        *(
-            table_record(prefix, state.model_copy(update=unread | _kept(state, before)))
-            for state in states
-            if state.is_in_log
-        ),
+        *(record for state in begun for record in written.of(state)),
     ]
 
 

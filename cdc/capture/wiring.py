@@ -29,7 +29,6 @@ from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.records.dead_letters import ClaimHead
 from cdc.records.position import Lsn
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import TableState
 from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, Settings
 from cdc.settings.modes import Patterns
@@ -125,7 +124,7 @@ def open_tables(servers: Servers) -> Tables:
     tables = Tables(
         settings,
         servers.system.database,
-        log.read_all(table_topic(prefix), TableState),
+        log.read_tables(table_topic(prefix)),
         log.read_all(schema_topic(prefix), TableSchema),
         event_rules(settings),
         pipeline(settings, topics.open_topic, topics.record_times),

@@ -14,6 +14,7 @@ from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.log.state import FIRST_STEP, StateReader
 from cdc.records.dead_letters import DeadLetter
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
+from cdc.records.state_pieces import is_piece
 
 _MessageMark = tuple[int, tuple[int, int], bytes | None]
 """A message's offset, time and key."""
@@ -67,7 +68,7 @@ def _mark(message: Message | None) -> _MessageMark | None:
 
 
 class NewestRecords(Generic[StateRecord]):
-    """The newest record of every key of a state topic."""
+    """The newest record of every key of a state topic; of tables' states without their pieces."""
 
     def __init__(self, client: StateConsumer, topic: str, kind: type[StateRecord]) -> None:
         self._topic = topic
@@ -80,6 +81,7 @@ class NewestRecords(Generic[StateRecord]):
         new = {
             message.key() or b"": message.value()
             for message in self._messages.read(self._records.clear)
+            if not is_piece(message.key())
         }
         for key, value in new.items():
             if value is None:

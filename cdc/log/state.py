@@ -18,7 +18,8 @@ from cdc.kafka import options
 from cdc.kafka.admin import ATTEMPT_S, do_nothing
 from cdc.log.partitions import PartitionReader, StateConsumer
 from cdc.records.dead_letters import PIECES_PARTITION, Claim, DeadLetter, piece_key
-from cdc.records.state import Progress, StateRecord, parse_state, progress_key
+from cdc.records.state import Progress, StateRecord, TableState, parse_state, progress_key
+from cdc.records.state_pieces import StatePiece, is_piece, whole
 from cdc.records.topics import progress_topic
 
 _CLOCKS_MS: Final = 600_000
@@ -57,8 +58,35 @@ class StateReader:
     def read_all(self, topic: str, kind: type[StateRecord]) -> list[StateRecord]:
         """Return the newest record of every key, in the log's order.
 
-        A tombstone removes its key.
+        A tombstone removes its key. Long lists in tables' states are cut short: ``read_tables``
+        returns all their entries.
         """
+        newest = self._newest(topic)
+        return [
+            parse_state(kind, value, topic) for key, value in newest.items() if not is_piece(key)
+        ]
+
+    def read_tables(self, topic: str) -> list[TableState]:
+        """Return the newest state of every table, with all entries of its lists."""
+        newest = self._newest(topic)
+
+        def piece(key: bytes) -> StatePiece:
+            if key not in newest:
+                raise LogFormatError(
+                    f"a piece of a table's state is missing: {key.decode()}",
+                    where=f"topic {topic}",
+                    remedy="let no other program write to this topic; if none does, report this",
+                )
+            return parse_state(StatePiece, newest[key], topic)
+
+        states = (
+            parse_state(TableState, value, topic)
+            for key, value in newest.items()
+            if not is_piece(key)
+        )
+        return [whole(state, piece) for state in states]
+
+    def _newest(self, topic: str) -> dict[bytes | None, bytes]:
         reader = PartitionReader(self._client, topic)
         newest: dict[bytes | None, bytes] = {}
         for message in reader.read(*reader.bounds()):
@@ -66,7 +94,7 @@ class StateReader:
             value = message.value()
             if value is not None:
                 newest[message.key()] = value
-        return [parse_state(kind, value, topic) for value in newest.values()]
+        return newest
 
 
 def last_progress(
@@ -87,6 +115,15 @@ def read_all(
 ) -> list[StateRecord]:
     """Return the newest record of every key, with a consumer of its own."""
     return StateReader(kafka_options, while_waiting).read_all(topic, kind)
+
+
+def read_tables(
+    kafka_options: Mapping[str, str],
+    topic: str,
+    while_waiting: Callable[[], None] = do_nothing,
+) -> list[TableState]:
+    """The newest state of every table, by a consumer of its own."""
+    return StateReader(kafka_options, while_waiting).read_tables(topic)
 
 
 def read_oldest(

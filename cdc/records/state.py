@@ -233,10 +233,12 @@ class TableState(BaseModel):
     ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is its new name, and
     ``is_name_taken`` says whether another table, or a view, that isn't published or can't be
     captured has the old one. ``ended`` are dropped partitions whose rows an event must end.
-    ``gaps`` are the newest of ``gaps_total``. ``right_until`` is set if the catalog check no longer
-    covers the table, as it is gone or the lists exclude it: the log was right up to there.
-    ``was_whole``: the log had all its rows before its last first read, or reset, began. A sink
-    shows the table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    ``gaps`` are the newest of ``gaps_total``. ``pieces`` names the records that have the beginning
+    of lists that are cut short here (state_pieces.py). ``right_until`` is set if the catalog check
+    no longer covers the table, as it is gone or the lists exclude it: the log was right up to
+    there. ``was_whole``: the log had all its rows before its last first read, or reset, began. A
+    sink shows the table once ``phase`` is streaming and its cut reaches
+    ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -274,6 +276,7 @@ class TableState(BaseModel):
     right_until: PositionField | None = None
     was_whole: bool = False
     ended: tuple[EndedPartition, ...] = ()
+    pieces: Mapping[str, tuple[str, ...]] = {}
     begun_ms: int = 0
     ts_ms: int = 0
 

@@ -181,7 +181,7 @@ class Translation:
             if self._tables.states.is_taken(table):
                 # No chunk may have brought the values that the event leaves out, and none will.
                 anew = self._tables.reads.read_anew(table, "changed rows lack values")
-                self._encoders.state_records.append(anew)
+                self._encoders.state_records += anew
         self._reselection.refused.clear()
         self._reselection.failed_tables.clear()
         self._being_read.clear()

@@ -102,7 +102,7 @@ class EndedPartitions:
         state = self._states[table]
         fingerprint = state.fingerprint and state.fingerprint.without_bounds(partition.leaves)
         update = {"ended": _without(state, partition), "fingerprint": fingerprint}
-        return events, [self._states.put(state.model_copy(update=update))]
+        return events, self._states.put(state.model_copy(update=update))
 
     def replaced(
         self, table: TableName, doubt: Doubt, *, is_begun: bool = False
@@ -127,7 +127,7 @@ class EndedPartitions:
         """Let the rows of a gone partition stay."""
         state = self._states[table]
         _warn(table, reason, len(partition.leaves))
-        return [self._states.put(state.model_copy(update={"ended": _without(state, partition)}))]
+        return self._states.put(state.model_copy(update={"ended": _without(state, partition)}))
 
     def _bounds(
         self, table: TableName, levels: Sequence[PartitionLevel]

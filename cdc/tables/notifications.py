@@ -9,6 +9,7 @@ https://debezium.io/documentation/reference/3.6/configuration/notification.html
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 import structlog
@@ -54,6 +55,8 @@ class Notifications:
         channels = set(settings.notification_enabled_channels)
         self._logs = LOG in channels
         self._topic = settings.notification_topic
+        self.is_on = self._logs or self._topic is not None
+        """Whether anybody is told."""
         for other in channels - {LOG, SINK}:
             log.warning("notification.enabled.channels: unknown channel", channel=other)
 
@@ -61,26 +64,25 @@ class Notifications:
         self, kind: NotificationType, position: Position, tables: Iterable[TableName] = ()
     ) -> list[Record]:
         """Tell of a snapshot of these tables as a whole."""
-        return self._tell(INITIAL, kind, position, str(uuid.uuid4()), _named(tables))
+        return self._tell(INITIAL, kind, position, None, tables)
 
     def initial_table(
         self, position: Position, tables: Iterable[TableName], now: TableName
     ) -> list[Record]:
         """Tell which of the tables is read now."""
-        more = {**_named(tables), "current_collection_in_progress": str(now)}
-        return self._tell(INITIAL, "IN_PROGRESS", position, str(uuid.uuid4()), more)
+        more = {"current_collection_in_progress": str(now)}
+        return self._tell(INITIAL, "IN_PROGRESS", position, None, tables, more)
 
     def initial_table_done(
         self, position: Position, tables: Iterable[TableName], now: TableName, rows: int
     ) -> list[Record]:
         """Tell that one of the tables was read."""
         more = {
-            **_named(tables),
             "scanned_collection": str(now),
             "total_rows_scanned": str(rows),
             "status": "SUCCEEDED" if rows else "EMPTY",
         }
-        return self._tell(INITIAL, "TABLE_SCAN_COMPLETED", position, str(uuid.uuid4()), more)
+        return self._tell(INITIAL, "TABLE_SCAN_COMPLETED", position, None, tables, more)
 
     def incremental(
         self,
@@ -90,7 +92,7 @@ class Notifications:
         tables: Iterable[TableName] = (),
     ) -> list[Record]:
         """Tell of the incremental snapshot that a signal began, as a whole."""
-        return self._tell(INCREMENTAL, kind, position, signal, _named(tables))
+        return self._tell(INCREMENTAL, kind, position, signal, tables)
 
     def chunk(
         self,
@@ -103,12 +105,11 @@ class Notifications:
     ) -> list[Record]:
         """Tell that a chunk of a table is in the log, and how many of its pages were read."""
         more = {
-            **_named(tables),
             "current_collection_in_progress": str(now),
             "maximum_key": str(pages_total),
             "last_processed_key": str(pages_done),
         }
-        return self._tell(INCREMENTAL, "IN_PROGRESS", position, signal, more)
+        return self._tell(INCREMENTAL, "IN_PROGRESS", position, signal, tables, more)
 
     def table_done(
         self,
@@ -119,22 +120,29 @@ class Notifications:
     ) -> list[Record]:
         """Tell how the reading of a table has ended."""
         more = {
-            **_named(tables),
             "scanned_collection": str(now),
             "total_rows_scanned": str(outcome.rows),
             "status": outcome.status,
         }
-        return self._tell(INCREMENTAL, "TABLE_SCAN_COMPLETED", position, outcome.signal, more)
+        signal = outcome.signal
+        return self._tell(INCREMENTAL, "TABLE_SCAN_COMPLETED", position, signal, tables, more)
 
     def _tell(
         self,
         about: str,
         kind: NotificationType,
         position: Position,
-        notification_id: str,
-        more: Mapping[str, str],
+        signal: str | None,
+        tables: Iterable[TableName],
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Record]:
-        data = {"connector_name": self._name, **more}
+        """Tell it where a channel is on; otherwise this costs nothing, however many the tables."""
+        if not self.is_on:
+            return []
+        names = ",".join(map(str, tables))
+        named = {"data_collections": names} if names else {}
+        data = {"connector_name": self._name, **named, **more}
+        notification_id = str(uuid.uuid4()) if signal is None else signal
         if self._logs:
             log.info("notification", id=notification_id, aggregate_type=about, type=kind, **data)
         if self._topic is None:
@@ -149,8 +157,3 @@ class Notifications:
         key_schema, schema = schemas.NOTIFICATION_KEY, schemas.NOTIFICATION_VALUE
         made = SourceRecord(self._topic, {"id": notification_id}, key_schema, value, schema)
         return self._pipeline.of_stream([made], position)
-
-
-def _named(tables: Iterable[TableName]) -> dict[str, str]:
-    names = ",".join(map(str, tables))
-    return {"data_collections": names} if names else {}

@@ -9,7 +9,7 @@ nothing else tells that the row, or the configuration, is another by now.
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import structlog
@@ -49,7 +49,7 @@ class Obstacles:
         reads: TableReads,
         schemas: SchemaVersions,
         check: Callable[[TableDescription], None],
-        check_readable: Callable[[TableDescription], None],
+        check_readable: Callable[[Sequence[TableDescription]], None],
     ) -> None:
         """The checks are those of Lookups."""
         self._settings = settings
@@ -68,15 +68,18 @@ class Obstacles:
         until = time.monotonic() - LASTING_S
         return {name for name, since in self._hindered.items() if since <= until}
 
-    def of(self, table: TableDescription) -> TableRefusedError | None:
-        """Why a table can't be captured as it is described; None: it can."""
-        if (error := self._of(table)) is None:
+    def of(self, table: TableDescription, *, is_readable: bool = False) -> TableRefusedError | None:
+        """Why a table can't be captured as it is described; None: it can.
+
+        ``is_readable``: its rows can surely be read.
+        """
+        if (error := self._of(table, is_readable=is_readable)) is None:
             self._hindered.pop(table.name, None)
         else:
             self._hindered.setdefault(table.name, time.monotonic())
         return error
 
-    def _of(self, table: TableDescription) -> TableRefusedError | None:
+    def _of(self, table: TableDescription, *, is_readable: bool) -> TableRefusedError | None:
         if not self._settings.lossless:
             return None
         try:
@@ -84,8 +87,8 @@ class Obstacles:
             key = self._states.key(table.columns, table.name, table.replica_identity)
             self._check_cleanup(table.name, key)
             self._check(table)
-            if self._is_to_read(table):
-                self._check_readable(table)
+            if not is_readable and self._is_to_read(table):
+                self._check_readable([table])
             if self._states.is_set_aside(table.name):  # else that is seen when events are made
                 self._schemas.check(table)
         except TableRefusedError as error:
@@ -95,19 +98,29 @@ class Obstacles:
         return None
 
     def of_all(
-        self, tables: Iterable[TableDescription]
+        self, tables: Sequence[TableDescription]
     ) -> list[tuple[TableDescription, TableRefusedError | None]]:
         """The same of each; of new ones that would share a topic, the first one can have it."""
         prefix, first = self._settings.topic_prefix, dict[str, TableName]()
         obstacles = list[tuple[TableDescription, TableRefusedError | None]]()
+        is_readable = self._are_readable(tables)
         for table in tables:
-            error = self.of(table)
+            error = self.of(table, is_readable=is_readable)
             topic = data_topic(prefix, table.name)
             if error is None and self._settings.lossless:
                 owner = first.setdefault(kafka_name(topic), table.name)
                 error = shared_topic(topic, [owner, table.name]) if owner != table.name else None
             obstacles.append((table, error))
         return obstacles
+
+    def _are_readable(self, tables: Sequence[TableDescription]) -> bool:
+        """Whether rows of all tables can be read: one question, and one each where not."""
+        try:
+            if self._settings.lossless:
+                self._check_readable([*filter(self._is_to_read, tables)])
+        except TableRefusedError:
+            return False
+        return True
 
     def is_readable(self, table: TableDescription) -> bool:
         """Whether a read that nothing depends on can be made of a table; warns where not.
@@ -116,7 +129,7 @@ class Obstacles:
         """
         try:
             if self._settings.lossless:
-                self._check_readable(table)
+                self._check_readable([table])
         except TableRefusedError as error:
             what = "a table isn't read again: its changes alone need no right"
             log.warning(what, reason=error.what, remedy=error.remedy)
@@ -127,7 +140,7 @@ class Obstacles:
         """Why a table's rows couldn't be read: where a right lacks, with the GRANT that helps."""
         if table is not None and isinstance(error, SourcePrivilegeError):
             try:
-                self._check_readable(table)
+                self._check_readable([table])
             except TableRefusedError as refused:
                 return refused
         return error
@@ -194,10 +207,11 @@ class Obstacles:
     def try_again(self) -> list[Record]:
         """Have tables that were given up read again."""
         given_up = [state for state in self._states.values() if self.is_given_up(state.name)]
-        return [
-            self._states.put(state.model_copy(update={"doubt": _tried_again(state.doubt)}))
-            for state in given_up
-        ]
+        records = list[Record]()
+        for state in given_up:
+            again = {"doubt": _tried_again(state.doubt)}
+            records += self._states.put(state.model_copy(update=again))
+        return records
 
     def refuse(
         self, table: TableDescription, error: TableRefusedError, reached: Position
@@ -208,12 +222,12 @@ class Obstacles:
             if state.is_in_log and not state.oid:  # of an epoch that begins
                 now = {"oid": table.oid, "entry": table.entry, "fingerprint": table.fingerprint}
                 aside = self._states[table.name].model_copy(update=now)
-                records.append(self._states.put(aside))
+                records += self._states.put(aside)
             return records
         _warn(table.name, error)
         now_ms = time.time_ns() // 1_000_000
         doubt = Doubt(reason=reason_of(error), since_ms=now_ms, replaces=True, set_aside=True)
-        return [self._states.refused(table, reached, doubt)]
+        return self._states.refused(table, reached, doubt)
 
     def leave_out(self, table: TableDescription, reached: Position) -> list[Record]:
         """Tell of a table that isn't published, and that Millrace can't add.

@@ -1,6 +1,6 @@
 """Tables whose rows are to be read → how far that is, and what has become of it.
 
-Each method that changes a table's state returns its record, as those of states.py do. What reads
+Each method that changes a table's state returns its records, as those of states.py do. What reads
 rows (the snapshots package) and what writes them (cdc.capture) exchange batches.
 """
 
@@ -139,7 +139,7 @@ class TableReads:
         are leaves, and ranges of them, that count as read. It waits until all transactions have
         ended that are older than ``behind_xid``.
         """
-        made = []
+        made = list[Record]()
         requests = [request for state in self._states.values() for request in state.requests]
         last = max((request.order for request in requests), default=0)
         for order, (table, condition) in enumerate(conditions.items(), last + 1):
@@ -157,7 +157,7 @@ class TableReads:
             )
             is_again = kind == "blocking"  # it takes the place of one that was asked for before
             before = [each for each in state.requests if not (is_again and each.kind == kind)]
-            made.append(self._states.set_requests(table, [*before, request]))
+            made += self._states.set_requests(table, [*before, request])
         return made
 
     def read_altered(
@@ -175,9 +175,9 @@ class TableReads:
         )
         reason = f"columns were altered: {', '.join(columns)}" if columns else OTHER_KEY
         now_ms = time.time_ns() // 1_000_000
-        return [self.doubt(table, Doubt(reason=reason, since_ms=now_ms, replaces=replaces))]
+        return self.doubt(table, Doubt(reason=reason, since_ms=now_ms, replaces=replaces))
 
-    def doubt(self, table: TableName, doubt: Doubt, **update: object) -> Record:
+    def doubt(self, table: TableName, doubt: Doubt, **update: object) -> list[Record]:
         """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.
 
         A first read that is under way begins anew, and is what settles the doubt: if that is one of
@@ -235,7 +235,7 @@ class TableReads:
         if doubt == state.doubt and not ended:
             return []
         noted = self._states.set_requests(table, state.requests, doubt=doubt)
-        return [noted, *self.end(table, ended, "SQL_EXCEPTION", reason)]
+        return [*noted, *self.end(table, ended, "SQL_EXCEPTION", reason)]
 
     def is_over(self, table: TableName) -> bool:
         """Whether a table is set aside, and nothing is read of it, nor is to be."""
@@ -250,7 +250,7 @@ class TableReads:
         status: Literal["ABORTED", "SQL_EXCEPTION"],
         reason: str,
     ) -> list[Record]:
-        """Note that reads of a table come to nothing; a record for each.
+        """Note that reads of a table come to nothing; the state's records for each.
 
         Whoever waits for one of them looks for its outcome.
         """
@@ -261,7 +261,7 @@ class TableReads:
                 signal=each.signal, status=status, rows=each.rows, reason=reason
             )
             outcome = ended if each.signal else None
-            records.append(self._states.set_requests(table, left, outcome))
+            records += self._states.set_requests(table, left, outcome)
         return records
 
     def refuse(self, table: TableName, reason: str, *, is_stopped: bool = False) -> list[Record]:
@@ -273,19 +273,17 @@ class TableReads:
         if state.doubt is None or state.doubt.refused == reason:
             return []
         refused = state.doubt.model_copy(update={"refused": reason, "is_stopped": is_stopped})
-        return [self._states.put(state.model_copy(update={"doubt": refused}))]
+        return self._states.put(state.model_copy(update={"doubt": refused}))
 
     def resume(self, names: Collection[str]) -> list[Record]:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""
-        return [
-            self._states.set_requests(
-                state.name,
-                [request.model_copy(update={"paused": False}) for request in state.requests],
-            )
-            for state in list(self._states.values())
-            if not names or str(state.name) in names
-            if any(request.paused for request in state.requests)
-        ]
+        records = list[Record]()
+        for state in list(self._states.values()):
+            is_named = not names or str(state.name) in names
+            if is_named and any(request.paused for request in state.requests):
+                going_on = [each.model_copy(update={"paused": False}) for each in state.requests]
+                records += self._states.set_requests(state.name, going_on)
+        return records
 
     def not_done(self, signals: Mapping[TableName, Collection[str]]) -> dict[str, str]:
         """Why not all was read of tables that these signals, or nobody, had asked for."""
@@ -304,8 +302,8 @@ class TableReads:
 
     def advance(
         self, table: TableName, request: SnapshotRequest, pages: int, pages_done: int
-    ) -> Record:
-        """Note how far a read of the table is; returns its state record."""
+    ) -> list[Record]:
+        """Note how far a read of the table is; returns its state's records."""
         state = self._states[table]
         requests = (
             request.model_copy(update={"paused": each.paused}) if each.is_same(request) else each
@@ -316,8 +314,8 @@ class TableReads:
             table, requests, rows_sent=rows, pages_total=pages, pages_done=pages_done
         )
 
-    def read_anew(self, table: TableName, reason: str) -> Record:
-        """Begin a table's first read once more, of all its rows; returns its state record."""
+    def read_anew(self, table: TableName, reason: str) -> list[Record]:
+        """Begin a table's first read once more, of all its rows; returns its state's records."""
         state = self._states[table]
         others = [request for request in state.requests if request.kind != "initial"]
         before = state.initial or SnapshotRequest(kind="initial")
@@ -340,8 +338,8 @@ class TableReads:
         pages: int,
         outcome: SnapshotOutcome | None = None,
         refused: str = "",
-    ) -> Record:
-        """Note that a read of the table is done, at a position; returns its state record.
+    ) -> list[Record]:
+        """Note that a read of the table is done, at a position; returns its state's records.
 
         ``refused`` says why nothing comes of a read that was to settle a doubt.
         """

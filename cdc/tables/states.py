@@ -1,7 +1,7 @@
 """Tables → their state records: which of their rows the log has, and which reads aren't done.
 
-Each method that changes a state returns its record, to be written in the Kafka transaction of what
-it speaks of.
+Each method that changes a state returns its records, to be written in the Kafka transaction of what
+they speak of.
 """
 
 import time
@@ -12,6 +12,7 @@ import structlog
 
 from cdc.errors import GapError
 from cdc.events.rules import EventRules, rekeyed
+from cdc.lines import name_first
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
@@ -22,8 +23,8 @@ from cdc.records.state import (
     SnapshotOutcome,
     SnapshotRequest,
     TableState,
-    table_record,
 )
+from cdc.records.state_pieces import StateRecords
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.tables.doubts import LEFT, compare
@@ -57,6 +58,7 @@ class TableStates(dict[TableName, TableState]):
 
     def __init__(self, settings: Settings, states: Iterable[TableState], rules: EventRules) -> None:
         super().__init__({state.name: state for state in states})
+        self._records = StateRecords(settings.capture.topic_prefix, self.values())
         self.requested = {name for name, state in self.items() if state.requests}
         """The tables that are to be read."""
         self.requested_changes = 0
@@ -78,8 +80,8 @@ class TableStates(dict[TableName, TableState]):
         self._cleanup = settings.log.topic_cleanup_policy
         self._rules = rules
 
-    def put(self, state: TableState) -> Record:
-        """Take in a table's new state; returns its record."""
+    def put(self, state: TableState) -> list[Record]:
+        """Take in a table's new state; returns its records."""
         before = self.get(state.name)
         self[state.name] = state
         if bool(state.requests) != (state.name in self.requested):
@@ -87,7 +89,7 @@ class TableStates(dict[TableName, TableState]):
         is_as_before = _requests(state) == (_requests(before) if before else [])
         if not is_as_before or state.is_set_aside != (before is not None and before.is_set_aside):
             self.requested_changes += 1
-        return table_record(self.prefix, state)
+        return self._records.of(state)
 
     def watch(self, asked_s: float) -> None:
         """Note that a check could tell of all tables; ``asked_s``: when it began (monotonic).
@@ -205,7 +207,7 @@ class TableStates(dict[TableName, TableState]):
                 begun_ms=time.time_ns() // 1_000_000,
             )
         )
-        return [*renamed, begun]
+        return [*renamed, *begun]
 
     def to_settle(self, table: TableDescription) -> Doubt | None:
         """What the table's new read has to settle; of one that had all rows, changes may lack."""
@@ -225,7 +227,7 @@ class TableStates(dict[TableName, TableState]):
         )
         return lacking if doubt is None else doubt.and_also(lacking)
 
-    def refused(self, table: TableDescription, position: Position, doubt: Doubt) -> Record:
+    def refused(self, table: TableDescription, position: Position, doubt: Doubt) -> list[Record]:
         """Note that a table that the log has nothing of can't be captured."""
         state = TableState(
             namespace=table.name.namespace,
@@ -242,17 +244,17 @@ class TableStates(dict[TableName, TableState]):
         )
         return self.put(state)
 
-    def forget(self, table: TableName) -> Record:
-        """Take away a state of which nothing is in the log; returns what takes its record away."""
+    def forget(self, table: TableName) -> list[Record]:
+        """Take away a state of which nothing is in the log; returns what takes its records away."""
         state = self.pop(table)
         assert not state.is_in_log  # noqa: S101 (a topic would belong to nobody)
         self.requested.discard(table)
         self.requested_changes += 1
-        return table_record(self.prefix, state)._replace(value=None)
+        return self._records.gone(state)
 
     def appeared(
         self, relation: Relation, columns: tuple[Column, ...], since: Position, entry: int
-    ) -> Record:
+    ) -> list[Record]:
         """Capture a table from here on, without the rows that it had before.
 
         The stream may be ahead of what our session sees: then the entry is 0, for now.
@@ -279,8 +281,8 @@ class TableStates(dict[TableName, TableState]):
         requests: Iterable[SnapshotRequest],
         outcome: SnapshotOutcome | None = None,
         **update: object,
-    ) -> Record:
-        """Note which reads of a table aren't done; returns its state record.
+    ) -> list[Record]:
+        """Note which reads of a table aren't done; returns its state's records.
 
         ``outcome`` is how one has ended that isn't among them any more.
         """
@@ -309,15 +311,16 @@ class TableStates(dict[TableName, TableState]):
         if state is None or state.entry == _LEFT_OUT:
             return []
         log.info("changes of a table are ignored: the lists leave it out", table=str(table))
-        return [self.put(state.model_copy(update={"entry": _LEFT_OUT}))]
+        return self.put(state.model_copy(update={"entry": _LEFT_OUT}))
 
     def renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
         """Note in a table's state that it goes by another name since then."""
         return [
-            self.put(state.model_copy(update={"renamed_lsn": lsn}))
+            record
             for state in list(self.values())
             if state.oid == oid and state.name != name
             if state.renamed_lsn is None and lsn > max(state.snapshot_lsn, state.joined_lsn)
+            for record in self.put(state.model_copy(update={"renamed_lsn": lsn}))
         ]
 
 
@@ -391,6 +394,6 @@ def check_published(
         raise GapError(
             "the log lacks changes of these tables: they left the publication or were renamed"
             " and came back, were created again, or are published with other columns or rows:"
-            f" {', '.join(names[:20])}",
+            f" {name_first(names)}",
             remedy="read them again: millrace snapshot " + " ".join(names),
         )

@@ -17,6 +17,7 @@ from cdc.convert.pipeline import RecordPipeline
 from cdc.dead_letters.guard import DeadLetters
 from cdc.errors import ROW_ERRORS, GapError, TableRefusedError, UnreadTableError
 from cdc.events.rules import EventRules
+from cdc.lines import name_first
 from cdc.postgres.described import TableDescription
 from cdc.records.bounds import Bound, EndedRows
 from cdc.records.position import Lsn, Position
@@ -43,9 +44,10 @@ class Lookups(NamedTuple):
     ``description`` of a table, by its OID and name, if a start now would find it among those to
     capture. ``instant``: how far the WAL is, and then a transaction ID (64 bits) that is younger
     than whatever is open. ``check`` raises TableRefusedError for a table that a first start would
-    refuse, ``check_readable`` for one whose rows the role may not read. ``await_visible``: waits
-    until what a transaction (32 bits) has done is seen, or raises UnreadTableError. ``filled``: in
-    which of these columns of a table, by its OID, rows have values that nothing wrote.
+    refuse, ``check_readable`` where the role may not read rows of one of them. ``await_visible``:
+    waits until what a transaction (32 bits) has done is seen, or raises UnreadTableError.
+    ``filled``: in which of these columns of a table, by its OID, rows have values that nothing
+    wrote.
     """
 
     columns: Callable[[Relation], tuple[Column, ...]]
@@ -53,7 +55,7 @@ class Lookups(NamedTuple):
     description: Callable[[int, TableName], TableDescription | None]
     instant: Callable[[], tuple[Lsn, int]]
     check: Callable[[TableDescription], None]
-    check_readable: Callable[[TableDescription], None]
+    check_readable: Callable[[Sequence[TableDescription]], None]
     await_visible: Callable[[int], None]
     filled: Filled
 
@@ -161,7 +163,7 @@ class Tables:
         effects = NO_EFFECTS
         if appears:
             columns = self._lookups.columns(relation)
-            records.append(states.appeared(relation, columns, since, entry))
+            records += states.appeared(relation, columns, since, entry)
             effects = Effects((self._topic(table),))
         made_anew = entry != 0 and states.is_made_anew(table, relation.oid, entry)
         if made_anew or not states.is_followed(table):
@@ -208,7 +210,7 @@ class Tables:
         names = [str(table.name) for table in aside if not self.has_joined(table)]
         if names:
             raise GapError(
-                f"the log lacks changes of tables that were set aside: {', '.join(names[:20])}",
+                f"the log lacks changes of tables that were set aside: {name_first(names)}",
                 remedy="read them again: millrace snapshot " + " ".join(names),
             )
 
@@ -237,11 +239,11 @@ class Tables:
             return self._follow(waiting, reached)
         self.states.waiting[table.name] = waiting
         state = self.states.get(table.name)
-        left = [] if state is None else [self._leave(state)]
+        left = [] if state is None else self._leave(state)
         begun = self.begin_waiting(reached)
         return begun._replace(records=[*left, *begun.records])
 
-    def _leave(self, state: TableState) -> Record:
+    def _leave(self, state: TableState) -> list[Record]:
         """Note up to where a table was right in whose place another one is read."""
         # A read that was under way is of no use any more, and mustn't make it whole meanwhile.
         requests = () if state.initial else state.requests
@@ -305,7 +307,7 @@ class Tables:
         _, new = self.schemas.described(table, at)
         state = self.states[table.name]
         assert state.initial is not None  # noqa: S101 (it has one until it is whole)
-        return [*new, self.reads.finish(table.name, state.initial, at, state.pages_total)]
+        return [*new, *self.reads.finish(table.name, state.initial, at, state.pages_total)]
 
     def _streamed(
         self, relation: Relation, since: Position, xid: int | None
@@ -344,7 +346,7 @@ class Tables:
         state = self.states[table]
         if not self._settings.lossless:
             check_published([state], {table: (oid, entry)}, since.commit_lsn)
-        return [] if state.entry else [self.states.put(state.model_copy(update={"entry": entry}))]
+        return [] if state.entry else self.states.put(state.model_copy(update={"entry": entry}))
 
     def _lacks_its_key(self, relation: Relation, since: Position) -> bool:
         """Whether a table that is followed without its rows was filled before it had its key.
@@ -381,8 +383,8 @@ class Tables:
         first = (SnapshotRequest(kind="initial"),)
         events, states = self.begin_anew(table, reached, first, reached)
         state = self.states[table.name]
-        self.states.put(state.model_copy(update={"joined_lsn": wal_end, "joined_xid": xid}))
-        records = [*states, *events]
+        behind = {"joined_lsn": wal_end, "joined_xid": xid}
+        records = [*states, *events, *self.states.put(state.model_copy(update=behind))]
         if not self.states.is_set_aside(table.name):
             records += self.take_as_read(table, reached)
         return Joined(records, Effects((self._topic(table.name),)))

@@ -80,7 +80,7 @@ def snapshot(
     if where is not None:
         check_condition(settings, described, where)
     if dry_run:
-        print_rich(render_plan(settings, names, described, beside=beside))
+        show_plan(settings, names, described, beside=beside)
         return
     if not beside:
         use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
@@ -163,14 +163,14 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
                 raise ConfigError(error.what, where="--where", remedy=remedy) from None
 
 
-def render_plan(
+def show_plan(
     settings: Settings,
     names: Sequence[str],
-    described: Iterable[TableDescription],
+    described: Sequence[TableDescription],
     *,
     beside: bool,
-) -> Table:
-    """Return what would be read, and how. Changes nothing. ``beside``: a daemon would do it."""
+) -> None:
+    """Print what would be read, and how. Changes nothing. ``beside``: a daemon would do it."""
     states = {str(state.name): state for state in table_states(settings)}
     tables = [
         table
@@ -179,6 +179,12 @@ def render_plan(
         or (state := states.get(str(table.name))) is None
         or state.phase is not Phase.STREAMING
     ]
+    if not tables:
+        what = (
+            f"the log has all captured tables ({len(described):,}); name tables to read them again"
+        )
+        print(f"nothing to read: {what if described else 'no table is captured'}")
+        return
     way = "daemon" if beside else "this command"
     shown = Table("table", "rows (guess)", "size", "chunks", "read by", "rows read before")
     for table in tables:
@@ -198,7 +204,7 @@ def render_plan(
             way,
             "none" if state is None else f"{state.rows_sent:,}",
         )
-    return shown
+    print_rich(shown)
 
 
 def ask(

@@ -12,6 +12,7 @@ from rich.console import Console
 from cdc.errors import MillraceError, NotDoneError
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.signal_topic import Follower
+from cdc.lines import name_first
 from cdc.log.state import last_progress
 from cdc.postgres import slot
 from cdc.postgres.checks.standby import why_unread
@@ -23,6 +24,7 @@ from cdc.records.state import (
     TableState,
     parse_state,
 )
+from cdc.records.state_pieces import is_piece
 from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings
 from deploy.commands.console import TableBars
@@ -97,7 +99,7 @@ class SnapshotWatch:
             self._update_read(name)
         while self.wanted:
             for record in self._follower.take():
-                if record.value is not None:
+                if record.value is not None and not is_piece(record.key):
                     self._take(record.offset, parse_state(TableState, record.value, self._topic))
             now = time.monotonic()
             is_awaited = self.signal_offset >= 0 and not self._is_passed
@@ -113,7 +115,7 @@ class SnapshotWatch:
                 return False
         if self._refused:
             raise NotDoneError(
-                "not read: " + "; ".join(self._refused),
+                "not read: " + name_first(self._refused, "; "),
                 remedy="solve this, and run millrace snapshot again",
             )
         return True
@@ -180,7 +182,7 @@ class SnapshotWatch:
         progress = last_progress(self._settings.kafka, topic, capture.slot_name)
         if self._is_passed and self._untaken:
             raise NotDoneError(
-                f"the daemon has skipped the request: {', '.join(self._untaken)}",
+                f"the daemon has skipped the request: {name_first(self._untaken)}",
                 remedy="a warning in its log says why",
             )
         followed = progress.signal_offset(capture.signal_topic).offset if progress else 0

@@ -88,14 +88,14 @@ class Pipeline:
         own = {**_OWN, **(environment or {})}
         return self.command(f"millrace {name}", words, self.folder / log, environment=own)
 
-    def catch_up(self) -> Process:
+    def catch_up(self, *, timeout_s: float = 120) -> Process:
         """Start the daemon, and wait until it streams, and the log has the source's current data.
 
         An earlier daemon may have logged all of it. A signal interrupts a daemon that starts.
         """
         before = self._streams()
         daemon = self.start()
-        self.wait_until_logged(self.wal_end(), daemon)
+        self.wait_until_logged(self.wal_end(), daemon, timeout_s=timeout_s)
         daemon.wait_until(lambda: self._streams() > before)
         return daemon
 
@@ -132,7 +132,7 @@ class Pipeline:
     def tables(self) -> list[TableState]:
         """Return the states of all tables in the log."""
         topic = table_topic(self.settings.capture.topic_prefix)
-        return self.states.read_all(topic, TableState)
+        return self.states.read_tables(topic)
 
     def wal_end(self) -> Lsn:
         """Return the current end of the source's WAL."""

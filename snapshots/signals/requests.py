@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from cdc.lines import name_first
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -26,7 +27,6 @@ log = structlog.get_logger()
 _ALL = (".*",)
 _CHARACTERS_MAX: Final = 1_000
 """Of a signal's id, and of what is logged of it."""
-_UNKNOWN_SHOWN: Final = 10
 """Names without a table that a warning lists."""
 _REQUESTS_BYTES_MAX: Final = 256 << 10
 """Of the requests of a table: its record has to fit ..."""
@@ -103,11 +103,12 @@ class Requests:
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
         """Take notice that these were read."""
-        return [
-            self._states.set_requests(table, [each for each in requests if each.kind != "blocking"])
-            for table in tables
-            if (requests := self._states[table].requests)
-        ]
+        records = list[Record]()
+        for table in tables:
+            if requests := self._states[table].requests:
+                left = [each for each in requests if each.kind != "blocking"]
+                records += self._states.set_requests(table, left)
+        return records
 
     def _execute(self, signal: str, asked: Signal, position: Position) -> list[Record]:
         incremental = asked.kind == "incremental"
@@ -127,9 +128,8 @@ class Requests:
         self._check_room(wanted, signal)
         ask = self._tables.reads.ask
         records = ask(wanted, signal, asked.kind, paused=paused, reset=asked.reset)
-        log.info(
-            "a snapshot is requested", signal=signal, type=asked.kind, tables=list(map(str, names))
-        )
+        about = {"signal": signal, "type": asked.kind}
+        log.info("a snapshot is requested", **about, tables=name_first(names))
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return [*left_out, *records]
@@ -178,7 +178,7 @@ class Requests:
             outcome = SnapshotOutcome(
                 signal=signal, status="SQL_EXCEPTION", reason=state.doubt.reason
             )
-            records.append(self._states.set_requests(name, state.requests, outcome))
+            records += self._states.set_requests(name, state.requests, outcome)
         return possible, records
 
     def _has_key(self, table: TableName, signal: str) -> bool:
@@ -224,14 +224,14 @@ class Requests:
         def is_changed(request: SnapshotRequest) -> bool:
             return request.kind != "blocking" and request.paused != paused
 
-        records = []
+        records = list[Record]()
         changed = self._requested(collections, is_changed)
         for table in changed:
             requests = [
                 request.model_copy(update={"paused": paused}) if is_changed(request) else request
                 for request in self._states[table].requests
             ]
-            records.append(self._states.set_requests(table, requests))
+            records += self._states.set_requests(table, requests)
         if changed:
             tell = self._tables.notifications.incremental
             records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
@@ -267,8 +267,7 @@ def _matching(names: SignalNames, collections: Sequence[str]) -> list[TableName]
         if not matching:
             unknown.append(collection)
     if unknown:
-        shown = unknown[:_UNKNOWN_SHOWN]
-        log.warning("a signal names no captured table", names=shown, count=len(unknown))
+        log.warning("a signal names no captured table", names=name_first(unknown))
     return list(tables)
 
 

@@ -117,7 +117,7 @@ def _doubt_nothing(reasons: re.Pattern[str]) -> None:
     """Let no table be doubtful for these reasons; what the check has seen is noted all the same."""
     noted, differs = TableReads.doubt, CatalogCheck._differs
 
-    def doubt(self: TableReads, table: TableName, doubt: Doubt, **update: object) -> Record:
+    def doubt(self: TableReads, table: TableName, doubt: Doubt, **update: object) -> list[Record]:
         if all(reasons.search(reason) for reason in doubt.reason.split("; ")):
             states = self._states
             return states.put(states[table].model_copy(update=update))

@@ -1,12 +1,12 @@
 """Captured tables and the role → its missing rights, with the SQL that grants them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import psycopg
 
 from cdc.errors import ConfigError, MillraceError, SourcePrivilegeError, TablePrivilegeError
-from cdc.lines import Lines
+from cdc.lines import Lines, name_first
 from cdc.postgres.captured import create_statement, may_not_create, publication_exists
 from cdc.postgres.checks.risk import Risk
 from cdc.postgres.connection import query
@@ -76,16 +76,16 @@ def unreadable(
         )
     if hidden:
         yield SourcePrivilegeError(
-            f"row-level security hides rows of {', '.join(map(str, hidden))} from the role {role}",
+            f"row-level security hides rows of {name_first(hidden)} from the role {role}",
             where=where,
             remedy=f"let a superuser run ALTER ROLE {role} BYPASSRLS;",
         )
 
 
-def check_readable(connection: psycopg.Connection, table: TableDescription) -> None:
-    """Raise TablePrivilegeError for a table whose rows the role may not read."""
-    for error in unreadable(connection, leaves([table]), server_address(connection.pgconn)):
-        what = f"table {table.name}: {error.what}"
+def check_readable(connection: psycopg.Connection, tables: Sequence[TableDescription]) -> None:
+    """Raise TablePrivilegeError where the role may not read rows of one of the tables."""
+    for error in unreadable(connection, leaves(tables), server_address(connection.pgconn)):
+        what = f"table {name_first(table.name for table in tables)}: {error.what}"
         raise TablePrivilegeError(what, where=error.where, remedy=error.remedy)
 
 

@@ -100,7 +100,7 @@ def _at_once(self: Changes, visibility: Visibility, _begun: Any) -> None:
     self._settled = visibility, set()
 
 
-def _as_before(self: TableReads, table: TableName, _reason: str) -> Record:
+def _as_before(self: TableReads, table: TableName, _reason: str) -> list[Record]:
     return self._states.set_requests(table, self._states[table].requests)
 
 

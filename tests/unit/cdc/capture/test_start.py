@@ -102,7 +102,7 @@ def test_a_new_epoch_waits_for_no_transaction_of_the_cluster_before(
 ) -> None:
     doubt = Doubt(reason="r", since_ms=1, leaves=(DoubtfulLeaf(5),), behind_xid=800, set_aside=True)
     state = table_state(TableName("public", "t"), doubt=doubt, joined_xid=700, joined_lsn=Lsn(9))
-    monkeypatch.setattr("cdc.capture.start.read_all", lambda *_: [state])
+    monkeypatch.setattr("cdc.capture.start.read_tables", lambda *_: [state])
     servers = Mock()
     servers.progress = progress(Position(1, Lsn(490), 3), flush=500)
     servers.settings.capture.topic_prefix, servers.settings.capture.slot_name = "pre", "s"

@@ -252,7 +252,7 @@ def test_a_table_that_is_forgotten_isnt_read() -> None:
     made.states.refused(table, SINCE, Doubt(reason="", since_ms=1, set_aside=True))
     made.reads.ask({table.name: None}, "1")
     before = made.states.requested_changes
-    assert made.states.forget(table.name).value is None
+    assert [record.value for record in made.states.forget(table.name)] == [None]
     assert made.states.requested == set()
     assert made.states.requested_changes > before, "who reads it leaves it"
     assert not made.reads.is_to_read
