@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from benchmarks import starts
 from benchmarks.lakehouse import HEAP, Lake, captured, jvm_pid, open_spark, wait_until_logged
 from benchmarks.scene import Scene, cpu_s, load, say, scene
 from compaction.lakehouse import compact_lakehouse
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
                     say(f"  {count:,} tables: {name} {value}")
         finally:
             spark.stop()
+        figures |= starts.measured(made, options.tables)
     print(json.dumps({"benchmark": "tables", "figures": figures | measured}))
     return 0
 

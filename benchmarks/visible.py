@@ -4,12 +4,13 @@ Times are this machine's clock, in seconds since 1970, which the servers here sh
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from cdc.records.state import StateRecord, parse_state
+from cdc.records.state_pieces import is_piece
 
 SILENCE_S: Final = 120.0
 _POLL_S: Final = 0.2
@@ -23,6 +24,7 @@ class Seen(NamedTuple):
     value: bytes
     made: float
     at: float
+    key: bytes | None = None
 
 
 class Volume(NamedTuple):
@@ -30,6 +32,7 @@ class Volume(NamedTuple):
 
     records: int
     record_bytes: int
+    largest: int = 0
 
 
 class Reader:
@@ -67,29 +70,36 @@ class Reader:
         if (error := message.error()) is not None:
             raise KafkaException(error)
         value = message.value()
-        return None if value is None else Seen(value, message.timestamp()[1] / 1_000, at)
+        written = message.timestamp()[1] / 1_000
+        return None if value is None else Seen(value, written, at, message.key())
 
     def states(self, kind: type[StateRecord]) -> Iterator[tuple[StateRecord, Seen]]:
         """State records as they come; silence for two minutes is an error."""
         deadline = time.monotonic() + SILENCE_S
         while time.monotonic() < deadline:
             seen = self.poll()
-            if seen is not None:
+            if seen is not None and not is_piece(seen.key):
                 deadline = time.monotonic() + SILENCE_S
                 yield parse_state(kind, seen.value, self._topic), seen
         raise TimeoutError(f"nothing came in topic {self._topic} for {SILENCE_S:.0f} s")
 
-    def volume(self) -> Volume:
-        """Count all records, and the bytes of their keys and values."""
+    def volume(self, is_ended: Callable[[], bool] = lambda: True) -> Volume:
+        """Count all records, and the bytes of their keys and values, of all and of the largest.
+
+        ``is_ended``: nothing is written any more.
+        """
         self.from_beginning()
-        records = record_bytes = 0
-        while messages := self._consumer.consume(_BATCH, 2.0):
+        records = record_bytes = largest = 0
+        is_last = False
+        while (messages := self._consumer.consume(_BATCH, 2.0)) or not is_last:
+            is_last = is_ended()
             for message in messages:
                 if (error := message.error()) is not None:
                     raise KafkaException(error)
-                record_bytes += len(message.key() or b"") + len(message.value() or b"")
+                size = len(message.key() or b"") + len(message.value() or b"")
+                record_bytes, largest = record_bytes + size, max(largest, size)
             records += len(messages)
-        return Volume(records, record_bytes)
+        return Volume(records, record_bytes, largest)
 
     def close(self) -> None:
         """Let go of the broker."""
