@@ -64,8 +64,8 @@ def follow(
         ended = [turn for turn in done if isinstance(turn, SparkEndedError)]
         if ended:
             # A supervisor that signals all processes of a service has also signalled the JVM.
-            told = stop.is_set() and isinstance(ended[0], SparkTerminatedError)
-            return ExitCode.OK if told else ended[0].exit_code
+            is_stopped = stop.is_set() and isinstance(ended[0], SparkTerminatedError)
+            return ExitCode.OK if is_stopped else ended[0].exit_code
         new_lines.begin_turn()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
         errors = [turn for turn in done if isinstance(turn, MillraceError)]

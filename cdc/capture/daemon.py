@@ -163,8 +163,8 @@ class Daemon:
         slot = self._settings.capture.slot_name
         report = DaemonReport(slot=slot, ts_ms=now_ms)
         if error is not None:
-            told = {"fault": error.what, "remedy": error.remedy, "since_ms": now_ms}
-            report = report.model_copy(update=told)
+            fault = {"fault": error.what, "remedy": error.remedy, "since_ms": now_ms}
+            report = report.model_copy(update=fault)
         self._reports.put(report)
 
     def _capture(self, stop: threading.Event) -> None:

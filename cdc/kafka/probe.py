@@ -73,9 +73,9 @@ class _Versions(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record the version, the lowest of all brokers that have answered."""
-        if found := _VERSIONS.search(record.getMessage()):
-            version = int(found[2])
-            self.newest[found[1]] = min(version, self.newest.get(found[1], version))
+        if match := _VERSIONS.search(record.getMessage()):
+            version = int(match[2])
+            self.newest[match[1]] = min(version, self.newest.get(match[1], version))
 
 
 class ClusterProbe:

@@ -102,13 +102,13 @@ class Tails:
         step = _FIRST_STEP
         while left:
             begun = {place: max(begins[place], end - step) for place, end in left.items()}
-            found = self._read(begun, left)
-            for place, record in found.items():
+            records = self._read(begun, left)
+            for place, record in records.items():
                 offset, ts_us, *_ = record
                 last[place] = last[place]._replace(offset=offset, ts_us=ts_us)
             left = {
                 place: begun[place]
-                for place in left.keys() - found.keys()
+                for place in left.keys() - records.keys()
                 if begun[place] > begins[place]
             }
             step *= _STEP_GROWTH

@@ -197,9 +197,9 @@ def unfit(pgconn: PGconn) -> SourceSettingError | None:
     """
     version, where = pgconn.server_version, server_address(pgconn)
     if version < VERSION_MIN:
-        told = (pgconn.parameter_status(b"server_version") or b"unknown").decode()
+        reported = (pgconn.parameter_status(b"server_version") or b"unknown").decode()
         return SourceSettingError(
-            f"the server reports version {told}; Millrace needs PostgreSQL 14 or newer",
+            f"the server reports version {reported}; Millrace needs PostgreSQL 14 or newer",
             where=where,
             remedy="upgrade the server",
         )

@@ -59,14 +59,14 @@ class References:
         self, look: Callable[[], Referred | None], place: tuple[str, int], ts_ms: int
     ) -> Referred | None:
         """Return the result of a lookup, at the latest once everything it may need is visible."""
-        if (found := self._ask(look)) is not None:
-            return found
+        if (referred := self._ask(look)) is not None:
+            return referred
         self._ask(lambda: self._wait_until_shown(place))
         began = time.monotonic()
-        while (found := self._ask(look)) is None and self._may_come(ts_ms, began):
+        while (referred := self._ask(look)) is None and self._may_come(ts_ms, began):
             self._while_waiting()
             time.sleep(_AGAIN_S)
-        return found
+        return referred
 
     def _may_come(self, ts_ms: int, began: float) -> bool:
         """Whether a reference's target may still arrive, as no transaction joins them."""

@@ -172,12 +172,12 @@ class StartFinder(LogReader):
             is_proven = True  # it is older than the LSN, and younger than log.keep
             return False
 
-        found = self._first(topics, max(since_ms or 0, self._since_ms()) - CLOCKS_MS, counts)
+        offsets = self._first(topics, max(since_ms or 0, self._since_ms()) - CLOCKS_MS, counts)
         starts = self._offsets(_partitions(topics), EARLIEST)
         was_always_there = all(start == 0 for each in starts.values() for start in each.values())
         if not is_proven and not (was_always_there and not self.forgotten(starts, self._keep)):
             raise self._too_old(f"LSN {position.commit_lsn}")
-        return found
+        return offsets
 
     def _time_before(self, position: Position) -> int | None:
         """Return when (ms since 1970) the log had nothing at that position yet. None: unknown."""
@@ -200,15 +200,15 @@ class StartFinder(LogReader):
         """Return the first matching record of each partition since a time, or the end."""
         starts = self._first_since(_partitions(topics), max(0, since_ms))
         _, ends = self.bounds(topics)
-        found: Offsets = {topic: dict(numbers) for topic, numbers in ends.items()}
+        offsets: Offsets = {topic: dict(numbers) for topic, numbers in ends.items()}
         for topic, numbers in starts.items():
             for number, start in numbers.items():
                 alone = {topic: {number: start}}, {topic: {number: ends[topic][number]}}
                 for message in read_range(self._kafka, *alone, self._while_waiting):
                     if not topics[topic].table or counts(message):
-                        found[topic][number] = place_of(message)[2]
+                        offsets[topic][number] = place_of(message)[2]
                         break
-        return found
+        return offsets
 
     def _since_ms(self) -> int:
         return int((time.time() - self._keep.total_seconds()) * 1_000)

@@ -186,5 +186,5 @@ def exposures(
     search: SearchSettings | None,
 ) -> list[Exposure]:
     """Return all exposures. ``sources`` are by the names of their sections."""
-    found = [each for name, source in sources.items() for each in of_source(name, source)]
-    return [*found, *of_kafka(kafka), *of_registry(registry), *of_search(search)]
+    of_servers = [each for name, source in sources.items() for each in of_source(name, source)]
+    return [*of_servers, *of_kafka(kafka), *of_registry(registry), *of_search(search)]

@@ -93,12 +93,12 @@ class Area:
     ) -> CheckResult:
         """Try what a start does. The attempt returns its findings, or raises the obstacle."""
         try:
-            found = attempt()
+            finding = attempt()
         except MillraceError as error:
             return self.of_error(requirement, error, needed=needed)
-        if isinstance(found, Unanswered):
-            return self.unknown(requirement, found.why, found.remedy)
-        return self.ok(requirement, found, needed)
+        if isinstance(finding, Unanswered):
+            return self.unknown(requirement, finding.why, finding.remedy)
+        return self.ok(requirement, finding, needed)
 
     def _finding(
         self,

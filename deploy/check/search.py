@@ -40,12 +40,12 @@ def check_search(scene: Scene) -> Iterator[CheckResult]:
     part = Area("search")
     client = connect(settings, TIMEOUT_S)
     try:
-        found = check(client, settings)
+        search_server = check(client, settings)
     except SinkError as error:
         yield part.of_error("connection", error)
         yield part.unknown("everything else", "there is no connection")
         return
-    yield from _Search(scene, settings, client, part, found).findings()
+    yield from _Search(scene, settings, client, part, search_server).findings()
 
 
 @dataclass

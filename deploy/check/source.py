@@ -300,10 +300,10 @@ class _Source:
         ((keep_size, standbys),) = query(connection, _LIMITS)
         own = capture.slot_max_lag_bytes
         limit = f"{keep_size}; slot.max.lag.bytes is {slots.size(own)}" if own else keep_size
-        found = {"max_slot_wal_keep_size": limit, "synchronous_standby_names": standbys or "none"}
+        limits = {"max_slot_wal_keep_size": limit, "synchronous_standby_names": standbys or "none"}
         for name in names:
             if name not in is_told:
-                yield part.ok(name, found.get(name, "no problem"))
+                yield part.ok(name, limits.get(name, "no problem"))
 
     def _continuity(
         self, system: System | None, described: list[TableDescription]

@@ -35,7 +35,7 @@ def check_spark(scene: Scene) -> Iterator[CheckResult]:
         return
     part = Area("spark")
     try:
-        found = version("pyspark")
+        installed = version("pyspark")
     except PackageNotFoundError:
         yield part.unknown(
             "everything",
@@ -43,7 +43,7 @@ def check_spark(scene: Scene) -> Iterator[CheckResult]:
             "run `millrace check` where merges run, or install millrace[spark]",
         )
         return
-    yield part.ok("PySpark", found)
+    yield part.ok("PySpark", installed)
     yield part.tried("Java", _java, f"Java {JAVA_MIN} or newer, with {_VECTORS}")
     yield part.tried("jars", partial(_jars, settings))
     yield part.tried("versions", partial(_versions, settings), "packages and jars of one version")
@@ -62,10 +62,10 @@ def _java() -> str | Unanswered:
         raise SparkMissingError(
             f"java can't start: {error.strerror}", where=java, remedy="install Java 17 or newer"
         ) from None
-    found = _JAVA_MODULE.search(listed.stdout)
-    if found is None or int(found[1]) < JAVA_MIN:
+    module = _JAVA_MODULE.search(listed.stdout)
+    if module is None or int(module[1]) < JAVA_MIN:
         raise SparkMissingError(
-            f"Java {found[1] if found else '8 or older'} is installed; Spark needs {JAVA_MIN}",
+            f"Java {module[1] if module else '8 or older'} is installed; Spark needs {JAVA_MIN}",
             where=java,
             remedy=f"install Java {JAVA_MIN} or newer, and set JAVA_HOME to it",
         )
@@ -75,7 +75,7 @@ def _java() -> str | Unanswered:
             where=java,
             remedy="install a whole JDK or JRE (Debian: openjdk-17-jre-headless)",
         )
-    return f"{found[1]}{found[2]} at {java}"
+    return f"{module[1]}{module[2]} at {java}"
 
 
 def _jars(settings: Settings) -> str | Unanswered:

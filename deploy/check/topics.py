@@ -139,14 +139,14 @@ class _TopicsCheck:
                 continue  # it isn't described
             description, level = rights.description if rights else None, self._level(topic.name)
             if not each.is_channel:
-                found = topic_mismatches(topic, description, each.keep_ms, servers)
+                mismatches = topic_mismatches(topic, description, each.keep_ms, servers)
             elif description is None:
                 continue  # it is still to be created
             else:
                 keep_ms = each.keep_ms if topic.name == runs_topic(self.prefix) else None
-                found = channel_mismatches(topic.name, description, servers, keep_ms)
+                mismatches = channel_mismatches(topic.name, description, servers, keep_ms)
                 level = Level.WARNING
-            for what, remedy in found:
+            for what, remedy in mismatches:
                 is_right = False
                 error = TopicMismatchError(what, where=servers, remedy=remedy)
                 yield self.part.of_error("topics and log.keep", error, level)

@@ -49,8 +49,8 @@ def _strangers(settings: Settings) -> Iterator[MillraceError]:
         try:
             records.view(view.name)
             tables = [derived_view(lakehouse, name) for name in view.tables]
-            found = [stranger_of_view(of, settings.capture.topic_prefix) for of in tables]
+            strangers = [stranger_of_view(of, settings.capture.topic_prefix) for of in tables]
         except MillraceError as error:
             yield error
         else:
-            yield from (stranger for stranger in found if stranger is not None)
+            yield from (stranger for stranger in strangers if stranger is not None)

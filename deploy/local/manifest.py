@@ -19,7 +19,7 @@ def coordinates() -> list[str]:
     """Return group:artifact:version of each jar in the pom."""
     fields = ("groupId", "artifactId", "version")
     dependencies = ET.parse(POM).iterfind(".//{*}dependency")  # noqa: S314 (a file of ours)
-    return [":".join(one.findtext(f"{{*}}{name}", "") for name in fields) for one in dependencies]
+    return [":".join(each.findtext(f"{{*}}{name}", "") for name in fields) for each in dependencies]
 
 
 def render(folder: Path) -> str:

@@ -238,9 +238,9 @@ def _with_lags(sink: SinkStatus, capture: Lag, log: LogAnswer, lags: SinkLags) -
         # Only the run knows about joined documents, and about indexes that are being loaded.
         sink = sink.model_copy(update={"failed": {**last.failed, **sink.failed}})
     if not sink.is_read and last is not None:
-        told = {"run": last.run, "tables": last.tables, "failed": last.failed}
+        reported = {"run": last.run, "tables": last.tables, "failed": last.failed}
         cut = str(last.cut.commit_lsn) if last.cut is not None else None
-        sink = sink.model_copy(update={**told, "cut": cut})
+        sink = sink.model_copy(update={**reported, "cut": cut})
     if sink.is_read and sink.run < (newest := _newest_run(reports, sink, last)):
         what = f"its reports are of run {newest}, but its state is of run {sink.run}"
         sink_lag = Lag(unknown=f"{what}: it was created again since")

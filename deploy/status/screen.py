@@ -172,9 +172,9 @@ def _run_text(sink: SinkStatus) -> str:
         what += kept_out_text(last.kept_out)
         lines.append(f"{ago} ago: {'nothing to do' if last.exit_code == 3 else what}")
     if (verified := sink.verified) is not None and not verified.error:
-        found = f"{len(verified.failed):,} tables differ" if verified.failed else "0 differ"
+        difference = f"{len(verified.failed):,} tables differ" if verified.failed else "0 differ"
         ago = seconds_text(max(0.0, (now_ms - (verified.ended_ms or now_ms)) / 1e3))
-        lines.append(f"verified {ago} ago: {verified.events:,} rows, {found}")
+        lines.append(f"verified {ago} ago: {verified.events:,} rows, {difference}")
     if sink.keep_left_s is not None:
         lines.append(f"log.keep left: {seconds_text(sink.keep_left_s)}")
     return "\n".join(lines) or "none yet"

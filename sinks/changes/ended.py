@@ -140,7 +140,7 @@ def _is_in(bound: Bound, columns: Sequence[BoundColumn], row: ColumnOf) -> Spark
     values = [row(column.field.name) for column in columns]
     if bound.values is not None:
         (value,), (column,) = values, columns
-        is_listed = value.isin([column.literal(one) for one in bound.values if one is not None])
+        is_listed = value.isin([column.literal(each) for each in bound.values if each is not None])
         return is_listed | value.isNull() if None in bound.values else is_listed
     return _reaches(values, bound.lower, columns) & ~_reaches(values, bound.upper, columns)
 

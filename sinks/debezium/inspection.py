@@ -81,9 +81,9 @@ def plan_tables(
                     planned.tables[name], planned.groups[name] = plan, groups
             except MillraceError as error:
                 planned.refused[name] = error
-                told = topic_of(table).told([*types.get(table.topic, {}).values()])
-                if table.base or told.types:  # --types-from-source is asked once
-                    kept = table.model_copy(update={"debezium": told})
+                topic = topic_of(table).told([*types.get(table.topic, {}).values()])
+                if table.base or topic.types:  # --types-from-source is asked once
+                    kept = table.model_copy(update={"debezium": topic})
                     planned.tables[name] = kept.left_alone()
     return planned
 
@@ -136,12 +136,12 @@ def _planned(
     topic = topic_of(table)
     # A rebuilt table may have another key. Its columns' types are still known.
     before = topic.schemas if table.base else ()
-    told = topic.types if table.base else topic.known_columns
+    columns_known = topic.types if table.base else topic.known_columns
     described = describe(
         TableName.parse(table.source),
         groups,
         source,
-        declared={column.name: column for column in told} | dict(types),
+        declared={column.name: column for column in columns_known} | dict(types),
         before=before[-1] if before else None,
     )
     if described is None:

@@ -107,9 +107,9 @@ def _key_ranges(version: Version, part: VersionRows, keys: Collection[str]) -> S
     ranges = []
     for name in keys:
         column: BoundedColumn | None = version.bounded.get(name)
-        told = [] if column is None else [column.bounds_in(file.stats()) for file in part.files]
-        bounds = [each for each in told if each is not None]
-        if column is not None and len(bounds) == len(told):
+        of_files = [] if column is None else [column.bounds_in(file.stats()) for file in part.files]
+        bounds = [each for each in of_files if each is not None]
+        if column is not None and len(bounds) == len(of_files):
             low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
             ranges.append(column.between(name, low, high))
     return reduce(and_, ranges) if ranges else None

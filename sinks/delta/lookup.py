@@ -186,9 +186,9 @@ class Lookup:
         """Whether a file with these statistics may have rows with any of the values."""
         if self.is_empty:
             return False
-        told = json.loads(stats) if stats else {}
+        statistics = json.loads(stats) if stats else {}
         for of, spans in self._spans.values():
-            bounds = of.bounds(told)
+            bounds = of.bounds(statistics)
             if bounds is not None and not spans.meet(*bounds):
                 return False
         return True

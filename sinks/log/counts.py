@@ -42,8 +42,8 @@ def keep_counted(
         return {}
     counted = partial(observe_census, tables=topics.values(), cut=cut)
     kept = records.keep(spark, tables.values(), counted)
-    found = None if kept is None else census_of(observed(kept, FACTS), topics.values())
-    return {} if found is None else {name: found[table.topic] for name, table in tables.items()}
+    counts = None if kept is None else census_of(observed(kept, FACTS), topics.values())
+    return {} if counts is None else {name: counts[table.topic] for name, table in tables.items()}
 
 
 def census(
@@ -122,8 +122,8 @@ def census_of(
         return None
     by_topic: dict[str, dict[int, PartitionCensus]] = {}
     for place, (topic, number) in enumerate(_partitions(tables)):
-        found = PartitionCensus(facts.getAs(f"above_{place}"), facts.getAs(f"events_{place}"))
-        by_topic.setdefault(topic, {})[number] = found
+        counts = PartitionCensus(facts.getAs(f"above_{place}"), facts.getAs(f"events_{place}"))
+        by_topic.setdefault(topic, {})[number] = counts
     return by_topic
 
 

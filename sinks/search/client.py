@@ -360,8 +360,8 @@ def nested_paths(mappings: Mapping[str, Any]) -> list[str]:
                 yield f"{start}{name}"
             yield from within(field.get("properties", {}), f"{start}{name}.")
 
-    found = (within(of["mappings"].get("properties", {}), "") for of in mappings.values())
-    return sorted({path for paths in found for path in paths})
+    per_index = (within(of["mappings"].get("properties", {}), "") for of in mappings.values())
+    return sorted({path for paths in per_index for path in paths})
 
 
 def _root_reason(failure: TransportError) -> str:

@@ -78,16 +78,16 @@ class _InDocuments(NamedTuple):
         if older_names or mapping.get(field) != field_mapping(column):
             return []
         if self.bound.values is not None:
-            found = [value for value in self.bound.values if value is not None]
-            if len(found) < len(self.bound.values) or any(
-                isinstance(value, str) and len(value) > _KEYWORD_CHARS for value in found
+            values = [value for value in self.bound.values if value is not None]
+            if len(values) < len(self.bound.values) or any(
+                isinstance(value, str) and len(value) > _KEYWORD_CHARS for value in values
             ):
                 return []
             whole = f"{field}.keyword" if mapping[field]["type"] == "text" else field
-            return [{"terms": {whole: found}}]
+            return [{"terms": {whole: values}}]
         edges = {"gte": self.bound.lower[0], "lte": self.bound.upper[0]}
-        known = {name: edge.value for name, edge in edges.items() if edge.kind == "value"}
-        return [{"range": {field: known}}] if known else []
+        limits = {name: edge.value for name, edge in edges.items() if edge.kind == "value"}
+        return [{"range": {field: limits}}] if limits else []
 
 
 class EndedDocuments(NamedTuple):

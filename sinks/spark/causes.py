@@ -40,27 +40,27 @@ class TaskFailure(NamedTuple):
     @property
     def kind(self) -> str:
         """Return the class of the error at its beginning, if there is one."""
-        found = _KIND.match(self.reason)
-        return found[0] if found else ""
+        match = _KIND.match(self.reason)
+        return match[0] if match else ""
 
 
 def java_errors(error: Exception) -> list[JavaError]:
     """Return the Java errors of one of PySpark's or Py4J's, the root cause last."""
-    found: list[JavaError] = []
+    errors: list[JavaError] = []
     with suppress(Exception):  # Py4J asks a JVM, which may have ended
-        found.extend(_chain(error))
-    failure = task_failure(found[-1:])
+        errors.extend(_chain(error))
+    failure = task_failure(errors[-1:])
     if failure is not None and failure.kind:  # the error itself couldn't be sent to the driver
         said = failure.reason.removeprefix(failure.kind).partition("\n\tat ")[0]
-        found.append(JavaError(failure.kind, said.removeprefix(": ")))
-    return found
+        errors.append(JavaError(failure.kind, said.removeprefix(": ")))
+    return errors
 
 
 def task_failure(errors: list[JavaError]) -> TaskFailure | None:
     """Return why a task failed that has failed a job. None: none has."""
     for each in errors:
-        if found := _OF_TASK.match(each.message):
-            return TaskFailure(*found.groups())
+        if match := _OF_TASK.match(each.message):
+            return TaskFailure(*match.groups())
     return None
 
 

@@ -97,8 +97,8 @@ def why_ended(reason_in: Callable[[IO[bytes]], str]) -> SparkEndedError:
 def _terminated_by(output: IO[bytes]) -> str:
     """Return what Java lacked, from its last message."""
     output.seek(0)
-    found = _TERMINATED.search(output.read().decode(errors="replace"))
-    return found[1] if found else ""
+    match = _TERMINATED.search(output.read().decode(errors="replace"))
+    return match[1] if match else ""
 
 
 def out_of_memory(memory: str = "", reason: str = "") -> DriverMemoryError:

@@ -108,8 +108,8 @@ class Analysis:
     def casts(self, parsed: Any, versions: "Mapping[str, Version]") -> tuple[str, ...]:
         """Return texts that the query implicitly uses as numbers, with their places."""
         plan = self._analysed(parsed, versions)
-        found = (_fields(str(text)) for text in self.catalyst.views.casts(plan))
-        return tuple(f"{sql}{_place(line, column)}" for _, sql, line, column in found)
+        casts = (_fields(str(text)) for text in self.catalyst.views.casts(plan))
+        return tuple(f"{sql}{_place(line, column)}" for _, sql, line, column in casts)
 
     def _require_one_answer(self, plan: Any) -> None:
         for text in self.catalyst.views.expressions(plan, list(_OPEN)):
@@ -153,8 +153,8 @@ class Analysis:
 
 def _place_in(text: str) -> str:
     """Return the place in Spark's error."""
-    told = _TOLD.search(text)
-    return _place(told[1], told[2]) if told is not None else ""
+    match = _TOLD.search(text)
+    return _place(match[1], match[2]) if match is not None else ""
 
 
 def _fields(text: str) -> tuple[str, str, str, str]:

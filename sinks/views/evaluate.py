@@ -174,10 +174,10 @@ class SparkAlgebra:
             for place, column in enumerate(dict.fromkeys(columns))
         }
         plan = spark.project([*aliases.values()] or [spark.alias(spark.integer(1), "any")], rows)
-        found = self.kept(spark.distinct(spark.output(plan), plan))
-        if found is None:
+        kept_rows = self.kept(spark.distinct(spark.output(plan), plan))
+        if kept_rows is None:
             return None
-        return Near(found, {column: spark.number(alias) for column, alias in aliases.items()})
+        return Near(kept_rows, {column: spark.number(alias) for column, alias in aliases.items()})
 
     def kept(self, rows: Plan) -> Plan | None:
         """Return the rows, kept on the executors. None: there are none."""

@@ -111,8 +111,8 @@ def time_in(spark: Catalyst, expression: Any) -> int | None:
     if expression.references().size() != 1:
         return None
     below = [time_in(spark, each) for each in spark.each(expression.children())]
-    found = {each for each in below if each is not None}
-    return found.pop() if len(found) == 1 else None
+    times = {each for each in below if each is not None}
+    return times.pop() if len(times) == 1 else None
 
 
 def filtered(reader: NodeReader, node: Any) -> Operator:

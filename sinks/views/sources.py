@@ -250,10 +250,10 @@ class SourceAtCuts:
             return self._of_bags()
         marks = (END,) if derived.kind == "history" else (POSITION,)
         older, newer, columns = self._older, self._newer, {*self._columns}
-        found = difference(older, newer, self._keys, columns, marks, by_values=self._rebuilt)
-        if found is None:
+        changed = difference(older, newer, self._keys, columns, marks, by_values=self._rebuilt)
+        if changed is None:
             return None
-        gone, come, count = found
+        gone, come, count = changed
         return TableDifference(self._chosen(gone), self._chosen(come), count)
 
     def _of_bags(self) -> TableDifference | None:

@@ -307,9 +307,9 @@ def _chain(
     """Join operands from the left by operators of equal strength, in any number."""
     _, own = operators[type(node)]
     parts: list[str] = []
-    while (found := operators.get(type(node))) is not None and found[1] == own:
+    while (operator := operators.get(type(node))) is not None and operator[1] == own:
         _check(node, "this", "expression", level=(own, level))
-        parts += [render(_member(node, "expression"), own + 1), found[0]]
+        parts += [render(_member(node, "expression"), own + 1), operator[0]]
         node, level = _member(node, "this"), own
     return f"({' '.join([render(node, own), *reversed(parts)])})"
 
