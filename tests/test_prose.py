@@ -127,7 +127,6 @@ REMARKS_UNCHECKED: Final = (
     "cdc/tables/",
     "compaction/verify",
     "deploy/commands/verify",
-    "sinks/delta/cuts.py",
     "sinks/run/",
     "snapshots/",
 )

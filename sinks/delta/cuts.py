@@ -1,7 +1,7 @@
-"""Plans and their outcomes → cuts: instants of the source, and where each table has them.
+"""Plans and their outcomes → cuts: instants of the source, with each table's version there.
 
-A cut is a position up to which every table was applied: a commit of the source, and so an instant
-that the source itself has shown. Each table has it at one of its own versions.
+A cut is a position up to which every table was applied: a commit of the source, so an instant that
+the source itself has shown. Each table has its own version for it.
 """
 
 import re
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 _RUN: Final = re.compile(r"\d{1,18}")
 _RUNS_MAX: Final = 1_000
-"""So many runs back a cut is looked for that all tables have."""
+"""Maximum number of runs searched for a cut that all tables have."""
 
 
 class Cut(BaseModel):
-    """An instant of the source that a run has brought the tables to.
+    """An instant of the source that a run has applied to the tables.
 
     ``position`` is the last commit's, ``committed_us`` its time (µs since 1970, UTC; 0: none was
-    seen yet), ``applied_ms`` when the run was done, in ``seconds``. ``versions`` has the version of
-    each table that stands there; ``missing`` are the others, which had failed. ``tables`` are those
-    that the run had something for. Where somebody has asked for ``views`` as well, these are their
-    versions, and ``missing_views`` has why others aren't there.
+    seen yet), ``applied_ms`` the end of the run, which took ``seconds``. ``versions`` has the
+    version of each table at the cut; ``missing`` are the failed tables. ``tables`` are those with
+    new records for the run. If ``views`` are requested, these are their versions, and
+    ``missing_views`` has the reasons why others are missing.
 
-    Of topics that a real Debezium wrote it is no instant: each table has what its topic had when
-    the run began, at ``planned_ms``, and the position says nothing.
+    With a real Debezium's topics, it is no instant: each table has the records that its topic had
+    at the run's start, at ``planned_ms``, and the position has no meaning.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -75,12 +75,12 @@ class Cut(BaseModel):
 
     @property
     def where(self) -> str:
-        """Its LSN, for people."""
+        """Its LSN as text."""
         return str(self.position.commit_lsn) if self.is_instant else "the topics' ends"
 
     @property
     def committed(self) -> str:
-        """When its last transaction was committed."""
+        """The commit time of its last transaction, as text."""
         if not self.is_instant:
             return "not known"
         if not self.committed_us:
@@ -93,13 +93,13 @@ def _text(time_s: float) -> str:
 
 
 def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
-    """The cuts that runs have reached, ascending; only so many of the ``newest`` where asked."""
+    """Return the cuts of runs, ascending; only the ``newest`` ones if a number is given."""
     newest_first = _cuts_of(plans, reversed(plans.ended()), plans.compacted())
     return [*islice(newest_first, newest)][::-1]
 
 
 def _cuts_of(plans: Plans, runs: Iterable[int], left: Mapping[str, LeftTable]) -> Iterator[Cut]:
-    """Yield the cuts that runs have reached, in their order; damaged runs have none."""
+    """Yield the cuts of runs, in the runs' order; damaged runs have none."""
     return filter(None, (_cut_of(plans, run, left) for run in runs))
 
 
@@ -122,13 +122,13 @@ def _cut_of(plans: Plans, run: int, left: Mapping[str, LeftTable]) -> Cut | None
 
 
 def cut_at(plans: Plans, at: str) -> Cut:
-    """The newest cut that isn't later than a run's number, an LSN, a position or a timestamp.
+    """Return the newest cut that isn't later than a run's number, an LSN, a position or a time.
 
-    Few runs are looked at: later ones have later cuts. Where the source's clock was set back, it is
-    one that isn't later, and whose next one is.
+    It reads few runs, since later ones have later cuts. After a backward step of the source's
+    clock, it returns a cut that isn't later, but whose next one is.
 
-    Raises ConfigError where ``at`` is none of these, SinkError where no cut reaches back so far,
-    or the newest one isn't there yet.
+    Raises ConfigError for another kind of ``at``, SinkError if no cut is that old, or the newest
+    one hasn't reached it yet.
     """
     runs, left = plans.ended(), plans.compacted()
     if (newest := next(_cuts_of(plans, reversed(runs), left), None)) is None:
@@ -162,7 +162,7 @@ def cut_at(plans: Plans, at: str) -> Cut:
 
 
 def _instant(at: str, newest: Cut) -> tuple[Callable[[RunPlan], bool], bool]:
-    """What tells whether a plan's cut is up to an instant; and whether that isn't reached yet."""
+    """Return a test whether a plan's cut is up to an instant, and whether that is still ahead."""
     if _RUN.fullmatch(at):
         run = int(at)
         return (lambda plan: plan.run <= run), run > newest.run
@@ -185,7 +185,7 @@ def _commit_of(position: Position) -> tuple[int, Lsn]:
 
 
 def _position(at: str, epoch: int) -> Position | None:
-    """A position, or all of what was committed at an LSN of the newest epoch."""
+    """Return a position; for an LSN, one after everything committed there in the newest epoch."""
     with suppress(ValueError):
         return Position(epoch, Lsn.parse(at), (1 << 64) - 1)
     with suppress(ValueError):
@@ -207,9 +207,9 @@ def _moment_us(at: str) -> int:
 
 
 class LakehouseCuts:
-    """The cuts at which tables of some ``kinds`` stand, for what is made of these.
+    """The cuts that tables of some ``kinds`` have, for targets that are built from these.
 
-    ``log`` tells what the log has by now: a merge's plan may have more of it than ``state``.
+    ``log`` returns the log's newer state: a merge's plan may have more of the log than ``state``.
     """
 
     def __init__(
@@ -235,13 +235,13 @@ class LakehouseCuts:
         return lakehouse_plans(self._lakehouse.path, self._session)
 
     def newest(self, tables: Collection[str]) -> Instant | None:
-        """The newest cut at which all of these tables stand."""
+        """Return the newest cut that all of these tables have."""
         return next(self.instants(tables), None)
 
     def instants(self, tables: Collection[str]) -> Iterator[Instant]:
-        """The cuts at which all of these tables stand, newest first.
+        """Yield the cuts that all of these tables have, newest first.
 
-        Raises DamagedError where nobody can tell if the newest run is one.
+        Raises DamagedError if it is unknown whether the newest run has one.
         """
         last = self._plans.last()
         run = last.run if last is not None else 0
@@ -267,7 +267,7 @@ class LakehouseCuts:
                 )
 
     def _stands(self, name: str, plan: RunPlan, outcome: RunOutcome) -> bool:
-        """Whether a table has the plan's cut, in columns that the state of the log tells."""
+        """Whether a table has the plan's cut, in columns that the log's state has."""
         derived, table = self._derived.get(name), plan.tables.get(name)
         if derived is None or table is None:
             return False
@@ -283,9 +283,9 @@ class LakehouseCuts:
         return versions[-1].version if versions else -1
 
     def has(self, instant: Instant) -> bool:
-        """Whether a cut is still that, and its versions of the tables are kept.
+        """Whether a cut still exists, and its versions of the tables are kept.
 
-        A version may be a later one than the run's, which compaction had left.
+        A version may be newer than the run's, if compaction has made it.
         """
         names = instant.versions.keys()
         plan = self._plans.moved_by(instant.run)
@@ -301,7 +301,7 @@ class LakehouseCuts:
         )
 
     def shapes(self, instant: Instant) -> "dict[str, TableShape]":
-        """The columns of the tables at a cut."""
+        """Return the columns of the tables at a cut."""
         names = instant.versions.keys() & self._derived.keys()
         plan = self._plans.plan_of(instant.run, names)
         return {name: self._shape(name, plan.tables[name]) for name in names} if plan else {}
@@ -316,18 +316,18 @@ class LakehouseCuts:
 
     @property
     def tables(self) -> Mapping[str, Derived]:
-        """The tables, by their names."""
+        """The tables, by name."""
         return self._derived
 
     def reader(self, *instants: Instant, records: int = 0) -> "LakehouseReader":
-        """A reader of the tables at some cuts, for work that is that of about so many records."""
+        """Return a reader of the tables at some cuts, sized for about ``records`` records."""
         from sinks.delta.difference import LakehouseReader
 
         spark, rebuilt = self._session().newSession(), self.rebuilt(instants)
         return LakehouseReader(spark, self._prefix, self._derived, instants, records, rebuilt)
 
     def rebuilt(self, instants: Sequence[Instant]) -> set[str]:
-        """The tables that were rebuilt between the first and the last of some cuts."""
+        """Return the tables that were rebuilt between the first and the last of some cuts."""
         runs = [instant.run for instant in instants]
         plans = map(self._plans.moved_by, range(min(runs) + 1, max(runs) + 1))
         return {
