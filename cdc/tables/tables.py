@@ -289,16 +289,16 @@ class Tables:
         states = self.states.begin_snapshot(table, at, requests, is_part=bounds is not None)
         if before is None or not before.is_in_log or not self._settings.lossless:
             return [], states
-        schema, new = self.schemas.described(table, at)
-        states += new
         upto, ts_us = gone or at.just_before(), time.time_ns() // 1_000
         try:
+            schema, new = self.schemas.described(table, at)
+            states += new
             encoder = self.encoders.encoder(schema)
             if bounds is None:
                 return encoder.snapshot_truncate(upto, ts_us), states
             rows = (EndedRows(bounds=each, upto=upto) for each in bounds)
             events = [event for each in rows for event in encoder.ended(each, upto, ts_us)]
-        except ROW_ERRORS as error:
+        except (*ROW_ERRORS, TableRefusedError) as error:  # the next state needs these records
             return [], [*states, *self.obstacles.set_aside(table.name, error)]
         return events, states
 

@@ -250,21 +250,31 @@ class Comparing:
                 continue
             _require_unfailed(of_source)
             started = time.monotonic()
+            hashes, broken, why = None, NONE, ""
             try:
                 with explained(name, self._settings.log.keep):
-                    hashes, broken = (rows.hashes() if place in reads else None), NONE
                     if isinstance(rows, CheckedRows):
                         broken = rows.broken(self.options.keys_shown)
             except MillraceError as error:
                 missing[name] = error.what
                 continue
+            try:
+                with explained(name, self._settings.log.keep):
+                    hashes = rows.hashes() if place in reads else None
+            except MillraceError as error:
+                why = error.what
             if hashes is not None:
                 seconds = time.monotonic() - started
                 derived[name] = _HashedRows(rows, hashes, seconds, broken)
-            elif (why := result.tables[place].unverified) and broken.beside:
-                # What its events leave can't be compared with the source; they themselves were.
+                continue
+            about = result.tables.get(place, side.about(name))
+            why = why or about.unverified
+            if why and broken.beside:
+                # Its rows can't be compared with the source; its events or versions were compared.
                 update = {"unverified": "", "left_out": {_STATE: why}, **_of_broken(broken)}
-                result.tables[place] = result.tables[place].model_copy(update=update)
+                result.tables[place] = about.model_copy(update=update)
+            elif why:
+                missing[name] = why
         for name, why in missing.items():
             unverified = side.about(name).model_copy(update={"unverified": why})
             result.tables[table_of(side, name)] = unverified

@@ -88,3 +88,9 @@ def lacking_columns(
 
 def _form(column: Column) -> tuple[str, str, int, bool]:
     return column.name, column.type, column.modifier, column.array
+
+
+def masks_some(settings: Settings) -> bool:
+    """Return whether some column is masked: nobody can tell where a view or a document has it."""
+    tables = settings.lakehouse.tables if settings.lakehouse is not None else []
+    return bool(settings.capture.column_modes.rules) or any(table.mask for table in tables)

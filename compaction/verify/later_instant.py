@@ -10,6 +10,7 @@ from typing import Final, Protocol, get_args
 
 from cdc.errors import MillraceError, SourceError, TableChangedError
 from compaction.verify.both_sides import BothSides, ComparedInstant, Comparing
+from compaction.verify.comparable import masks_some
 from compaction.verify.confirm import (
     ConfirmedRow,
     RowsByKey,
@@ -182,12 +183,14 @@ class LaterInstant:
         counted = dict[SinkTable, VerifiedTable]()
         if joined is None:
             return counted
+        settings = self._comparing.context.settings
         for name in joined.names:
             place = SinkTable("search", name)
             try:
                 still, both = joined.confirmed(name, self._found[place].rows)
                 keys = sorted({row.key for row in self._found[place].rows})
-                made = both.expected.texts(keys) if self._comparing.options.values else {}
+                shows_values = self._comparing.options.values and not masks_some(settings)
+                made = both.expected.texts(keys) if shows_values else {}
                 values = self._values(place, still, both.compared, made, both.there)
             except MillraceError as error:
                 self._why_not[place] = error.what

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType
 
 from cdc.errors import MillraceError, SinkError
+from compaction.verify.comparable import masks_some
 from compaction.verify.differences import Difference
 from compaction.verify.options import VerifyOptions
 from compaction.verify.report import DifferingKey, DifferingValue, SinkTable, VerifiedTable
@@ -68,6 +69,7 @@ class ComparedViews:
         views = [view.name for view in context.settings.views]
         self.names = [name for name in views if names is None or name in names]
         self._options = options
+        self._shows_values = options.values and not masks_some(context.settings)
 
     def tables(self) -> set[str]:
         """The names of the lakehouse's tables that they are made of, also by way of other views."""
@@ -193,7 +195,7 @@ class ComparedViews:
             for n, name in enumerate(keys)
         ]
         difference = F.when(_is("missing"), "missing").when(_is("extra"), "extra")
-        values = F.lit(None) if not self._options.values else _differing_values(pairs, keys)
+        values = F.lit(None) if not self._shows_values else _differing_values(pairs, keys)
         found = pairs.where(_is("missing") | _is("extra") | _is("different")).select(
             *key,
             difference.otherwise("different").alias("difference"),

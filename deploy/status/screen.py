@@ -174,7 +174,9 @@ def _run_text(sink: SinkStatus) -> str:
     if (verified := sink.verified) is not None and not verified.error:
         difference = f"{len(verified.failed):,} tables differ" if verified.failed else "0 differ"
         ago = seconds_text(max(0.0, (now_ms - (verified.ended_ms or now_ms)) / 1e3))
-        lines.append(f"verified {ago} ago: {verified.events:,} rows, {difference}")
+        part = verified.where.partition(" (")[2].removesuffix(")")  # a slice
+        part = f", {part} only" if part else ""
+        lines.append(f"verified {ago} ago: {verified.events:,} rows{part}, {difference}")
     if sink.keep_left_s is not None:
         lines.append(f"log.keep left: {seconds_text(sink.keep_left_s)}")
     return "\n".join(lines) or "none yet"

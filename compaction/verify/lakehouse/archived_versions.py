@@ -41,6 +41,8 @@ from sinks.changes.versions import versions
 MISSING: Final = "a version is missing that the archive has"
 EXTRA: Final = "a version isn't in the archive"
 DIFFERENT: Final = "a version differs from the archive's"
+_ENDS_MAX: Final = 1_000
+"""Each event is compared with each end of many rows."""
 _IN_ARCHIVE: Final = "_millrace_in_archive"
 _ROW: Final = "_millrace_row_hash"
 _FIRST: Final = "_millrace_first"
@@ -108,12 +110,15 @@ def compared_versions(
         return NONE
     if why := why_not_compared(shape, archive):
         return BrokenRows({}, (), (f"versions not compared with {name}: {why}",))
-    pairs = _pairs(shape, archive.shape)
+    pairs, ends = _pairs(shape, archive.shape), archive.ends()
+    if len(ends) > _ENDS_MAX:
+        why = f"it has {len(ends):,} TRUNCATEs and dropped partitions, more than {_ENDS_MAX:,}"
+        return BrokenRows({}, (), (f"versions not compared with {name}: {why}",))
     events = archive.of_rows()
     names = frozenset(archive.lacked(events))
     lacked = [pair for pair in pairs if pair.there.name in names]
     own = replace(shape, fields=tuple(pair.here for pair in pairs))
-    expected = versions(_changes(archive, events, pairs, lacked), None, own, archive.ends())
+    expected = versions(_changes(archive, events, pairs, lacked), None, own, ends)
     values = [pair.here.name for pair in pairs if pair.there.name not in names]
     found = _sides(history, expected, whole, values, sliced)
     if whole.position is not None:
@@ -124,6 +129,8 @@ def compared_versions(
     first = found.select(_WHY, *texts).limit(limit).collect() if counts and limit else ()
     broken = [(row[0], dict(zip([*shape.keys, POSITION], row[1:], strict=True))) for row in first]
     since = f"versions compared with {name}, since {utc(whole.since_ms)}"
+    if lacked:  # some event lacks a value of its own
+        since += f", without {', '.join(pair.here.name for pair in lacked)}"
     return BrokenRows(counts, tuple(broken), (since,))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -48,8 +47,8 @@ _FOLDER: Final = "_millrace/verify"
 _ABANDONED_S: Final = 7 * 86_400
 _RUNS_MAX: Final = 10_000
 """So many runs back a cut is looked for."""
-_SURE: Final = timedelta(minutes=10)
-"""How long before the log forgets a record it isn't asked for it any more."""
+_UNSURE: Final = 0.1
+"""Of log.keep: records that the log may forget while they are read aren't compared."""
 
 
 class TableAtInstant(NamedTuple):
@@ -278,8 +277,7 @@ class ScratchLakehouse:
     def in_log(self, name: str) -> LoggedRecords:
         """What the log has for sure of a table: while it is read, nothing of this is forgotten."""
         context, topic = self._context, self._tables[name].topic
-        kept_for = context.settings.log.keep
-        sure = kept_for - min(kept_for / 10, _SURE)
+        sure = context.settings.log.keep * (1 - _UNSURE)
         starts, ends = self._state.starts[topic], self._state.ends[topic]
         log = LogReader(context.settings.kafka, context.while_waiting)
         forgotten = log.forgotten({topic: starts}, sure).get(topic, {})

@@ -89,13 +89,18 @@ class LakehouseSide:
         there = self._lake.brought()
         missing = {name: why for name, why in there.missing.items() if name in self._lake.named}
         rows, missing = dict[str, DerivedRows](), missing | self._missing
-        archives = {
-            name: Archive(table.derived, self._lake.expected[name], table.all_rows(self._spark))
-            for name, table in there.tables.items()
-            if table.derived.kind == "changes"
-        }
+        archives = dict[str, Archive]()
         for name, table in there.tables.items():
-            if name not in self.expected:
+            if table.derived.kind == "changes":
+                try:
+                    with explained(name, self._keep):
+                        events = table.all_rows(self._spark)
+                except MillraceError as error:
+                    missing[name] = error.what
+                else:
+                    archives[name] = Archive(table.derived, self._lake.expected[name], events)
+        for name, table in there.tables.items():
+            if name not in self.expected or name in missing:
                 continue
             try:
                 with explained(name, self._keep):

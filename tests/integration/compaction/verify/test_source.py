@@ -172,7 +172,7 @@ def test_rows_are_looked_up_no_faster_and_no_longer_than_they_may_be(
         (a,) = reads_of(settings, instant, tmp_path)
         reading = SourceReader(settings, instant, sessions=1, age_max_s=3600, rows_per_second=2000)
         with closing(reading):
-            assert len(source_rows(opened, instant, reading, a, keys)) == 2000
+            assert len(source_rows(opened, instant, reading, a, keys).hashes) == 2000
         assert instant.age_s > 0.4
         reading = SourceReader(settings, instant, sessions=1, age_max_s=0)
         with closing(reading), pytest.raises(TableRefusedError, match="can't be read within"):
