@@ -125,8 +125,6 @@ AVOIDED_IN_REMARKS: Final = {
 REMARKS_UNCHECKED: Final = (
     "cdc/notifications",
     "cdc/tables/",
-    "compaction/verify",
-    "deploy/commands/verify",
     "sinks/run/",
     "snapshots/",
 )

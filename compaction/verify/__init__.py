@@ -1,1 +1,1 @@
-"""Every derived table against the source at one instant, and what differs."""
+"""Compare every derived table with the source at one instant, and report what differs."""

@@ -1,18 +1,21 @@
 """PostgreSQL's text of an array → its elements' texts, nested as the array is.
 
-A reader of its own, since a comparison shares none with what it checks.
+It is a separate reader, as a comparison shares none with the code that it checks.
 https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
 """
 
 from typing import Union
 
 Element = Union["Nested", str, None]
-"""An element: a text, NULL, or a list of such."""
+"""An element: a text, NULL, or a list of elements."""
 Nested = list[Element]
 
 
 def elements(text: str, delimiter: str = ",") -> Nested:
-    """The elements; raises ValueError for an array with bounds of its own, and for no array."""
+    """Return the elements.
+
+    Raise ValueError for an array with explicit bounds, and for any other text.
+    """
     items, end = _list(text, 0, delimiter)
     if end != len(text):
         raise ValueError("more than an array")
@@ -20,7 +23,7 @@ def elements(text: str, delimiter: str = ",") -> Nested:
 
 
 def _list(text: str, start: int, delimiter: str) -> tuple[Nested, int]:
-    """The list that begins there, and where it ends."""
+    """Return the list that begins at ``start``, and its end."""
     if text[start : start + 1] != "{":
         raise ValueError("not an array")
     items: Nested = []
@@ -45,7 +48,7 @@ def _list(text: str, start: int, delimiter: str) -> tuple[Nested, int]:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """The text up to the quotation mark that ends it."""
+    """Return the text up to the closing quotation mark."""
     item = list[str]()
     while at < len(text) and text[at] != '"':
         at += text[at] == "\\"

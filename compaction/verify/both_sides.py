@@ -1,7 +1,7 @@
 """Both sides of a pipeline at one instant → each derived table compared with the source there.
 
-The source is read by sessions of its own while the sinks' tables are brought to the instant, and is
-free as soon as it has been read.
+Separate sessions read the source while the sinks' tables are brought to the instant. They end as
+soon as it is read.
 """
 
 import tempfile
@@ -42,16 +42,16 @@ from sinks.spark.private_files import scratch_folder
 
 _AGAIN_S: Final = 0.1
 _SENT_S: Final = 0.02
-"""What the daemon takes for a row that it sends again, and more."""
+"""More than the daemon takes for a row that it sends again."""
 _CHANGED: Final = "it changed while it was read"
 _STATE: Final = "the state that its events leave"
 
 
 @dataclass(slots=True)
 class BothSides:
-    """The source and the sinks at one instant; the source's sessions end with ``reading``.
+    """The source and the sinks at one instant. The source's sessions end with ``reading``.
 
-    Documents that are ``joined`` have cuts of their own.
+    Documents that are ``joined`` have their own cuts.
     """
 
     source: SourceInstant
@@ -63,7 +63,7 @@ class BothSides:
 
 @dataclass(slots=True)
 class ComparedInstant:
-    """What was found at one instant; tables that ``changed`` may be looked at again."""
+    """The results at one instant. Tables that ``changed`` may be compared again."""
 
     lsn: Lsn
     taken_us: int
@@ -83,7 +83,10 @@ class _HashedRows(NamedTuple):
 
 
 class Comparing:
-    """Comparing at a pipeline; ``progress`` is told how many rows of the source have come."""
+    """Compares the sides of a pipeline.
+
+    ``progress`` gets the number of new rows from the source.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class Comparing:
         self.options = options
         self.spark = spark
         self.folder = scratch_folder()
-        """For what is read of the source; a process that dies leaves it to the next start."""
+        """For the source's data. If the process dies, the next start removes it."""
         self._progress = progress
         self._settings = context.settings
         self._log = LogReader(self._settings.kafka, context.while_waiting)
@@ -104,7 +107,7 @@ class Comparing:
 
     @property
     def log_name(self) -> str:
-        """The log's, once it was asked."""
+        """Return the log's name, once its state is read."""
         return self._state.progress.log if self._state is not None else ""
 
     def keeps_gone(self, table: str) -> bool:
@@ -113,13 +116,13 @@ class Comparing:
         return state is not None and state.gone_partitions > 0
 
     def wait_for(self, rows: int) -> None:
-        """Be more patient from here on: the daemon has so many rows to send again."""
+        """Extend the timeout, as the daemon has this many rows to send again."""
         timeout_s = self.options.timeout_s + rows * _SENT_S
         self.options = self.options._replace(timeout_s=timeout_s)
 
     @contextmanager
     def at_one_instant(self, names: WantedNames, folder: Path) -> Iterator[BothSides]:
-        """Both sides, of some tables, while the context lasts; files are in the ``folder``."""
+        """Yield both sides of some tables. Their files are in the ``folder``."""
         with ExitStack() as stack:
             opened = (
                 stack.enter_context(
@@ -149,7 +152,7 @@ class Comparing:
             yield BothSides(instant, sides, taken_us, reading, joined)
 
     def _reached(self, instant: SourceInstant) -> LogState:
-        """The log's state, once it has all that was committed before the instant."""
+        """Return the log's state, once it has every commit before the instant."""
         capture, deadline = self._settings.capture, time.monotonic() + self.options.timeout_s
         while True:
             state = self._log.state(capture.topic_prefix, capture.slot_name, self.context.report)
@@ -168,7 +171,7 @@ class Comparing:
             time.sleep(_AGAIN_S)
 
     def compare(self, names: WantedNames) -> ComparedInstant:
-        """Compare tables of some sinks at an instant that is now."""
+        """Compare tables of some sinks at a new instant."""
         with (
             tempfile.TemporaryDirectory(dir=self.folder) as temporary,
             self.at_one_instant(names, folder := Path(temporary)) as both,
@@ -194,7 +197,7 @@ class Comparing:
             return result
 
     def reader(self, both: BothSides) -> SourceReader:
-        """What reads the source at an instant."""
+        """Return a reader of the source at an instant."""
         return SourceReader(
             self._settings,
             both.source,
@@ -207,7 +210,7 @@ class Comparing:
     def reads(
         self, both: BothSides, folder: Path, result: ComparedInstant
     ) -> dict[SinkTable, SourceRead]:
-        """What is to be read of the source; why other tables can't be compared is noted."""
+        """Return the reads of the source. Record why other tables can't be compared."""
         sources = {side.about(name).source for side in both.sides for name in side.expected}
         described, refused = described_sources(both.source, self._settings.capture, sources)
         reads = dict[SinkTable, SourceRead]()
@@ -237,9 +240,9 @@ class Comparing:
         result: ComparedInstant,
         of_source: Future[None],
     ) -> dict[str, _HashedRows]:
-        """The derived rows of a sink at the instant; why others can't be compared is noted.
+        """Return a sink's derived rows at the instant. Record why others can't be compared.
 
-        Raises what has ended the read ``of_source``: then nothing will be compared.
+        Raise the error that ended the read ``of_source``, as nothing can be compared then.
         """
         _require_unfailed(of_source)
         tables, missing = side.brought()
@@ -270,7 +273,8 @@ class Comparing:
             about = result.tables.get(place, side.about(name))
             why = why or about.unverified
             if why and broken.beside:
-                # Its rows can't be compared with the source; its events or versions were compared.
+                # Its rows can't be compared with the source, but its events or versions were
+                # compared.
                 update = {"unverified": "", "left_out": {_STATE: why}, **_of_broken(broken)}
                 result.tables[place] = about.model_copy(update=update)
             elif why:
@@ -311,7 +315,7 @@ class Comparing:
 
 
 def _of_broken(broken: BrokenRows) -> dict[str, object]:
-    """What a report has of it."""
+    """Return the report's fields about broken rows."""
     return {
         "broken": dict(broken.counts),
         "broken_keys": tuple(BrokenKey(key=key, why=why) for why, key in broken.keys),
@@ -320,7 +324,10 @@ def _of_broken(broken: BrokenRows) -> dict[str, object]:
 
 
 def _compared(read: SourceRead, there: _HashedRows) -> TableComparison:
-    """The rows that differ, with their keys' texts, which the source can't tell of all."""
+    """Return the rows that differ, with the texts of their keys.
+
+    The source doesn't have all of them.
+    """
     found = compare(read.hashes.table(), there.hashes, there.rows.refused)
     found = found._replace(hashed_by=hashed_by(read.compared))
     extra = [row.key for row in found.rows if row.texts is None]
@@ -332,7 +339,7 @@ def _compared(read: SourceRead, there: _HashedRows) -> TableComparison:
 
 
 def _compare_joined(joined: JoinedSide, result: ComparedInstant) -> None:
-    """Compare joined documents with their definitions; why some can't be compared is noted."""
+    """Compare joined documents with their definitions. Record why some can't be compared."""
     for name in joined.names:
         place = SinkTable("search", name)
         try:
@@ -349,7 +356,7 @@ def _require_unfailed(of_source: Future[None]) -> None:
 def _read_source(
     reading: SourceReader, reads: Collection[SourceRead], both: BothSides, result: ComparedInstant
 ) -> None:
-    """Read all of it; then the source is free."""
+    """Read all tables, and then free the source."""
     try:
         reading.read([*reads])
     finally:

@@ -1,4 +1,4 @@
-"""What the source, the log and a derived table say of themselves → whether they can be compared."""
+"""Descriptions of the source, the log and a derived table → whether they can be compared."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from sinks.changes.shape import TableShape
 
 
 def require_there(names: WantedNames, sides: Sequence[Side]) -> None:
-    """Raise ConfigError where no side has a table of that name."""
+    """Raise ConfigError if no side has a table of that name."""
     there = {name for side in sides for name in side.names}
     wanted = {name for some in names.values() for name in some or ()}
     if unknown := sorted(wanted - there):
@@ -27,7 +27,7 @@ def require_there(names: WantedNames, sides: Sequence[Side]) -> None:
 
 
 def why_not(settings: Settings, table: VerifiedTable, description: TableDescription | None) -> str:
-    """Why a table can't be compared with the source; empty: it may."""
+    """Return why a table can't be compared with the source. Empty: it can."""
     capture = settings.capture
     if settings.transforms or capture.skipped_operations:
         return "the log doesn't have all changes unchanged ([transforms], skipped.operations)"
@@ -40,9 +40,9 @@ def why_not(settings: Settings, table: VerifiedTable, description: TableDescript
 
 
 def lacks(progress: Progress, lsn: Lsn, timeline: int) -> str:
-    """What the log lacks of the source at an instant; empty: it has all of it.
+    """Return what the log lacks of the source at an instant. Empty: nothing.
 
-    Behind a failover, LSNs of the log's timeline may be those of other changes.
+    After a failover, LSNs of the log's timeline may belong to other changes.
     """
     if progress.timeline != timeline:
         return (
@@ -54,7 +54,7 @@ def lacks(progress: Progress, lsn: Lsn, timeline: int) -> str:
 
 
 def require_same_cluster(progress: Progress, cluster: str) -> None:
-    """Refuse a source whose LSNs aren't the log's."""
+    """Raise ConfigError if the source's LSNs aren't the log's."""
     if progress.system_identifier != cluster:
         raise ConfigError(
             f"the source is cluster {cluster}, but the log is of cluster"
@@ -70,7 +70,7 @@ def lacking_columns(
     shape: TableShape,
     compared: ComparedTable,
 ) -> str:
-    """Why the columns of both sides don't fit each other; empty: they do."""
+    """Return why the columns of both sides don't fit each other. Empty: they do."""
     if not compared.columns:
         reasons = [f"{name}: {why}" for name, why in compared.left_out.items()]
         return f"none of its columns can be compared ({'; '.join(reasons)})"
@@ -91,6 +91,6 @@ def _form(column: Column) -> tuple[str, str, int, bool]:
 
 
 def masks_some(settings: Settings) -> bool:
-    """Return whether some column is masked: nobody can tell where a view or a document has it."""
+    """Whether some column is masked. Its place in a view or a document is unknown."""
     tables = settings.lakehouse.tables if settings.lakehouse is not None else []
     return bool(settings.capture.column_modes.rules) or any(table.mask for table in tables)

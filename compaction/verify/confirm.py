@@ -24,7 +24,7 @@ from snapshots import reader
 _KEYS_AT_ONCE: Final = 500
 _BY_INDEX: Final = "SET LOCAL enable_seqscan = off"
 _LISTED_MAX: Final = 1_000
-"""So many keys are written into a plan."""
+"""Up to this many keys are listed in a plan."""
 _KEY: Final = "_key"
 _HASHES: Final = "_hashes"
 ColumnHashes = tuple[int | None, ...]
@@ -32,11 +32,11 @@ RowsByKey = dict[int, list[ColumnHashes]]
 TextsByKey = dict[int, KeyTexts]
 """The texts of a row's columns, by the hash of its key."""
 TEXTS_BYTES_MAX: Final = 16 << 20
-"""So many bytes of values are kept of a table; the columns of other rows are named alone."""
+"""Up to this many bytes of a table's values are kept. Other rows only name their columns."""
 
 
 class ConfirmedRow(NamedTuple):
-    """A key that differs at both instants, and the columns that do."""
+    """A key that differs at both instants, and its differing columns."""
 
     texts: KeyTexts
     difference: Difference
@@ -44,14 +44,14 @@ class ConfirmedRow(NamedTuple):
 
 
 class SourceRows(NamedTuple):
-    """Rows of the source: the hashes of their columns, and the texts of some, by their keys'."""
+    """Rows of the source: the hashes of their columns, and the texts of some, by key hash."""
 
     hashes: RowsByKey
     texts: TextsByKey
 
 
 def derived_keys(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> dict[int, KeyTexts]:
-    """The texts of keys that only a derived table has, by their hashes."""
+    """Return the texts of keys that only a derived table has, by their hashes."""
     places = [table.columns[place] for place in table.key]
     texts = [
         _text(F.col(quoted(column.name)), column.rule.kind).alias(f"_text{number}")
@@ -68,7 +68,7 @@ def confirmed(
     table: ComparedTable,
     refused: Collection[int] = frozenset(),
 ) -> Iterator[ConfirmedRow]:
-    """The rows that still differ; documents of some keys were ``refused``."""
+    """Yield the rows that still differ. Documents of some keys were ``refused``."""
     names = [column.name for column in table.columns]
     for key, texts in {row.key: row.texts for row in rows}.items():
         there, here = source.get(key, []), derived.get(key, [])
@@ -96,7 +96,7 @@ def source_rows(
     *,
     values: bool = False,
 ) -> SourceRows:
-    """The source's rows of these keys, as the instant shows them; with ``values``, their texts."""
+    """Return the source's rows of these keys at the instant. With ``values``, add their texts."""
     digests = table.compared.digests(keeps_columns=True)
     lines, room = list[bytes](), TEXTS_BYTES_MAX if values else 0
 
@@ -131,7 +131,7 @@ def source_rows(
 
 
 def copied_lines(data: bytearray) -> Iterator[bytes]:
-    """The lines in messages of COPY, without their ends."""
+    """Yield the lines in messages of COPY, without their ends."""
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at + 1 : at + 5]) - 4
@@ -140,7 +140,7 @@ def copied_lines(data: bytearray) -> Iterator[bytes]:
 
 
 def derived_texts(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> TextsByKey:
-    """The texts of the derived rows of these keys."""
+    """Return the texts of the derived rows of these keys."""
     texts = [
         _text(F.col(quoted(column.name)), column.rule.kind).alias(f"_text{number}")
         for number, column in enumerate(table.columns)
@@ -150,7 +150,7 @@ def derived_texts(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) ->
 
 
 def derived_rows(rows: DataFrame, table: ComparedTable, keys: Sequence[int]) -> RowsByKey:
-    """The derived rows of these keys."""
+    """Return the derived rows of these keys."""
     hashed = rows.select(
         table.key_hash().alias(_KEY), F.array(*table.column_hashes()).alias(_HASHES)
     )
@@ -174,7 +174,7 @@ def _with_keys(hashed: DataFrame, keys: Sequence[int]) -> DataFrame:
 
 
 def _text(value: SparkColumn, kind: int) -> SparkColumn:
-    """As PostgreSQL reads it."""
+    """Return the text that PostgreSQL reads."""
     if kind == Kind.BYTES:
         return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
     return value.cast("string")
@@ -183,7 +183,7 @@ def _text(value: SparkColumn, kind: int) -> SparkColumn:
 def key_literals(
     description: TableDescription, names: Sequence[str], keys: Sequence[KeyTexts]
 ) -> sql.Composed:
-    """Keys in SQL, of columns with these names at the source."""
+    """Return keys in SQL, of columns with these names at the source."""
     declared = {column.name: column.declared for column in description.columns}
 
     def literal(texts: KeyTexts) -> sql.Composed:
@@ -199,9 +199,10 @@ def key_literals(
 def printed_keys(
     connection: psycopg.Connection, read: SourceRead, keys: Sequence[KeyTexts]
 ) -> Iterator[tuple[str, ...]]:
-    """Keys as PostgreSQL prints them; not those that it can't read, which a derived table may have.
+    """Yield keys as PostgreSQL prints them.
 
-    The connection is in no transaction.
+    A derived table may have keys that PostgreSQL can't read: these are left out. The connection is
+    in no transaction.
     """
     names = [read.compared.columns[place].source for place in read.compared.key]
     for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -239,7 +240,7 @@ def _texts_of(
 
 
 def _select(table: SourceRead, keys: Sequence[KeyTexts]) -> sql.Composed:
-    """The SELECT of the rows with these keys."""
+    """Return the SELECT of the rows with these keys."""
     description, compared = table.description, table.compared
     names = [compared.columns[place].source for place in compared.key]
     tree = "" if description.partitioned else "ONLY "

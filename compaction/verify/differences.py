@@ -1,8 +1,8 @@
-"""The hashes of both sides → which rows differ.
+"""The hashes of both sides → the rows that differ.
 
-Sums by buckets tell where to look: of a table that is right, nothing else is asked for. Of the
-other buckets, the rows of both sides are gone through in the order of their keys' hashes, so that
-memory holds one group at most.
+Sums by buckets show where rows differ. If a table is right, nothing else is read. For the other
+buckets, the rows of both sides are compared in the order of their keys' hashes, so that memory
+holds at most one group.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ from compaction.verify.hashed import FIRST_BUCKET, KeyTexts, RowsOfKey, Sums
 from compaction.verify.rules import ComparedTable
 
 Difference = Literal["missing", "extra", "different", "refused"]
-"""A row that the derived table lacks, that it has and the source hasn't, or that is another; or one
-of the first and the last whose document the search server has refused."""
+"""How a row differs: the derived table lacks it, only the derived table has it, or its values
+differ. A missing or different row is refused if the search server has refused its document."""
 HashedBy = tuple[tuple[str, int, int], ...]
-"""Of each column: its name at the source, and what its texts are read as."""
+"""Each column's name at the source, and the kind and scale of its texts."""
 DIFFERENCES_MAX: Final = 10_000
-"""So many are looked at one by one; all are counted."""
+"""Up to this many are compared one by one. All are counted."""
 _KEY: Final = "_key"
 _ROW: Final = "_row"
 _BUCKET: Final = "_bucket"
@@ -32,7 +32,7 @@ _HALF: Final = 0xFFFF_FFFF
 
 
 class DifferingRow(NamedTuple):
-    """A key (its hash) whose rows differ; ``texts`` are its columns', if they are known."""
+    """A key (its hash) whose rows differ. ``texts`` are its columns' texts, if they are known."""
 
     key: int
     difference: Difference
@@ -40,9 +40,9 @@ class DifferingRow(NamedTuple):
 
 
 class TableComparison(NamedTuple):
-    """What was compared, how many rows differ by how, and the first of them.
+    """The compared rows, the number of differing rows by difference, and the first of them.
 
-    ``hashed_by`` is what the hashes of their keys were made of.
+    ``hashed_by`` describes the columns of their keys' hashes.
     """
 
     source_rows: int
@@ -53,7 +53,7 @@ class TableComparison(NamedTuple):
 
 
 def hashed_by(table: ComparedTable) -> HashedBy:
-    """What tells rows of a table apart."""
+    """Return the columns that identify a table's rows."""
     columns = [table.columns[place] for place in table.key] if table.key else table.columns
     return tuple((column.source, column.rule.kind, column.rule.scale) for column in columns)
 
@@ -63,21 +63,21 @@ class HashedSide(Protocol):
 
     @property
     def sums(self) -> Sums:
-        """Those of all rows."""
+        """Return the sums of all rows."""
 
     def by_key(self, buckets: Collection[int], /) -> Iterator[RowsOfKey]:
-        """The rows of some buckets, by the hashes of their keys, ascending."""
+        """Yield the rows of some buckets, by the hashes of their keys, ascending."""
 
 
 class DerivedHashes:
-    """The hashes of a lakehouse table's rows, and their sums, for which it is read once."""
+    """The hashes of a lakehouse table's rows, and their sums, which one read makes."""
 
     def __init__(self, rows: DataFrame, table: ComparedTable) -> None:
         self._hashed = rows.select(table.key_hash().alias(_KEY), table.row_hash().alias(_ROW))
         self.sums = _sums(self._hashed)
 
     def by_key(self, buckets: Collection[int]) -> Iterator[RowsOfKey]:
-        """Nobody knows the keys' texts yet."""
+        """Yield the rows of some buckets, without their keys' texts."""
         is_some = len(buckets) < FIRST_BUCKET
         some = self._hashed.where(_bucket().isin(*buckets)) if is_some else self._hashed
         rows = some.orderBy(_KEY, _ROW).toLocalIterator()
@@ -88,7 +88,7 @@ class DerivedHashes:
 def compare(
     source: HashedSide, derived: HashedSide, refused: Collection[int] = frozenset()
 ) -> TableComparison:
-    """Compare the source's rows with all derived ones; ``refused`` are hashes of keys."""
+    """Compare the source's rows with all derived ones. ``refused`` are hashes of keys."""
     counts: Counter[Difference] = Counter()
     rows = list[DifferingRow]()
     buckets = {
@@ -108,7 +108,7 @@ def compare(
 
 
 def as_refused(key: int, difference: Difference, refused: Collection[int]) -> Difference:
-    """What a difference is where the server may have refused the row's document."""
+    """Return the difference, which is ``refused`` if the server may have refused the document."""
     return "refused" if key in refused and difference != "extra" else difference
 
 
@@ -117,7 +117,7 @@ def _bucket() -> SparkColumn:
 
 
 def _sums(hashed: DataFrame) -> Sums:
-    """By bucket: rows, and the sums of the halves of their hashes."""
+    """Return, by bucket, the rows and the sums of the halves of their hashes."""
     low = F.col(_ROW).bitwiseAND(F.lit(_HALF))
     high = F.shiftrightunsigned(_ROW, 32)
     summed = hashed.groupBy(_bucket().alias(_BUCKET)).agg(F.count("*"), F.sum(low), F.sum(high))
@@ -127,7 +127,7 @@ def _sums(hashed: DataFrame) -> Sums:
 def _differing(
     source: Iterator[RowsOfKey], derived: Iterator[RowsOfKey], refused: Collection[int]
 ) -> Iterator[DifferingRow]:
-    """The rows that aren't the same on both sides, by their keys' hashes."""
+    """Yield the rows that aren't the same on both sides, by their keys' hashes."""
     for key, there, here in _side_by_side(source, derived):
         for row in _compared(key, there, here):
             yield row._replace(difference=as_refused(key, row.difference, refused))
@@ -136,7 +136,7 @@ def _differing(
 def _side_by_side(
     source: Iterator[RowsOfKey], derived: Iterator[RowsOfKey]
 ) -> Iterator[tuple[int, list[tuple[int, KeyTexts | None]], list[tuple[int, KeyTexts | None]]]]:
-    """Each key, and its rows on both sides."""
+    """Yield each key, and its rows on both sides."""
     here = next(derived, None)
     for key, there in source:
         while here is not None and here[0] < key:
@@ -157,7 +157,7 @@ def _compared(
     source: list[tuple[int, KeyTexts | None]],
     derived: list[tuple[int, KeyTexts | None]],
 ) -> Iterator[DifferingRow]:
-    """How the rows of one key differ; each row counts as often as it is there."""
+    """Yield how the rows of one key differ. Duplicate rows count individually."""
     there, here = Counter(row for row, _ in source), Counter(row for row, _ in derived)
     if there == here:
         return

@@ -20,14 +20,14 @@ Sums = dict[int, tuple[int, int, int]]
 KeyTexts = tuple[str | None, ...]
 """The texts of a key's columns, as PostgreSQL reads them."""
 RowsOfKey = tuple[int, list[tuple[int, KeyTexts | None]]]
-"""A key's hash → the hash of each of its rows, and the key's texts where this side has them."""
+"""A key's hash → the hash of each of its rows, and the key's texts if this side has them."""
 UNREADABLE: Final = frozenset("\0\ufffd")
-"""In a text that isn't the source's, or isn't UTF-8 there."""
+"""A text with these isn't the source's, or isn't UTF-8 there."""
 GROUP_BITS: Final = 8
 FIRST_BUCKET: Final = 1 << 15
 """The bucket of a key whose hash is 0: buckets are in the order of signed numbers."""
 PENDING_BYTES: Final = 4 << 20
-"""So many are written to files at once."""
+"""Up to this many are collected before a write to files."""
 ROWS_OF_GROUPS: Final = 100_000
 """A table of fewer rows has one group."""
 _HEAD: Final = struct.Struct("=qqI")
@@ -36,14 +36,14 @@ _MEANING: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\
 
 
 def is_text(texts: KeyTexts | None) -> TypeGuard[KeyTexts]:
-    """Whether the source may have such a key, all of which is known."""
+    """Whether the source may have this key, and all of it is known."""
     return texts is not None and not any(
         text is None or UNREADABLE.intersection(text) for text in texts
     )
 
 
 class HashedTable(NamedTuple):
-    """A side's rows at the instant: how many, their sums, and files of records by group."""
+    """A side's rows at the instant: their number, their sums, and files of records by group."""
 
     rows: int
     sums: Sums
@@ -52,7 +52,7 @@ class HashedTable(NamedTuple):
     is_keyed: bool = True
 
     def by_key(self, buckets: Collection[int]) -> Iterator[RowsOfKey]:
-        """The rows of some buckets, by the hashes of their keys, ascending."""
+        """Yield the rows of some buckets, by the hashes of their keys, ascending."""
         shift = 16 - self.group_bits
         for group in sorted({bucket >> shift for bucket in buckets}):
             records = [
@@ -78,7 +78,7 @@ class HashedTable(NamedTuple):
 
 
 class RowHashes:
-    """The hashes of a table's rows as they come, from several threads; files are in a ``folder``.
+    """The hashes of a table's rows, from several threads. Files are in a ``folder``.
 
     Records of a table that ``is_large`` are kept in groups.
     """
@@ -94,7 +94,7 @@ class RowHashes:
         self._writing = threading.Lock()
 
     def digests(self) -> Digests:
-        """What hashes the rows that one thread reads."""
+        """Return new digests for the rows that one thread reads."""
         digests = self._compared.digests(self._group_bits)
         self._digests.append(digests)
         return digests
@@ -104,14 +104,14 @@ class RowHashes:
         return digests in self._digests
 
     def write(self, digests: Digests) -> None:
-        """Append what is new to the groups' files."""
+        """Append new records to the groups' files."""
         with self._writing:
             for group, records in digests.take():
                 with (self._folder / str(group)).open("ab") as file:
                     file.write(records)
 
     def sum_up(self) -> None:
-        """Take the sums, once every row was read: what makes them is large."""
+        """Add up the sums once every row is read, and release the digests, which are large."""
         for digests in self._digests:
             self._rows += digests.rows
             for bucket, (rows, low, high) in digests.sums_of_buckets().items():
@@ -120,13 +120,13 @@ class RowHashes:
         self._digests.clear()
 
     def table(self) -> HashedTable:
-        """All of it, once it is summed up."""
+        """Return the table, once it is summed up."""
         is_keyed = bool(self._compared.key)
         return HashedTable(self._rows, self._sums, self._group_bits, self._folder, is_keyed)
 
 
 def key_texts(text: bytes) -> KeyTexts:
-    """A key as COPY has it → the texts of its columns."""
+    """Return the texts of a key's columns from its COPY text."""
     return tuple(map(_unescaped, text.split(b"\t")))
 
 

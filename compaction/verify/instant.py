@@ -1,9 +1,9 @@
 """The source → a snapshot of it at an exact position, for as long as it takes to read.
 
 A temporary slot exports the snapshot of its consistent point P: it shows every transaction whose
-commit record begins below P, and no other. Making the slot waits for the transactions that are
-open. A session imports the snapshot, exports it again, and the slot goes: it has held WAL for
-seconds only, and the session holds no more than an xmin.
+commit record begins below P, and no other. The slot's creation waits for open transactions. A
+session imports the snapshot and exports it again, and the slot is removed. The slot holds WAL for
+seconds only, and the session holds only an xmin.
 https://www.postgresql.org/docs/current/protocol-replication.html#PROTOCOL-REPLICATION-CREATE-REPLICATION-SLOT
 https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-SNAPSHOT-SYNCHRONIZATION
 """
@@ -26,13 +26,13 @@ from snapshots import reader
 
 PURPOSE: Final = "verify"
 _SESSION: Final = {"idle_in_transaction_session_timeout": "30s"}
-"""The source is free of a verify that has died without a word."""
+"""After this time the source ends the sessions of a verify that has died silently."""
 _IDENTIFIER: Final = "SELECT system_identifier::text FROM pg_control_system()"
 _TIMELINE: Final = """
 SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8
 """
 _DEAD_S: Final = 5
-"""The server stops waiting so long after us, if we have died meanwhile."""
+"""If this process has died, the server stops waiting this long after the timeout."""
 _PING_S: Final = 5.0
 _OLDEST: Final = """
 SELECT format('pid %s, open for %s s, user %s, application %s, %s', pid,
@@ -60,13 +60,13 @@ SELECT format('the temporary slot %%s (pid %%s)', slot_name, active_pid) FROM pg
 WHERE database = current_database() AND temporary AND starts_with(slot_name, %s)
 """
 _LEAVING_S: Final = 0.3
-"""What has just ended may still be listed."""
+"""Sessions that ended shortly before may still be listed."""
 
 
 class SourceInstant:
-    """The source at ``lsn``; sessions import its ``snapshot`` as long as it is held.
+    """The source at ``lsn``. Sessions can import its ``snapshot`` while it is held.
 
-    ``connection`` is in a transaction of its own that shows that instant.
+    ``connection`` is in a separate transaction that shows that instant.
     """
 
     def __init__(self, connection: psycopg.Connection, lsn: Lsn, snapshot: str) -> None:
@@ -81,15 +81,15 @@ class SourceInstant:
 
     @property
     def age_s(self) -> float:
-        """How long the source has kept what it shows."""
+        """Return how long the source has kept the snapshot."""
         return time.monotonic() - self._taken
 
 
 @contextmanager
 def source_at_instant(settings: Settings, timeout_s: float) -> Iterator[SourceInstant]:
-    """The source, as it is now, while the context lasts.
+    """Yield the source at the current instant, while the context lasts.
 
-    Raises NotDoneError where transactions stay open for longer than the timeout.
+    Raise NotDoneError if transactions stay open for longer than the timeout.
     """
 
     def on_wait(waited_s: float) -> None:
@@ -113,9 +113,9 @@ def source_at_instant(settings: Settings, timeout_s: float) -> Iterator[SourceIn
 
 
 def older_readings(settings: Settings) -> list[str]:
-    """What reads the source already, by snapshots: other verifies, and slots that export one.
+    """Return other snapshot readers of the source: verifies, and slots that export a snapshot.
 
-    Where [source] names all sessions alike, a verify's can't be told from others.
+    If [source] gives all sessions one name, a verify's sessions can't be identified.
     """
     own = snapshot_slots(settings.capture.slot_name)
     with closing(open_session(settings)) as connection:
@@ -137,12 +137,12 @@ def older_readings(settings: Settings) -> list[str]:
 
 
 def open_session(settings: Settings) -> psycopg.Connection:
-    """A session that reads a part of it."""
+    """Open a session that reads a part of the source."""
     return connect(settings.source, purpose=PURPOSE, pinned=_SESSION)
 
 
 def _ping(connection: psycopg.Connection, ended: threading.Event) -> None:
-    """Let the server know that somebody is there; whoever reads next says if it has ended."""
+    """Keep the session alive. If it has ended, the next read reports it."""
     while not ended.wait(_PING_S):
         with suppress(MillraceError):
             query(connection, "SELECT 1")

@@ -1,4 +1,4 @@
-"""Tables of which rows differed at one instant → those that still do at a later one."""
+"""Tables whose rows differed at one instant → the rows that still differ at a later one."""
 
 import tempfile
 from collections import Counter
@@ -42,13 +42,13 @@ class HasTexts(Protocol):
     """A side that knows the texts of its rows' columns."""
 
     def texts(self, keys: Sequence[int], /) -> TextsByKey:
-        """Those of some keys' rows."""
+        """Return the texts of some keys' rows."""
 
 
 class LaterInstant:
-    """Comparing again at tables of which rows differ.
+    """Compares tables again whose rows differ.
 
-    ``differing`` are those whose rows were looked up by their keys, once there are ``tables``.
+    ``differing`` has the tables whose rows were read by their keys, once ``tables`` has run.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class LaterInstant:
         self.differing = dict[SinkTable, DifferingRows]()
 
     def tables(self) -> dict[SinkTable, VerifiedTable]:
-        """The tables, with the rows that differ at a later instant, too."""
+        """Return the tables, with the rows that also differ at a later instant."""
         done, again = dict[SinkTable, VerifiedTable](), None
         try:
             done = self._by_key()
             others = self._found.keys() - done.keys() - self._why_not.keys()
             again = self._comparing.compare(names_by_sink(others)) if others else None
-        except MillraceError as error:  # what differed is said all the same
+        except MillraceError as error:  # the first instant's differences are reported even so
             others = self._found.keys() - done.keys()
             self._why_not |= dict.fromkeys(others - self._why_not.keys(), error.what)
         if again is not None:
@@ -83,7 +83,7 @@ class LaterInstant:
         return {place: done.get(place) or self._unconfirmed(place) for place in self._found}
 
     def _unconfirmed(self, place: SinkTable) -> VerifiedTable:
-        """A table of which rows have differed, and that couldn't be compared again."""
+        """Return a table whose rows differed, and that couldn't be compared again."""
         rows = self._found[place].counts.total()
         why = self._why_not.get(place) or "it no longer exists"
         text = (
@@ -94,7 +94,7 @@ class LaterInstant:
         return self._tables[place].model_copy(update=update)
 
     def _by_key(self) -> dict[SinkTable, VerifiedTable]:
-        """Those whose rows can be looked up by their keys."""
+        """Return the tables whose rows can be read by their keys."""
         with (
             tempfile.TemporaryDirectory(dir=self._comparing.folder) as temporary,
             self._comparing.at_one_instant(names_by_sink(self._found), Path(temporary)) as both,
@@ -137,7 +137,7 @@ class LaterInstant:
     def _still(
         self, place: SinkTable, there: RowsByKey, table: DerivedRows, compared: ComparedTable
     ) -> list[ConfirmedRow]:
-        """The rows of a table that still differ; ``there`` is what the source has of them."""
+        """Return the rows of a table that still differ. ``there`` are the source's."""
         rows = self._found[place].rows
         here = table.by_key(sorted({row.key for row in rows}))
         return [*confirmed(rows, there, here, compared, table.refused)]
@@ -150,7 +150,7 @@ class LaterInstant:
         there: TextsByKey,
         here: HasTexts,
     ) -> ValuesByKey:
-        """The values of columns that differ, of the rows that are shown; none of masked columns."""
+        """Return the differing values of the shown rows, without those of masked columns."""
         if not self._comparing.options.values:
             return {}
         shown = still[: self._comparing.options.keys_shown]
@@ -179,7 +179,7 @@ class LaterInstant:
         }
 
     def _joined(self, joined: JoinedSide | None) -> dict[SinkTable, VerifiedTable]:
-        """Those of documents with rows of several tables in them."""
+        """Return the tables of joined documents."""
         counted = dict[SinkTable, VerifiedTable]()
         if joined is None:
             return counted
@@ -219,7 +219,7 @@ class LaterInstant:
     def _looked_up(
         self, both: BothSides, reading: SourceReader, read: SourceRead, keys: Sequence[KeyTexts]
     ) -> SourceRows:
-        """The source's rows of some keys."""
+        """Return the source's rows of some keys."""
         settings = self._comparing.context.settings
         values = self._comparing.options.values
         try:
@@ -228,7 +228,7 @@ class LaterInstant:
         except SourceError as error:
             if error.retry or isinstance(error, OF_ONE_TABLE):
                 raise
-        # What only the derived side has may be no value of the column's type at all.
+        # A value that only the derived side has may be invalid for the column's type.
         with closing(open_session(settings)) as connection:
             keys = list(dict.fromkeys(printed_keys(connection, read, keys)))
         with closing(open_session(settings)) as connection:
@@ -254,7 +254,7 @@ class LaterInstant:
             for row in shown
         )
         found = self._found[place]
-        if found.counts.total() > len(found.rows):  # more than are looked at one by one
+        if found.counts.total() > len(found.rows):  # more than are compared one by one
             counts, healed = found.counts, 0
         elif compared is None:
             healed = len(found.rows) - len(still)
@@ -268,7 +268,7 @@ class LaterInstant:
 
 
 def names_by_sink(places: Iterable[SinkTable]) -> dict[SinkName, set[str]]:
-    """The names of the tables of each sink."""
+    """Return the names of the tables of each sink."""
     names = dict[SinkName, set[str]]()
     for place in places:
         names.setdefault(place.sink, set()).add(place.name)
@@ -276,7 +276,7 @@ def names_by_sink(places: Iterable[SinkTable]) -> dict[SinkName, set[str]]:
 
 
 def still(before: TableComparison, after: TableComparison) -> list[ConfirmedRow]:
-    """The rows that differ in the same way as before."""
+    """Return the rows that differ in the same way at both instants."""
     again = Counter((row.key, row.difference) for row in after.rows)
     rows = list[ConfirmedRow]()
     for row in before.rows:

@@ -1,4 +1,4 @@
-"""Which derived tables of which sinks a verify compares, and what it may take of the source."""
+"""A verify's options → the derived tables of each sink to compare, and the load on the source."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
@@ -10,16 +10,16 @@ from sinks.run.summary import SinkName
 COMPARED: Final[tuple[SinkName, ...]] = ("lakehouse", "views", "search")
 """The sinks whose tables can be compared."""
 WantedNames = Mapping[SinkName, Collection[str] | None]
-"""The tables of some sinks, of each all (None) or those with such names."""
+"""The tables of some sinks: all of a sink (None), or those with these names."""
 
 
 class VerifyOptions(NamedTuple):
-    """Which derived tables of which sinks (none: all), and what a verify may take of the source.
+    """The derived tables and sinks to compare (none: all), and the load on the source.
 
-    It waits ``timeout_s`` for transactions that are open, and for the log. What the source shows is
-    kept for ``age_max_s`` at most. Of each table ``keys_shown`` keys are named. With ``repair``
-    rows that differ are sent again. Only rows in a slice (``slice_``) are compared, where there is
-    one. With ``values`` those of columns that differ are shown.
+    A verify waits ``timeout_s`` for open transactions, and for the log. It keeps the source's
+    snapshot for ``age_max_s`` at most. Each table names up to ``keys_shown`` keys. With ``repair``,
+    differing rows are sent again. With ``slice_``, only rows of that slice are compared. With
+    ``values``, the report has the values of differing columns.
     """
 
     tables: frozenset[str] = frozenset()
@@ -35,16 +35,16 @@ class VerifyOptions(NamedTuple):
 
 
 def compared_sinks(settings: Settings, options: VerifyOptions) -> list[SinkName]:
-    """The sinks that a verify compares."""
+    """Return the sinks that a verify compares."""
     sinks = [sink for sink in COMPARED if getattr(settings, sink)]
     return [sink for sink in sinks if sink in options.sinks or not options.sinks]
 
 
 def compared_names(settings: Settings, options: VerifyOptions) -> dict[SinkName, set[str] | None]:
-    """The names of what is compared of each sink (None: all).
+    """Return the names to compare of each sink (None: all).
 
-    Joined documents say what the lakehouse says: the tables that they are made of are compared.
-    Those that views are made of are known to their records alone.
+    Joined documents are made of lakehouse tables, which are compared, too. The tables of views are
+    known only from the views' records.
     """
     chosen = set(options.tables) or None
     if options.sinks == {"views"}:

@@ -1,8 +1,8 @@
-"""Rows that differ at two instants → orders to the daemon, which sends them again as they are.
+"""Rows that differ at two instants → orders to the daemon, which sends their current state again.
 
 An order is a logical message of the source: no table is written to. The daemon reads each row by
-its key, and sends it at the order's position in the stream; so each sink takes it by its next run,
-as any change.
+its key, and sends it at the order's position in the stream. Each sink applies it in its next run,
+as it does any change.
 """
 
 import shlex
@@ -25,9 +25,9 @@ from compaction.verify.report import SinkTable
 from compaction.verify.source import SourceRead
 
 _HEAD_BYTES: Final = 1_024
-"""What an order has beside its keys, and its message beside it, is less."""
+"""More than an order has in addition to its keys, with its message."""
 REPAIRED_MAX: Final = 10_000
-"""The daemon reads row by row, and its stream waits: more are read again as a table."""
+"""The daemon reads row by row while its stream waits. For more rows, read the table again."""
 _UNKNOWN: Final = "some keys can't be sent as orders: {} reads the table again"
 _UNANSWERED: Final = "the source hasn't confirmed the orders in time: verify again later"
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
@@ -35,21 +35,21 @@ _KeyByName = dict[str, str]
 
 
 class DifferingRows(NamedTuple):
-    """A table, as it was read at the source, and the keys of all its rows that differ."""
+    """A table's read at the source, and the keys of all its differing rows."""
 
     read: SourceRead
     keys: Collection[KeyTexts]
 
 
 class Ordered(NamedTuple):
-    """The keys that were ordered of each table, and why others weren't."""
+    """The ordered keys of each table, and why others weren't ordered."""
 
     keys: dict[SinkTable, set[KeyTexts]]
     why_not: dict[SinkTable, str]
 
 
 class Repair:
-    """Orders rows of one pipeline; ``id`` is in a header of what the daemon sends."""
+    """Orders rows of one pipeline. A header of the daemon's records has ``id``."""
 
     def __init__(
         self, settings: Settings, log_name: str, id_: str, timeout_s: float = 30.0
@@ -64,7 +64,7 @@ class Repair:
         ordered = Ordered({}, {})
         written = dict[str, set[KeyTexts]]()
         with closing(connect(self._settings.source, purpose=PURPOSE)) as connection:
-            # Its commit is seen behind all that waits for a synchronous standby.
+            # Its commit is visible after everything that waits for a synchronous standby.
             query(connection, "SET synchronous_commit = remote_apply")
             for place, rows in tables.items():
                 if why := _UNANSWERED if connection.broken else _why_not(rows):
@@ -97,7 +97,7 @@ class Repair:
 
 @contextmanager
 def _no_longer_than(connection: psycopg.Connection, timeout_s: float) -> Iterator[threading.Event]:
-    """Let a commit wait no longer for a standby that doesn't follow: it is done by then."""
+    """Bound a commit's wait for a standby that doesn't follow. The commit is already done."""
     has_waited = threading.Event()
 
     def cancel() -> None:
@@ -119,7 +119,7 @@ def _again(rows: DifferingRows) -> str:
 
 
 def _why_not(rows: DifferingRows) -> str:
-    """Why no row can be sent again; empty: they can."""
+    """Return why no row can be sent again. Empty: they can."""
     description, compared = rows.read.description, rows.read.compared
     again = f"{_again(rows)} reads the table again"
     sources = [compared.columns[place].source for place in compared.key]
@@ -142,14 +142,14 @@ def _fits(read: SourceRead, texts: KeyTexts) -> bool:
 def _canonical(
     connection: psycopg.Connection, read: SourceRead, keys: list[KeyTexts]
 ) -> Iterator[_KeyByName]:
-    """Keys as PostgreSQL prints them; those of derived rows may be printed otherwise."""
+    """Yield keys as PostgreSQL prints them. Derived rows may have another form."""
     names = [read.compared.columns[place].source for place in read.compared.key]
     for texts in printed_keys(connection, read, keys):
         yield dict(zip(names, texts, strict=True))
 
 
 def _fitting(keys: Iterable[_KeyByName]) -> Iterator[list[_KeyByName]]:
-    """So many keys at once as one order takes."""
+    """Yield lists of keys that fit into one order."""
     some, size = list[_KeyByName](), 0
     for key in keys:
         size += (own := len(to_json(key)) + 1)

@@ -1,4 +1,4 @@
-"""What a verify has found, for people, scripts, and the sinks' state topic."""
+"""The results of a verify, for people, scripts, and the sinks' state topic."""
 
 from typing import Literal, NamedTuple
 
@@ -10,14 +10,14 @@ from sinks.run.summary import SinkName
 
 
 class SinkTable(NamedTuple):
-    """A derived table: tables of several sinks may have one name."""
+    """A derived table. Tables of several sinks may have the same name."""
 
     sink: SinkName
     name: str
 
 
 class DifferingValue(BaseModel):
-    """A column's text at the source (of a view: by its query), and the one here."""
+    """A column's text at the source (for a view: by its query), and the text here."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,7 +28,7 @@ class DifferingValue(BaseModel):
 class DifferingKey(BaseModel):
     """A key whose row differs: the texts of its columns by name, and the columns that differ.
 
-    ``values`` are those of these columns, where the user has asked for them.
+    ``values`` are those of these columns, if the user has asked for them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -40,7 +40,7 @@ class DifferingKey(BaseModel):
 
 
 class BrokenKey(BaseModel):
-    """A key of which a history has a version, or an archive an event, that can't be; and why."""
+    """A key with an impossible version in a history, or event in an archive, and the reason."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,18 +49,22 @@ class BrokenKey(BaseModel):
 
 
 class VerifiedTable(BaseModel):
-    """What was found of one derived table, or of one index.
+    """The results for one derived table, or for one index.
 
-    ``missing`` rows it lacks, ``extra`` ones the source hasn't, and ``different`` ones have other
-    values: seen at two instants. ``refused`` are missing or different, and have a dead letter:
-    `millrace dead-letters search` tells why. ``healed`` were different at the first only. ``keys``
-    are the first of them. ``left_out`` has why columns weren't compared; ``unverified`` why all of
-    it wasn't, and ``unconfirmed`` how many rows had differed by then, at one instant. ``repaired``
-    rows differ no more once a sink has taken what the daemon has sent; ``unrepaired`` says why
-    others do. ``broken`` has how many versions of a history, or events of an archive, can't be, by
-    the reason why; ``broken_keys`` are the keys of the first of them. ``beside`` says what else
-    these were compared with. The table itself stands at the ``cut``, where a run has left it, or
-    found nothing to do, at ``cut_ms`` (ms since 1970; 0: not known).
+    The derived table lacks ``missing`` rows. Only it has ``extra`` rows, and its ``different`` rows
+    have other values. All of these differ at two instants. ``refused`` rows are missing or
+    different, and have a dead letter: `millrace dead-letters search` shows the reason. ``healed``
+    rows differed at the first instant only. ``keys`` are the first of the differing keys.
+
+    ``left_out`` has the reasons why columns weren't compared. ``unverified`` says why the whole
+    table wasn't, and ``unconfirmed`` how many rows had differed at one instant before. ``repaired``
+    rows no longer differ once a sink has applied what the daemon has sent. ``unrepaired`` says why
+    others still do.
+
+    ``broken`` has the number of impossible versions of a history, or events of an archive, by
+    reason. ``broken_keys`` are the keys of the first of them. ``beside`` names what else these were
+    compared with. ``cut`` is the table's own cut. A run left the table there, or found nothing to
+    do, at ``cut_ms`` (ms since 1970; 0: unknown).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -91,25 +95,25 @@ class VerifiedTable(BaseModel):
 
     @property
     def differing_rows(self) -> int:
-        """How many rows differ from the source's."""
+        """Return how many rows differ from the source's."""
         return self.missing + self.extra + self.different + self.refused
 
     @property
     def differing(self) -> int:
-        """How many rows differ, or are versions that can't be."""
+        """Return how many rows differ, or are impossible versions."""
         return self.differing_rows + sum(self.broken.values())
 
     @property
     def is_right(self) -> bool:
-        """Whether all of it was compared, and nothing differs, or not any more."""
+        """Whether all of it was compared, and nothing differs after repairs."""
         return not (self.differing > self.repaired or self.unverified or self.left_out)
 
 
 class VerifyReport(BaseModel):
     """A verify: the instant (LSN, and µs since 1970), and its tables.
 
-    ``repair`` is the id of what was repaired, which is in a header of the log's records. Where only
-    a ``slice`` was compared, the rows of tables are those in it.
+    ``repair`` is the id of the repair, which is in a header of the log's records. If only a
+    ``slice`` was compared, the rows of tables are those in it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -124,13 +128,13 @@ class VerifyReport(BaseModel):
     slice: str = ""
 
     def of_sink(self, sink: SinkName) -> "VerifyReport":
-        """What was found of one sink's tables."""
+        """Return the results of one sink's tables."""
         own = tuple(table for table in self.tables if table.sink == sink)
         return self.model_copy(update={"tables": own})
 
     @property
     def exit_code(self) -> ExitCode:
-        """That of the worst that was found."""
+        """Return the exit code of the worst result."""
         if any(table.differing > table.repaired or table.unconfirmed for table in self.tables):
             asked = any(table.unrepaired for table in self.tables)
             return ExitCode.NOT_REPAIRED if asked else ExitCode.DIFFERS

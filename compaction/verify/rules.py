@@ -1,8 +1,8 @@
-"""A derived column → what of its values is compared, on both sides.
+"""A derived column → how its values are compared, on both sides.
 
 The source's side is PostgreSQL's own text (UTC, ISO, shortest digits of floats), read by
-``cdc.compiled.digests``; the derived side is what Spark's ``xxhash64`` makes of what the table
-holds. Where a type holds less than the text, both hold what it can: docs/guides/verify.md.
+``cdc.compiled.digests``. The derived side is Spark's ``xxhash64`` of the table's values. If a type
+holds less than the text, both sides use what it can hold: docs/guides/verify.md.
 """
 
 import hashlib
@@ -26,20 +26,20 @@ from sinks.changes.types import spark_type
 TextConvert = Callable[[bytes], bytes | int | None]
 """A value's text at the source → the text or number that is compared, or null."""
 Compared = Callable[[SparkColumn], SparkColumn]
-"""A value in a derived table → what of it is hashed."""
+"""A value in a derived table → the value that is hashed."""
 _NULLS_AT_ONCE: Final = 63
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _SEED: Final = 42
 _LONG_DIGITS: Final = 18
-"""A decimal of so many digits is hashed as a number."""
+"""A decimal of up to this many digits is hashed as a number."""
 _INTEGERS: Final = frozenset({"smallint", "int", "bigint"})
 _PLAIN_TEXT: Final = frozenset({"text", "varchar", "bpchar", "citext", "name", "uuid", "enum"})
-"""Types of which a mask's hash is that of PostgreSQL's text; integers and numerics are others."""
+"""Masks hash PostgreSQL's text of these types, and of integers and numerics."""
 _OFFSET: Final = re.compile(rb"(.*[+-]\d\d)(:\d\d(?::\d\d)?)?", re.DOTALL)
 
 
 class Kind(IntEnum):
-    """What a text at the source is read as."""
+    """The type as which a text at the source is read."""
 
     TEXT = 0
     INTEGER = 1
@@ -55,11 +55,11 @@ class Kind(IntEnum):
     CONVERTED = 11
     NOTHING = 12
     ARRAY = 16
-    """And what its elements are read as."""
+    """Added to the kind of the elements."""
 
 
 class Rule(NamedTuple):
-    """How a column's values are compared; where it is ``unfit`` on either side, it is null."""
+    """How a column's values are compared. With ``unfit``, values that don't fit are null."""
 
     kind: int
     compared: Compared
@@ -70,7 +70,7 @@ class Rule(NamedTuple):
 
 
 class ComparedColumn(NamedTuple):
-    """A column that is compared: its name at the source, here, and how."""
+    """A compared column: its name at the source, its name here, and its rule."""
 
     source: str
     name: str
@@ -79,7 +79,7 @@ class ComparedColumn(NamedTuple):
 
 
 class ComparedTable(NamedTuple):
-    """The columns of a table that are compared, its ``key`` by their places, and those left out.
+    """The compared columns of a table, the places of its ``key``, and the columns left out.
 
     ``left_out`` has the reason why a column can't be compared, by its name here.
     """
@@ -90,7 +90,7 @@ class ComparedTable(NamedTuple):
 
     @property
     def is_keyed(self) -> bool:
-        """Whether a row can be looked up at the source by what the derived table has of its key."""
+        """Whether the derived table's key is enough to read a row at the source."""
         columns = [self.columns[place] for place in self.key]
         return bool(columns) and not any(
             column.is_optional
@@ -101,7 +101,7 @@ class ComparedTable(NamedTuple):
         )
 
     def digests(self, group_bits: int = 0, *, keeps_columns: bool = False) -> Digests:
-        """What hashes the source's rows."""
+        """Return new digests for the source's rows."""
         rules = [column.rule for column in self.columns]
         return Digests(
             [rule.kind for rule in rules],
@@ -114,20 +114,20 @@ class ComparedTable(NamedTuple):
         )
 
     def row_hash(self) -> SparkColumn:
-        """The hash of a derived row."""
+        """Return the hash of a derived row."""
         return _hash(self.columns)
 
     def key_hash(self) -> SparkColumn:
-        """The hash of a derived row's key; of a table without one, of the row."""
+        """Return the hash of a derived row's key, or of the row if the table has no key."""
         return _hash([self.columns[place] for place in self.key]) if self.key else self.row_hash()
 
     def column_hashes(self) -> list[SparkColumn]:
-        """The hash of each of a derived row's values, null of null."""
+        """Return the hash of each of a derived row's values. A null has null."""
         return [F.when(value.isNotNull(), F.xxhash64(value)) for value in map(_value, self.columns)]
 
 
 def compared_table(shape: TableShape, not_compared: Mapping[str, str]) -> ComparedTable:
-    """The columns of a derived table, in the order of the source's; why others aren't compared."""
+    """Return the columns to compare, in the source's order, and why others aren't compared."""
     columns, left_out = list[ComparedColumn](), dict[str, str]()
     for field in shape.fields:
         rule = not_compared.get(field.name) or rule_of(field, shape.salt)
@@ -144,7 +144,7 @@ def compared_table(shape: TableShape, not_compared: Mapping[str, str]) -> Compar
 
 
 def rule_of(field: DerivedField, salt: str) -> Rule | str:
-    """How a column is compared, or why it can't be."""
+    """Return how a column is compared, or why it can't be."""
     if field.nulled:
         return Rule(Kind.NOTHING, lambda value: value.cast("string"))
     if field.hashed:
@@ -161,7 +161,7 @@ def rule_of(field: DerivedField, salt: str) -> Rule | str:
 
 
 def _hash(columns: Sequence[ComparedColumn]) -> SparkColumn:
-    """As ``Digests`` has it: the values, and at every 63rd which of them are null."""
+    """Hash as ``Digests`` does: the values, and after every 63 of them, which ones are null."""
     parts = list[SparkColumn]()
     for start in range(0, len(columns), _NULLS_AT_ONCE):
         values = [_value(column) for column in columns[start : start + _NULLS_AT_ONCE]]
@@ -186,7 +186,7 @@ def _cast(kind: str) -> Compared:
 
 
 def _without_zeros(value: SparkColumn) -> SparkColumn:
-    """A decimal's text without zeros at its end."""
+    """Return a decimal's text without zeros at its end."""
     text = value.cast("string")
     short = F.rtrim(F.rtrim(text, F.lit("0")), F.lit("."))
     return F.when(text.contains("."), short).otherwise(text)
@@ -197,12 +197,12 @@ def _days(value: SparkColumn) -> SparkColumn:
 
 
 def _micros(kind: str) -> Compared:
-    """µs since 1970 in UTC, which is the session's zone."""
+    """Return µs since 1970 in UTC, which is the session's zone."""
     return lambda value: F.unix_micros(value.try_cast(kind).cast("timestamp"))
 
 
 def _of_scalar(column: Column, natural: str, kind: str) -> Rule | str:
-    """A rule for a type at the source and one here."""
+    """Return a rule for a type at the source and one here."""
     build = _BY_TYPE.get(natural if natural != "bigint" else column.type, _of_text)
     if natural.startswith("decimal"):
         build = _of_numeric
@@ -215,7 +215,7 @@ def _of_scalar(column: Column, natural: str, kind: str) -> Rule | str:
 
 
 def _or_its_hash(compared: Compared, value: SparkColumn) -> SparkColumn:
-    """A text that can't be read is no null: it equals nothing."""
+    """Return the compared value, or a hash for an unreadable text, which equals nothing."""
     return F.coalesce(compared(value), F.when(value.isNotNull(), F.xxhash64(value)))
 
 
@@ -256,7 +256,7 @@ def _of_double(_column: Column, kind: str) -> Rule | None:
 
 
 def _days_at_midnight(value: SparkColumn) -> SparkColumn:
-    """The day of a timestamp, which has no time of day."""
+    """Return the day of a timestamp without a time of day."""
     day = value.cast("date")
     is_midnight = day.cast("timestamp_ntz") == value
     return F.when(is_midnight, _days(value)).otherwise(_micros("timestamp_ntz")(value))
@@ -305,11 +305,11 @@ _BY_TYPE: Final[dict[str, Callable[[Column, str], Rule | None]]] = {
     "time": _of_time,
     "binary": _of_bytes,
 }
-"""A column's usual type here → its rule; that of a time is its type at the source."""
+"""A column's usual type here → its rule. For a time, it is the type at the source."""
 
 
 def _timetz(text: bytes) -> bytes:
-    """``13:14:15+02`` as ``13:14:15+02:00``, in UTC with a Z."""
+    """Return ``13:14:15+02`` as ``13:14:15+02:00``, in UTC with a Z."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         return text
@@ -319,16 +319,16 @@ def _timetz(text: bytes) -> bytes:
 
 
 def _money(text: bytes) -> bytes:
-    """``-$1,234.50`` as ``-1234.50``."""
+    """Return ``-$1,234.50`` as ``-1234.50``."""
     return text.replace(b"$", b"").replace(b",", b"")
 
 
 _CONVERTED: Final[dict[str, TextConvert]] = {"timetz": _timetz, "money": _money}
-"""Types whose text in the log is another than PostgreSQL's."""
+"""Types whose text in the log differs from PostgreSQL's."""
 
 
 def _hashed(column: Column, salt: str) -> Rule | str:
-    """A mask's hash of the salt and the text."""
+    """Return the rule for a mask's hash of the salt and the text."""
     natural = spark_type(column)
     is_text = column.type in _PLAIN_TEXT or column.type == "numeric"
     if column.array or not (is_text or (natural in _INTEGERS and column.type != "time")):
@@ -341,7 +341,7 @@ def _hashed(column: Column, salt: str) -> Rule | str:
 
 
 def _of_array(field: DerivedField) -> Rule | str:
-    """By the elements' hashes, in their order."""
+    """Return the rule for an array: it hashes the elements in their order."""
     column, element = field.column, field.type.removeprefix("array<").removesuffix(">")
     natural = spark_type(column).removeprefix("array<").removesuffix(">")
     rule = _of_scalar(column, natural, element)
@@ -365,7 +365,7 @@ def _of_array(field: DerivedField) -> Rule | str:
 
 
 def _array(rule: Rule, delimiter: str, text: bytes) -> bytes | int:
-    """As ``Digests`` has it, of any array; one with bounds of its own equals nothing."""
+    """Hash any array as ``Digests`` does. One with explicit bounds equals nothing."""
     try:
         items = elements(text.decode(), delimiter)
     except ValueError:
@@ -383,7 +383,7 @@ def _array(rule: Rule, delimiter: str, text: bytes) -> bytes | int:
 
 
 def _element(rule: Rule, item: str | Nested) -> bytes:
-    """An element's text; of one that is an array, that in JSON."""
+    """Return an element's text. For an array, it is JSON."""
     plain = _plain(rule, item)
     if isinstance(plain, str):
         return plain.encode()
@@ -391,7 +391,7 @@ def _element(rule: Rule, item: str | Nested) -> bytes:
 
 
 def _plain(rule: Rule, item: Element) -> Element:
-    """With each text in the form that the log has."""
+    """Return the element with each text in the log's form."""
     if isinstance(item, list):
         return [_plain(rule, each) for each in item]
     if item is None or rule.convert is None:

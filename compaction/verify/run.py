@@ -1,8 +1,8 @@
 """A pipeline → a report of what differs from the source.
 
-Only what differs at two instants counts: a value that the daemon has read again, for an event that
-lacked it, may be newer than its event, and so is right at the second one. Where rows are repaired,
-a third instant tells which of them differ no more.
+Only differences at two instants count. If an event lacks a value, the daemon reads the value again.
+It may be newer than its event, and is right at the second instant. After a repair, a third instant
+shows which rows no longer differ.
 """
 
 import time
@@ -23,9 +23,9 @@ from sinks.run.options import RunContext
 from sinks.views.pinned import pinned
 
 INSTANTS_MAX: Final = 3
-"""How often a table is looked at that changes while it is read."""
+"""How often a table is compared that changes during the read."""
 LOOKS_MAX: Final = 3
-"""How often rows that were sent again are looked at."""
+"""How often rows that were sent again are compared."""
 _OF_VIEW: Final = (
     "run `millrace merge all`; if it still differs, write the view again (`millrace rebuild view`)"
 )
@@ -57,8 +57,8 @@ def verify(
 ) -> VerifyReport:
     """Compare the tables of some sinks with the source.
 
-    Raises MillraceError where none can be compared: NotDoneError where there is no instant, or the
-    log doesn't reach it in time.
+    Raise MillraceError if none can be compared. It is NotDoneError if there is no instant, or if
+    the log doesn't reach it in time.
     """
     started = time.monotonic()
     comparing = Comparing(context, options, pinned(context.session()), progress)
@@ -98,7 +98,7 @@ def verify(
 
 
 def _of_views(found: VerifiedTables, *, repair: bool) -> VerifiedTables:
-    """What was found of views; nobody sends their rows, they are made again."""
+    """Return the results of views. Their rows aren't sent again: a run evaluates them again."""
     return {
         place: table.model_copy(
             update={"unrepaired": _OF_VIEW if repair and table.differing else ""}
@@ -114,7 +114,7 @@ def _repaired(
     later: LaterInstant,
     found: Mapping[SinkTable, TableComparison],
 ) -> VerifiedTables:
-    """The tables of which rows differ, with how many were repaired, and why others weren't."""
+    """Return the differing tables, with counts of repaired rows, and why others weren't."""
     differing = {place: tables[place] for place in found if tables[place].differing_rows}
     asked, why_not = dict[SinkTable, DifferingRows](), dict[SinkTable, str]()
     for place, table in differing.items():
@@ -146,10 +146,10 @@ def _repaired(
 def _looked_at(
     comparing: Comparing, tables: VerifiedTables, sent: Mapping[SinkTable, TableComparison]
 ) -> VerifiedTables:
-    """What still differs of rows that were sent again; asked more than once.
+    """Return what still differs of rows that were sent again, after several checks.
 
-    A row that changes meanwhile has a content that is newer than its position: at the next instant
-    the change itself is there, too.
+    If a row changes during the repair, its content is newer than its position. At the next instant
+    the change itself is applied, too.
     """
     done, left = VerifiedTables(), dict(sent)
     for number in range(LOOKS_MAX):
@@ -166,7 +166,7 @@ def _looked_at(
 
 
 def _with_broken(tables: VerifiedTables) -> VerifiedTables:
-    """The histories and archives with rows that can't be, and why they aren't repaired."""
+    """Return the tables with broken rows, and why these aren't repaired."""
     broken = {place: table for place, table in tables.items() if table.broken}
     return {
         place: table.model_copy(
@@ -177,6 +177,6 @@ def _with_broken(tables: VerifiedTables) -> VerifiedTables:
 
 
 def _only(found: TableComparison, keys: Collection[KeyTexts]) -> TableComparison:
-    """What was found of some keys."""
+    """Return the comparison of some keys."""
     rows = [row for row in found.rows if row.texts in keys]
     return found._replace(rows=rows, counts=Counter(row.difference for row in rows))

@@ -1,4 +1,4 @@
-"""A sink whose tables are brought to the instant: what comparing asks of each kind of sink."""
+"""A sink whose tables are brought to the instant: the interface that a comparison needs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -22,33 +22,33 @@ class DerivedRows(Protocol):
 
     @property
     def refused(self) -> Collection[int]:
-        """As above, once there are ``hashes``, or rows ``by_key``."""
+        """Return these hashes, after ``hashes`` or ``by_key``."""
 
     def hashes(self) -> HashedSide:
-        """Those of all rows, which are read once."""
+        """Return the hashes of all rows, which are read once."""
 
     def key_texts(self, keys: Sequence[int], /) -> Mapping[int, KeyTexts]:
-        """The texts of keys that ``hashes`` couldn't tell."""
+        """Return the texts of keys that ``hashes`` lacks."""
 
     def by_key(self, keys: Sequence[int], /) -> RowsByKey:
-        """The hashes of the columns of some keys' rows."""
+        """Return the hashes of the columns of some keys' rows."""
 
     def texts(self, keys: Sequence[int], /) -> TextsByKey:
-        """The texts of the columns of some keys' rows."""
+        """Return the texts of the columns of some keys' rows."""
 
 
 class Brought(NamedTuple):
-    """A sink's tables at the instant, and why others aren't there."""
+    """A sink's tables at the instant, and why others are missing."""
 
     tables: Mapping[str, DerivedRows]
     missing: Mapping[str, str]
 
 
 class ExpectedTable(NamedTuple):
-    """The columns that a table, or an index, will have, and what is compared of them.
+    """The future columns of a table, or an index, and the compared ones.
 
-    Only rows of a slice count where it is ``sliced``. ``why_not`` says why it can't be compared
-    with the source; empty: it can.
+    If it is ``sliced``, only rows of a slice count. ``why_not`` says why it can't be compared with
+    the source. Empty: it can.
     """
 
     shape: TableShape
@@ -60,28 +60,28 @@ class ExpectedTable(NamedTuple):
 class Side(Protocol):
     """A sink's tables, as they will be at the instant.
 
-    ``names`` are those of all, ``expected`` is what those will have that can be compared.
+    ``names`` has all of them. ``expected`` describes those that can be compared.
     """
 
     sink: SinkName
 
     @property
     def names(self) -> Collection[str]:
-        """As above."""
+        """Return the names of all tables."""
 
     @property
     def expected(self) -> Mapping[str, ExpectedTable]:
-        """As above."""
+        """Return the descriptions of the tables that can be compared."""
 
     def about(self, name: str) -> VerifiedTable:
-        """What is said of a table that isn't compared yet."""
+        """Return the report of a table that isn't compared yet."""
 
     def brought(self) -> Brought:
-        """The tables at the instant."""
+        """Return the tables at the instant."""
 
 
 def not_compared(settings: Settings, shape: TableShape) -> dict[str, str]:
-    """Why columns aren't compared: the capture masks or cuts their values."""
+    """Return the columns that aren't compared, as the capture masks or cuts their values."""
     modes, table = settings.capture.column_modes, str(shape.table)
     return {
         field.name: "the capture masks or truncates it"
@@ -91,5 +91,5 @@ def not_compared(settings: Settings, shape: TableShape) -> dict[str, str]:
 
 
 def table_of(side: Side, name: str) -> SinkTable:
-    """Where a table of a side is."""
+    """Return the key of a side's table."""
     return SinkTable(side.sink, name)

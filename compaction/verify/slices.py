@@ -1,7 +1,7 @@
-r"""A slice → which rows are in it, by the same hash of the key at the source, here and in Python.
+r"""A slice → the rows in it, by the same hash of the key at the source, in Spark and in Python.
 
 The hash is the first 16 hexadecimal digits of md5 of the key's texts, as PostgreSQL prints them,
-joined by \x1f. A slice is a range of these, of which all have the same size.
+joined by \x1f. A slice is a range of hashes. All slices have the same size.
 """
 
 import hashlib
@@ -25,23 +25,23 @@ _SLICE: Final = re.compile(r"(\d{1,6})/(\d{1,6})")
 _SEPARATOR: Final = "\x1f"
 _DIGITS: Final = 16
 _PLAIN_SCALE_MAX: Final = 6
-"""Spark writes a decimal with more digits behind the point as 1E-7."""
+"""Spark writes a decimal with more digits after the point as 1E-7."""
 _INTEGERS: Final = frozenset({"smallint", "int", "bigint"})
 _OTHER_TEXTS: Final = frozenset({"time", "timetz", "money"})
-"""Types of which the log has another text than PostgreSQL prints."""
+"""The log's text of these types differs from PostgreSQL's."""
 TextHere = Callable[[SparkColumn], SparkColumn]
 """A value in a derived table → the text that PostgreSQL prints of it."""
 
 
 class Slice(NamedTuple):
-    """The ``number``-th, from 1, of so many slices."""
+    """The ``number``-th slice, from 1, of a number of slices."""
 
     number: int
     of: int
 
     @classmethod
     def parse(cls, text: str) -> "Slice":
-        """Read ``3/7``; raises ConfigError for anything else."""
+        """Read ``3/7``. Raise ConfigError for anything else."""
         match = _SLICE.fullmatch(text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]) <= SLICES_MAX:
             raise ConfigError(
@@ -56,7 +56,7 @@ class Slice(NamedTuple):
 
     @property
     def bounds(self) -> tuple[str, str | None]:
-        """The first hash in the slice, and the first behind it; None: there is none."""
+        """Return the first hash in the slice, and the first one after it. None: there is none."""
         whole = 1 << (4 * _DIGITS)
         first, end = (-(-number * whole // self.of) for number in (self.number - 1, self.number))
         return f"{first:016x}", None if self.number == self.of else f"{end:016x}"
@@ -70,7 +70,7 @@ class Slice(NamedTuple):
         return first <= hashed and (end is None or hashed < end)
 
     def has(self, texts: Sequence[SparkColumn]) -> SparkColumn:
-        """The same in Spark."""
+        """Return the same condition in Spark."""
         joined = F.concat_ws(_SEPARATOR, *texts)
         hashed = F.substring(F.md5(joined.cast("binary")), 1, _DIGITS)
         first, end = self.bounds
@@ -78,7 +78,7 @@ class Slice(NamedTuple):
         return (hashed >= F.lit(first)) & is_below
 
     def at_source(self, columns: Sequence[str]) -> str:
-        """The same in SQL, of columns at the source: ``concat_ws`` prints values as COPY does."""
+        """Return it in SQL, of columns at the source: ``concat_ws`` prints values as COPY does."""
         names = ", ".join(sql.Identifier(name).as_string(None) for name in columns)
         joined = f"concat_ws(E'\\x1f', {names})"
         hashed = f"left(md5(convert_to({joined}, 'UTF8')), {_DIGITS}) COLLATE \"C\""
@@ -95,23 +95,23 @@ class SlicedKeys(NamedTuple):
     texts: Mapping[str, TextHere]
 
     def condition(self, column: Callable[[str], SparkColumn]) -> SparkColumn:
-        """Whether a row is in it; of one without any value in its key null."""
+        """Return whether a row is in it. Null: its key has no value."""
         values = {name: column(name) for name in self.texts}
         is_known = F.coalesce(*(value.cast("string") for value in values.values())).isNotNull()
         return F.when(is_known, self.slice.has([self.texts[n](v) for n, v in values.items()]))
 
     def here(self) -> SparkColumn:
-        """Whether a derived row is in it."""
+        """Return whether a derived row is in it."""
         texts = [text(F.col(quoted(name))) for name, text in self.texts.items()]
         return self.slice.has(texts)
 
     def at_source(self) -> str:
-        """Whether a row of the source is in it, in SQL."""
+        """Return whether a row of the source is in it, in SQL."""
         return self.slice.at_source(self.sources)
 
 
 def sliced_keys(slice_: Slice, shape: TableShape) -> SlicedKeys | str:
-    """How a table is sliced, or why it can't be."""
+    """Return how a table is sliced, or why it can't be."""
     key = shape.versions[-1].key
     if not key:
         return "it has no key, so it can't be compared by slice"
@@ -127,7 +127,10 @@ def sliced_keys(slice_: Slice, shape: TableShape) -> SlicedKeys | str:
 
 
 def _text_of(field: DerivedField) -> TextHere | None:
-    """The text that PostgreSQL prints of a value; None: what the table has doesn't tell."""
+    """Return the function for PostgreSQL's text of a value.
+
+    None: the table's value isn't enough.
+    """
     column, natural = field.column, spark_type(field.column)
     is_hidden = field.hashed or field.nulled or field.unfit_is_null
     if is_hidden or column.array or column.type in _OTHER_TEXTS:
@@ -147,7 +150,7 @@ def _as_string(value: SparkColumn) -> SparkColumn:
 
 
 def _of_decimal(column: Column) -> TextHere | None:
-    """With as many digits behind the point as the source has."""
+    """Return a function that keeps the source's number of digits after the point."""
     _, scale = column.precision_scale or (0, -1)
     if not 0 <= scale <= _PLAIN_SCALE_MAX:
         return None
@@ -163,7 +166,7 @@ def _of_boolean(value: SparkColumn) -> SparkColumn:
 
 
 def _of_timestamptz(value: SparkColumn) -> SparkColumn:
-    """In UTC, which is the session's zone, too."""
+    """Return it in UTC, which is also the session's zone."""
     return F.concat(value.cast("string"), F.lit("+00"))
 
 

@@ -1,9 +1,9 @@
 """Tables at an instant of the source → their rows' hashes, read by several sessions at once.
 
-Each chunk, pages of a leaf, is read in a transaction of its own that imports the snapshot: so the
-lock of a plain SELECT goes with the chunk. A table that was rewritten since comparing empty to the
-snapshot, and one with other columns isn't what it was: behind each lock, the table's file and
-columns are compared with those at the instant.
+Each chunk, pages of a leaf, has a transaction that imports the snapshot, so the lock of a plain
+SELECT ends with the chunk. If a table was rewritten after the instant, the snapshot sees it empty,
+and its columns may have changed. After each lock, the table's file and columns are compared with
+those at the instant.
 https://www.postgresql.org/docs/current/mvcc-caveats.html
 """
 
@@ -42,29 +42,29 @@ FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER 
 
 @dataclass(slots=True)
 class SourceRead:
-    """A table that is read: what is compared of it, and what has come of it."""
+    """A table that is read: its compared columns, and the results."""
 
     place: SinkTable
     description: TableDescription
     compared: ComparedTable
     hashes: RowHashes
     columns: Mapping[int, Sequence[tuple[object, ...]]]
-    """By the OID of each leaf, its columns at the instant."""
+    """The columns of each leaf at the instant, by the leaf's OID."""
     chunks: BulkTable
-    """What was taken of it, and what wasn't."""
+    """The chunks that were taken, and those that are left."""
     sliced: SlicedKeys | None = None
-    """Which of its rows are read; None: all."""
+    """The rows that are read. None: all."""
     running: int = 0
-    """How many chunks are being read."""
+    """The number of chunks that are being read."""
     error: MillraceError | None = None
 
 
 def described_sources(
     instant: SourceInstant, capture: CaptureSettings, names: Collection[str]
 ) -> tuple[dict[str, TableDescription], dict[str, str]]:
-    """The captured tables with these names, and why some can't be described.
+    """Return the captured tables with these names, and why some can't be described.
 
-    A size is asked for, which waits for whoever has locked a table: that is nobody else's trouble.
+    The query for a table's size waits for a lock on the table. This must not fail other tables.
     """
     connection, refused = instant.connection, dict[str, str]()
     tables = captured_tables(connection, capture)
@@ -84,7 +84,7 @@ def described_sources(
 def _described(
     connection: psycopg.Connection, capture: CaptureSettings, tables: Sequence[CapturedTable]
 ) -> list[TableDescription]:
-    """Described within the instant's transaction, which survives it."""
+    """Describe tables within the instant's transaction, which survives a failure."""
     query(connection, "SAVEPOINT described")
     try:
         described = described_tables(connection, capture, tables)
@@ -102,7 +102,7 @@ def table_read(
     compared: ComparedTable,
     folder: Path,
 ) -> SourceRead:
-    """What is to be read of a table, in chunks; files of its own are in the ``folder``."""
+    """Return the read of a table, in chunks. Its files are in the ``folder``."""
     pages = max(1, CHUNK_BYTES // description.block_bytes)
     is_large = description.rows_estimated >= ROWS_OF_GROUPS or description.pages > pages
     columns = {leaf.oid: _columns(instant.connection, leaf.oid) for leaf in description.leaves}
@@ -112,7 +112,7 @@ def table_read(
 
 
 class SourceReader:
-    """Reads tables at one instant; ``progress`` is told of rows as they come."""
+    """Reads tables at one instant. ``progress`` gets the number of new rows."""
 
     def __init__(
         self,
@@ -134,37 +134,37 @@ class SourceReader:
         self._taking = threading.Lock()
         self._stopped = threading.Event()
         self._now = open_session(settings)
-        """Sees the catalog as it is."""
+        """Sees the current catalog."""
 
     def close(self) -> None:
-        """End the session of the reader's own."""
+        """End the reader's session."""
         self._now.close()
 
     def rows_at_once(self, most: int) -> int:
-        """A few seconds' worth of rows: while it waits for longer, the session would end."""
+        """Return a few seconds' worth of rows, as the session would end during a longer wait."""
         return max(1, int(min(most, self._pace.rate * CHUNK_S)))
 
     def took(self, rows: int) -> None:
-        """Take notice of rows that were read by their keys."""
+        """Count rows that were read by their keys."""
         self._pace.took(rows)
 
     def measuring(self) -> AbstractContextManager[None]:
-        """Feel how the source is while rows are read by their keys."""
+        """Measure the source's response while rows are read by their keys."""
         return self._probe.measuring()
 
     def stop(self) -> None:
-        """Read no more: nobody wants it."""
+        """Stop reading."""
         self._stopped.set()
 
     def read(self, tables: Sequence[SourceRead]) -> None:
-        """Read all chunks; what is wrong with a table is noted there."""
+        """Read all chunks. Record a table's error in it."""
         with self._probe.measuring(), ThreadPoolExecutor(self._sessions) as executor:
             running = [executor.submit(self._work, tables) for _ in range(self._sessions)]
             for each in running:
                 each.result()
 
     def _work(self, tables: Sequence[SourceRead]) -> None:
-        """One session's share: chunks as long as there are any."""
+        """Read chunks in one session until none is left."""
         own: tuple[SinkTable, Digests] | None = None
         with closing(open_session(self._settings)) as connection:
             try:
@@ -241,7 +241,7 @@ class SourceReader:
         table.hashes.write(digests)
 
     def may_go_on(self, table: SourceRead) -> bool:
-        """Wait until more may be read; whether anybody wants it by then."""
+        """Wait until more may be read. Return whether the read continues."""
         while not self._stopped.is_set() and self._is_in_time(table):
             if (wait_s := self._pace.wait_s()) <= 0:
                 return True

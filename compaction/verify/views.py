@@ -1,7 +1,7 @@
-"""Views as they are stored, beside what their queries make of the tables at their own cuts.
+"""Stored views, and the results of their queries over the tables at the views' cuts → differences.
 
-A view's record names its cut, and the versions of the tables there; Delta keeps these. So both
-sides are of one moment whatever runs do meanwhile, and one look is enough.
+A view's record names its cut, and the versions of the tables there, which Delta keeps. Both sides
+are of one moment, regardless of other runs, so one comparison is enough.
 """
 
 import time
@@ -36,8 +36,8 @@ from sinks.views.store import comparable
 from sinks.views.target import ViewTarget
 
 ROUNDING: Final[Mapping[type[DataType], float]] = {DoubleType: 1e-9, FloatType: 1e-6}
-"""Floating-point numbers that differ by no more of the larger one, or of 1, are the same: a sum
-depends on the order in which it is made, and a view's groups are made at different times."""
+"""The tolerance of floating-point numbers, relative to the larger one or to 1. A sum depends on the
+order of its values, and a view's groups are computed at different times."""
 _NOT_BUILT: Final = "it isn't built yet: run `millrace merge views`"
 _FROZEN: Final = "its rows stay unchanged until it is built again: run `millrace merge views`"
 _OTHER: Final = (
@@ -50,14 +50,14 @@ _COLUMNS: Final = "_millrace_columns"
 
 
 class _ViewAtCut(NamedTuple):
-    """What a view has, and the cut that it has it of."""
+    """A view's generation, and its cut."""
 
     generation: ViewGeneration
     at: Instant
 
 
 class ComparedViews:
-    """Some views (None: all), compared and shown as the options say."""
+    """Some views (None: all), compared and shown according to the options."""
 
     def __init__(
         self, context: RunContext, names: Collection[str] | None, options: VerifyOptions
@@ -72,7 +72,7 @@ class ComparedViews:
         self._shows_values = options.values and not masks_some(context.settings)
 
     def tables(self) -> set[str]:
-        """The names of the lakehouse's tables that they are made of, also by way of other views."""
+        """Return the names of the views' lakehouse tables, also by way of other views."""
         tables, views = set[str](), [*self.names]
         known = {*self._run.sources.names.values()}
         for view in views:
@@ -86,7 +86,7 @@ class ComparedViews:
         return tables & known
 
     def compared(self) -> dict[SinkTable, VerifiedTable]:
-        """What was found of each, and of its history."""
+        """Return the results of each view, and of its history."""
         return {
             SinkTable("views", table.name): table
             for name in self.names
@@ -121,7 +121,7 @@ class ComparedViews:
             release(made)
 
     def _standing(self, target: ViewTarget) -> _ViewAtCut:
-        """What is compared; raises SinkError where there is nothing, or it may be another thing."""
+        """Return what is compared. Raise SinkError if it is missing, or may be outdated."""
         record, why = self._run.records.view(target.name) or target.record, ""
         target.record = record
         if record.serves is None or record.at is None or record.version is None:
@@ -139,7 +139,7 @@ class ComparedViews:
         return _ViewAtCut(record.serves, record.at)
 
     def _failure(self, name: str) -> str:
-        """Why the newest run of views couldn't bring it; empty: it could."""
+        """Return why the newest run of views failed to update it. Empty: it didn't fail."""
         for run in reversed(self._run.records.runs()):
             if (at := self._run.records.at_cut(run)) is not None:
                 return at.failed.get(name, "")
@@ -185,7 +185,7 @@ class ComparedViews:
     def _keys(
         self, target: ViewTarget, standing: _ViewAtCut, pairs: DataFrame
     ) -> Iterator[DifferingKey]:
-        """The first of what differs."""
+        """Yield the first differing keys."""
         keys = standing.generation.keys
         query = target.query(standing.at)
         row_key = query.top.row_key or ()
@@ -216,7 +216,7 @@ class ComparedViews:
 
 
 def _stored(target: ViewTarget, *, is_history: bool) -> DataFrame:
-    """The rows at the view's cut; a run that is under way may have made newer ones."""
+    """Return the rows at the view's cut. An unfinished run may have written newer ones."""
     view, *history = target.stored_in
     record, recorded = target.record, target.record.version
     if recorded is None or view.delta.applied().at.id != recorded.id:
@@ -236,7 +236,7 @@ def _is(difference: Difference) -> SparkColumn:
 
 
 def _in_slice(rows: DataFrame, keys: Sequence[str], slice_: Slice) -> DataFrame:
-    """Those of a slice, by the texts that Spark has of the keys; 0 and -0 are one number."""
+    """Return the rows of a slice, by Spark's texts of the keys. 0 and -0 are one number."""
 
     def text(name: str) -> SparkColumn:
         value = F.col(quoted(name))
@@ -247,7 +247,7 @@ def _in_slice(rows: DataFrame, keys: Sequence[str], slice_: Slice) -> DataFrame:
 
 
 def _differing_values(pairs: DataFrame, keys: Sequence[str]) -> SparkColumn:
-    """Of each column that differs: its name, what the query makes of it, and what is stored."""
+    """Return each differing column's name, its value by the query, and its stored value."""
     made: DataType = pairs.schema[_MADE].dataType
     names = [name for name in made.fieldNames() if name not in keys]  # type: ignore[attr-defined]
     return F.array_compact(
@@ -268,9 +268,9 @@ def _differing_values(pairs: DataFrame, keys: Sequence[str]) -> SparkColumn:
 
 
 def _pairs(stored: DataFrame, made: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Rows by their keys as structs: stored, made, and the names of the columns that differ.
+    """Return rows by their keys as structs: stored, made, and the names of the columns that differ.
 
-    Another copy of a stored row has the same key: it is a row more, so copies are numbered.
+    Another copy of a stored row has the same key but is an extra row, so copies are numbered.
     """
     copies = Window.partitionBy(*map(quoted, keys)).orderBy(F.lit(0))
     old = stored.select(F.struct("*").alias(_STORED), F.row_number().over(copies).alias("copy"))

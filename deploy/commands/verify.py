@@ -1,4 +1,4 @@
-"""``millrace verify``: every derived table against the source, at one instant."""
+"""``millrace verify``: compare every derived table with the source, at one instant."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VerifiedSink = Literal["lakehouse", "views", "search", "all"]
 _LATE_S: Final = 6 * 3600
 _SHOWN_MAX: Final = 200
-"""So many characters of a value are shown."""
+"""Up to this many characters of a value are shown."""
 _DIFFERENCES: Final = {
     "missing": "missing here",
     "extra": "extra here",
@@ -110,7 +110,7 @@ def verify(  # noqa: PLR0913 (a command's options)
 
 
 def _sinks(settings: Settings, sink: VerifiedSink) -> "frozenset[SinkName]":
-    """Which sinks to compare; raises ConfigError where there is no such one."""
+    """Return the sinks to compare. Raise ConfigError if such a sink isn't configured."""
     settings.require_own_capture("verify")
     if sink == "search":
         settings.require_search()
@@ -122,7 +122,7 @@ def _sinks(settings: Settings, sink: VerifiedSink) -> "frozenset[SinkName]":
 
 
 def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
-    """Compare, and report to the log what was found of each sink."""
+    """Compare, and report the results of each sink to the log."""
     from compaction.verify.instant import older_readings
     from compaction.verify.options import compared_sinks
     from compaction.verify.run import verify as compare
@@ -160,11 +160,11 @@ def _reported(settings: Settings, options: "VerifyOptions") -> "VerifyReport":
 
 
 def _say_nothing(_line: str) -> None:
-    """What a run on copies says: only the report is printed."""
+    """Drop the messages of runs on copies, as only the report is printed."""
 
 
 def lines(report: "VerifyReport") -> Iterator[str]:
-    """The report for people."""
+    """Yield the report's lines for people."""
     taken = datetime.fromtimestamp(report.ts_us / 1e6, UTC).isoformat(" ", "seconds")
     slice_ = f", slice {report.slice}" if report.slice else ""
     yield f"at {report.lsn}, {taken}{slice_}, read in {report.snapshot_s:.1f} s"
@@ -180,7 +180,7 @@ def lines(report: "VerifyReport") -> Iterator[str]:
 
 
 def _late(table: "VerifiedTable", ts_us: int) -> str:
-    """How long before the instant the last run was, where that is long."""
+    """Return how long before the instant the last run was, if that is long."""
     late_s = ts_us / 1e6 - table.cut_ms / 1e3
     if not table.cut_ms or late_s < _LATE_S:
         return ""
@@ -216,7 +216,7 @@ def _column(name: str, value: "DifferingValue | None", there: str) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """A value in quotes, which tell a text NULL from none; a long one's beginning."""
+    """Return a value in quotes, so that a text NULL differs from none. Cut a long one."""
     if text is None:
         return "NULL"
     short = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

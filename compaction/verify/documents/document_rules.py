@@ -1,11 +1,11 @@
-"""A table's columns → how its documents are compared: what PostgreSQL prints, of what a field has.
+"""A table's columns → how its documents are compared: a field's value as PostgreSQL's text.
 
-Each value of a document becomes the text that PostgreSQL has of it, and both sides are hashed by
-one set of rules (compaction/verify/rules.py). Here a numeric's text is compared as it is. A value
-of another JSON type, or in another form, becomes a text that no value has.
+Each value of a document becomes PostgreSQL's text of it, and one set of rules hashes both sides
+(compaction/verify/rules.py). Here a numeric's text is compared unchanged. A value of another JSON
+type, or in another form, becomes a text that no value has.
 
-Two fields of the server's own are compared as well: a document whose ``_id`` isn't that of its key,
-and one whose ``_version`` is of behind the instant, is another than it should be.
+Two of the server's fields are compared as well. A document differs if its ``_id`` isn't that of its
+key, or if its ``_version`` is after the instant.
 """
 
 import base64
@@ -24,7 +24,7 @@ from compaction.verify.slices import Slice
 from sinks.changes.shape import DerivedField, TableShape
 
 DocumentText = Callable[[Any], str]
-"""A field's value → the text of it that PostgreSQL has."""
+"""A field's value → PostgreSQL's text of it."""
 _ID: Final = "_id"
 _VERSION: Final = "_version"
 _ID_BYTES_MAX: Final = 512
@@ -32,14 +32,14 @@ _HASHED: Final = "sha256:"
 _INTEGERS: Final = frozenset({"int2", "int4", "int8", "oid"})
 _FLOATS: Final = frozenset({"float4", "float8"})
 _WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-"""Numbers that JSON has as texts."""
+"""Numbers that are texts in JSON."""
 
 
 class ComparedDocuments(NamedTuple):
-    """How documents are compared: the ``source``'s side, and the ``documents``'.
+    """How documents are compared: the ``source``'s side, and the ``documents``' side.
 
-    Both have the same columns; a document's last two are ``_id`` and ``_version``. Only documents
-    of a ``slice`` count, where there is one.
+    Both have the same columns. A document's last two are ``_id`` and ``_version``. With a
+    ``slice``, only its documents count.
     """
 
     source: ComparedTable
@@ -57,7 +57,10 @@ class ComparedDocuments(NamedTuple):
         return self.slice.holds([None if v is None else text_of(v) for v, text_of in values])
 
     def line(self, source: Mapping[str, Any], id_: str, version: int, instant: Lsn) -> bytes:
-        """A document as a line of COPY; ``id_`` and ``version`` are null where they are right."""
+        """Return a document as a line of COPY.
+
+        ``id_`` and ``version`` are null if they are right.
+        """
         texts = list[str | None]()
         for name, text_of in self.fields:
             value = source.get(name)
@@ -69,7 +72,7 @@ class ComparedDocuments(NamedTuple):
 def compared_documents(
     shape: TableShape, not_compared: Mapping[str, str], slice_: Slice | None = None
 ) -> ComparedDocuments:
-    """How the documents of a table's rows are compared, but for some columns."""
+    """Return how documents of a table's rows are compared, except some columns."""
     table = compared_table(shape, not_compared)
     by_name = {field.name: field for field in shape.fields}
     columns = [
@@ -82,7 +85,7 @@ def compared_documents(
         nothing = ComparedTable((), (), left_out)
         return ComparedDocuments(nothing, nothing, (), ())
     key = tuple((columns[place].name, kept[place]) for place in table.key)
-    # The source has nothing like them: its side is null.
+    # The source has no such columns: its side is null.
     own = [
         ComparedColumn(columns[0].source, name, _rule_of(Kind.NOTHING)) for name in (_ID, _VERSION)
     ]
@@ -98,12 +101,12 @@ def compared_documents(
 
 
 def above(version: int, instant: Lsn) -> str | None:
-    """A document's version, where it is of behind an instant."""
+    """Return a document's version if it is after an instant."""
     return None if version <= instant else str(version)
 
 
 def field_of(column: str) -> str:
-    """The field that a column's values are in."""
+    """Return the field of a column's values."""
     name = column.replace(".", "_")
     return f"x{name}" if name[:1] == "_" or not name.strip() else name
 
@@ -113,7 +116,7 @@ def _rule_of(kind: Kind) -> Rule:
 
 
 def _rule(rule: Rule, field: DerivedField) -> Rule:
-    """The rule for a Delta table's column, but of numerics, of which documents have the text."""
+    """Return the rule for a Delta table's column. For a numeric, documents have the text."""
     if field.column.type != "numeric" or field.column.array or field.nulled or field.hashed:
         return rule
     if rule.unfit and field.type.startswith("decimal"):
@@ -132,7 +135,7 @@ def _text_of(column: Column) -> DocumentText:
 
 
 def _of_scalar(column: Column, *as_they_are: str) -> DocumentText:
-    """The form that one value has; those of some types have none of their own."""
+    """Return the form of one value. Types ``as_they_are`` have no special form."""
     if column.type in _INTEGERS:
         return _integer
     if column.type in _FLOATS:
@@ -141,7 +144,7 @@ def _of_scalar(column: Column, *as_they_are: str) -> DocumentText:
 
 
 def _other(value: Any) -> str:
-    """A text that PostgreSQL has of nothing."""
+    """Return a text that PostgreSQL has for no value."""
     return f"\0{json.dumps(value, ensure_ascii=False)}"
 
 
@@ -165,21 +168,21 @@ def _boolean(value: Any) -> str:
 
 
 def _timestamp(value: Any) -> str:
-    """``2024-02-29T13:14:15.500000``."""
+    """Read ``2024-02-29T13:14:15.500000``."""
     if not isinstance(value, str) or value[10:11] != "T":
         return _other(value)
     return f"{value[:10]} {_time(value[11:])}"
 
 
 def _timestamptz(value: Any) -> str:
-    """The same, with a Z."""
+    """Read the same, with a Z."""
     if not isinstance(value, str) or not value.endswith("Z"):
         return _other(value)
     return f"{_timestamp(value[:-1])}+00"
 
 
 def _time(value: Any) -> str:
-    """``13:14:15.500000`` without zeros at its end."""
+    """Return ``13:14:15.500000`` without zeros at its end."""
     if not isinstance(value, str):
         return _other(value)
     return value.rstrip("0").rstrip(".") if "." in value else value
@@ -193,7 +196,7 @@ def _bytes(value: Any) -> str:
 
 
 def _point(value: Any) -> str:
-    """``POINT (1.5 2)``."""
+    """Read ``POINT (1.5 2)``."""
     if not isinstance(value, str) or not value.startswith("POINT ("):
         return _other(value)
     return value[6:].replace(" ", ",")
@@ -207,11 +210,11 @@ _FORMS: Final[dict[str, DocumentText]] = {
     "bytea": _bytes,
     "point": _point,
 }
-"""Types that documents have in another form than PostgreSQL's text."""
+"""Types whose form in documents differs from PostgreSQL's text."""
 
 
 def _array(text_of: DocumentText, delimiter: str, value: Any) -> str:
-    """As PostgreSQL writes an array, with all elements in quotes."""
+    """Write an array as PostgreSQL does, with all elements in quotes."""
     if not isinstance(value, list):
         return _other(value)
     texts = ("NULL" if each is None else _quoted(text_of(each)) for each in value)
@@ -224,7 +227,7 @@ def _quoted(text: str) -> str:
 
 
 def _is_id(id_: str, key: Sequence[tuple[Column, Any]]) -> bool:
-    """Whether an id is that of a document with such a key; True where nobody can tell."""
+    """Whether an id is that of a document with such a key. True if it is unknown."""
     if any(column.array or column.type in _FLOATS or value is None for column, value in key):
         return True  # a number has several texts
     texts = [json.dumps(value) if isinstance(value, bool) else str(value) for _, value in key]

@@ -1,9 +1,9 @@
-"""The search indexes, and an instant of the source → the documents of each table as they are there.
+"""The search indexes, and an instant of the source → the documents of each table at the instant.
 
-An index is only what it is now. So its record is read first, which says up to which cut it has the
-log at least, then a point in time is opened, and only then the source's instant is taken: no
-document is of behind it. What the log has between the cut and the instant is applied to documents
-as they are read; those that are newer than the cut meet the same changes again.
+An index has only its current state. Its record is read first, which has the cut up to which it has
+the log at least. Then a point in time is opened, and the source's instant is taken last: no
+document is after it. The log's changes between the cut and the instant are applied to documents as
+they are read. Documents that are newer than the cut meet the same changes again.
 """
 
 import time
@@ -58,14 +58,14 @@ _WAITS: Final = "its rows are being read again"
 
 
 class OpenIndex(NamedTuple):
-    """An index at a moment, and what it has been given at least."""
+    """An index at a moment, and the record of its minimum state."""
 
     record: TableRecord
     point: PointInTime
 
 
 class OpenIndexes(NamedTuple):
-    """The indexes of tables at a moment, by table; of others ``missing`` says why they aren't.
+    """The indexes of tables at a moment, by table. ``missing`` says why others can't be compared.
 
     ``joined`` are documents, by their names.
     """
@@ -82,10 +82,10 @@ class OpenIndexes(NamedTuple):
 def open_indexes(
     context: RunContext, names: Collection[str] | None, timeout_s: float
 ) -> Iterator[OpenIndexes]:
-    """Open the indexes of all tables and documents, or of those with such names.
+    """Yield the open indexes of all tables and documents, or of those with these names.
 
-    They stay open while the context lasts. For a run that writes joined documents ``timeout_s`` are
-    waited.
+    They stay open while the context lasts. It waits up to ``timeout_s`` for a run that writes
+    joined documents.
     """
     settings = context.settings
     search, capture = settings.require_search(), settings.capture
@@ -102,7 +102,7 @@ def open_indexes(
     deadline = time.monotonic() + timeout_s
     opener = DocumentOpener(client, ledger, capture.topic_prefix, deadline)
     points, joined = dict[str, PointInTime](), dict[str, OpenDocuments]()
-    # A run that ends behind this may have written what the points in time don't show.
+    # A run that ends after this may have written what the points in time don't show.
     run, before = ledger.run(), ledger.tables(chosen)
     with kept(client) as opened_points:
         for name in [name for name in chosen if name not in missing]:
@@ -129,7 +129,7 @@ def open_indexes(
 
 
 def _why_not(index: TableIndex, record: TableRecord | None, point: PointInTime) -> str:
-    """Why what searches see of a table can't be compared; empty: it can."""
+    """Return why the index that searches see can't be compared. Empty: it can."""
     if record is None:
         return "no run has recorded what its index has"
     if record.loading is not None:
@@ -176,7 +176,7 @@ class IndexSide:
                 self._missing[name] = why
 
     def _expect(self, name: str, record: TableRecord) -> str:
-        """Take note of how documents are compared; why they can't be, if so."""
+        """Record how documents are compared. Return why they can't be, or an empty text."""
         schemas, captured = self._state.schemas.get(name, ()), self._state.tables.get(name)
         versions: Sequence[TableSchema] = versions_at(schemas, self._instant)
         if captured is None or not versions:
@@ -194,7 +194,7 @@ class IndexSide:
         return self._compare_as(name, shape)
 
     def _compare_as(self, name: str, shape: "TableShape") -> str:
-        """The same, of columns that can be compared."""
+        """Record the comparison of the columns. Return why it can't be made, or an empty text."""
         sliced = None if self._slice is None else sliced_keys(self._slice, shape)
         if isinstance(sliced, str):
             return sliced
@@ -203,7 +203,7 @@ class IndexSide:
         return ""
 
     def about(self, name: str) -> VerifiedTable:
-        """The captured table, or the one of which each row has a document."""
+        """Return the report of the captured table, or of the table of joined documents."""
         for document in self._search.documents:
             if document.name == name:
                 return about_documents(document)
@@ -216,7 +216,7 @@ class IndexSide:
         )
 
     def brought(self) -> Brought:
-        """What the log has between the indexes' cuts and the instant, beside the indexes."""
+        """Return the indexes' documents at the instant, with the log's changes since their cuts."""
         newer = {name: self._newer(name) for name in self._rules}
         failed = self._applied(newer) if newer else {}
         rows = dict[str, DerivedRows]()
@@ -230,7 +230,7 @@ class IndexSide:
         return Brought(rows, self._missing | failed)
 
     def close(self) -> None:
-        """Let go of what was read of the log."""
+        """Release the records that were read from the log."""
         self._topics.forget()
 
     def _newer(self, name: str) -> NewerDocuments:
@@ -243,7 +243,7 @@ class IndexSide:
         return newer
 
     def _applied(self, newer: Mapping[str, NewerDocuments]) -> dict[str, str]:
-        """Read the log up to the instant; why that can't be done for some tables."""
+        """Read the log up to the instant. Return why some tables failed."""
         context = replace(self._context, options=RunOptions())
         checked = self._opened.run.checked
         target = NewerTarget(self._search, self._standing(), checked, newer)
@@ -254,7 +254,7 @@ class IndexSide:
         }
 
     def _standing(self) -> RunPlan:
-        """Where the indexes go on, as if a run had left them so."""
+        """Return the indexes' state as the plan of a last run."""
         indexes = {name: self._opened.indexes[name] for name in self._rules}
         last = self._opened.run.plan.all_tables if self._opened.run.plan is not None else {}
         return RunPlan(
@@ -292,7 +292,7 @@ def _documents(
     newer: NewerDocuments,
     instant: Lsn,
 ) -> CopyLines:
-    """The documents of an index at the instant."""
+    """Return the documents of an index at the instant."""
 
     def lines(hits: Iterable[Hit]) -> Sequence[bytes]:
         return [

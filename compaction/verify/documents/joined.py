@@ -1,7 +1,7 @@
-"""Joined documents at a moment → what is there, beside what their definition makes at their cut.
+"""Joined documents at a moment → their stored state, and their definition's result at their cut.
 
-An index of joined documents has exactly one cut of the lakehouse while no run writes to it. So its
-record is read before a point in time is opened, and behind that. If both say the same cut, the
+An index of joined documents has exactly one cut of the lakehouse while no run writes to it. Its
+record is read before a point in time is opened, and after that. If both have the same cut, the
 point in time is of that cut. The definition is evaluated over the lakehouse's tables there.
 """
 
@@ -51,7 +51,7 @@ _VARIABLE: Final = "it depends on the time, or on chance"
 
 
 class OpenDocuments(NamedTuple):
-    """Documents of one definition as they were at a cut."""
+    """Documents of one definition at a cut."""
 
     generation: JoinedIndex
     at: Instant
@@ -59,7 +59,7 @@ class OpenDocuments(NamedTuple):
 
 
 class DocumentOpener:
-    """Opens the indexes of joined documents, each at a moment at which no run writes to it."""
+    """Opens the indexes of joined documents, each at a moment when no run writes to it."""
 
     def __init__(self, client: OpenSearch, ledger: Ledger, log: str, deadline: float) -> None:
         self._client = client
@@ -68,7 +68,7 @@ class DocumentOpener:
         self._deadline = deadline
 
     def opened(self, document: Document, alias: str) -> OpenDocuments | str:
-        """The documents that searches see, or why they can't be compared."""
+        """Return the documents that searches see, or why they can't be compared."""
         index = TableIndex(self._client, alias, self._log, document.name, "document")
         before = self._resting(document)
         while not isinstance(before, str):
@@ -86,7 +86,7 @@ class DocumentOpener:
         return before
 
     def _resting(self, document: Document) -> tuple[JoinedIndex, Instant] | str:
-        """What serves, and its cut, as soon as no run is on the way to another one; or why not."""
+        """Return the index and its cut once no run is moving it to another cut, or why not."""
         while True:
             record = self._record(document)
             if record.serves is None or record.at is None:
@@ -107,7 +107,7 @@ class DocumentOpener:
 
 
 class MadeAndStored(NamedTuple):
-    """The documents that a definition makes, and those that are there."""
+    """The documents that a definition makes, and the stored ones."""
 
     expected: RowsOfLines
     there: RowsOfLines
@@ -115,7 +115,7 @@ class MadeAndStored(NamedTuple):
 
 
 class JoinedSide:
-    """Joined documents, each beside what its definition makes at its own cut."""
+    """Joined documents, each with the result of its definition at its own cut."""
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class JoinedSide:
         )
 
     def about(self, name: str) -> VerifiedTable:
-        """The table of which each row has a document."""
+        """Return the report of the documents, with the table of their rows."""
         return about_documents(self._opened[name].generation.definition)
 
     def compare(self, name: str) -> tuple[VerifiedTable, TableComparison]:
-        """Compare the documents of a definition; raises MillraceError where that can't be done."""
+        """Compare the documents of a definition. Raise MillraceError if they can't be compared."""
         started, rows = time.monotonic(), self._rows(name)
         expected, there = rows.expected.hashes(), rows.there.hashes()
         found = compare(expected, there, rows.there.refused)
@@ -162,7 +162,7 @@ class JoinedSide:
     def confirmed(
         self, name: str, rows: Sequence[DifferingRow]
     ) -> tuple[list[ConfirmedRow], MadeAndStored]:
-        """Of documents that differed, those that still do, and both sides of them."""
+        """Return the documents that still differ, and both sides of them."""
         both, keys = self._rows(name), sorted({row.key for row in rows})
         expected, there = both.expected.by_key(keys), both.there.by_key(keys)
         still = confirmed(rows, expected, there, both.compared, both.there.refused)
@@ -228,7 +228,7 @@ class JoinedSide:
 
 
 def about_documents(document: Document) -> VerifiedTable:
-    """What is said of joined documents that aren't compared yet."""
+    """Return the report of joined documents that aren't compared yet."""
     return VerifiedTable(sink="search", name=document.name, source=document.table, kind="documents")
 
 
@@ -242,7 +242,7 @@ class ShownDocuments(NamedTuple):
 
     @classmethod
     def of(cls, root: Node, left_out: dict[str, str], cut: Lsn) -> Self:
-        """All fields of the definition, but for some."""
+        """Return all fields of the definition, except some."""
         fields = tuple(
             name
             for name in (
@@ -257,7 +257,7 @@ class ShownDocuments(NamedTuple):
         return cls(root, fields, ComparedTable(columns, (0,), left_out), cut)
 
     def line(self, id_: str, version: int, document: Mapping[str, Any]) -> bytes:
-        """A document as a line of COPY; its ``version`` is null where it is right."""
+        """Return a document as a line of COPY. Its ``version`` is null if it is right."""
         shown = _shown(self.root, document)
         values = (shown.get(name) for name in self.fields)
         texts = (None if value is None else json.dumps(value, sort_keys=True) for value in values)
@@ -265,7 +265,7 @@ class ShownDocuments(NamedTuple):
 
 
 def _shown(node: Node, row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is compared of a row: no nulls, nor fields of columns that the source has dropped."""
+    """Return a row's compared values, without nulls and columns that the source has dropped."""
     inner = {embedded.field: embedded.shown for embedded in node.embeds}
     return {
         name: _embedded(inner[name], value) if name in inner else value

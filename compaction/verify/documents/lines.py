@@ -1,4 +1,4 @@
-"""Rows that come as lines of COPY → their hashes, or those of some keys' columns."""
+"""Rows in lines of COPY → their hashes, or those of some keys' columns."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ _SPECIAL: Final = re.compile(r"[\\\t\n\r]")
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 NULL: Final = "\\N"
 Batches = Callable[[], Iterable[Sequence[bytes]]]
-"""Lines, some at a time; each call reads them again."""
+"""Lines in batches. Each call reads them again."""
 BatchedItem = TypeVar("BatchedItem")
 
 
 def line_of(texts: Iterable[str | None]) -> bytes:
-    """The texts of a row's columns as a line of COPY."""
+    """Return the texts of a row's columns as a line of COPY."""
     fields = (NULL if text is None else _escaped(text) for text in texts)
     return "\t".join(fields).encode("utf-8", "surrogatepass") + b"\n"
 
@@ -34,19 +34,19 @@ def _escaped(text: str) -> str:
 
 
 def batched(items: Iterable[BatchedItem], size: int) -> Iterator[Sequence[BatchedItem]]:
-    """So many at once."""
+    """Yield batches of up to ``size`` items."""
     left = iter(items)
     while some := [*islice(left, size)]:
         yield some
 
 
 def no_lines() -> Iterable[Sequence[bytes]]:
-    """None at all."""
+    """Return no lines."""
     return ()
 
 
 class CopyLines(NamedTuple):
-    """A table's rows: ``parts`` of which several are read at once, and what comes ``after`` them.
+    """A table's rows: ``parts`` that are read side by side, and the rows ``after`` them.
 
     ``refused`` are those that a search server has refused.
     """
@@ -57,7 +57,7 @@ class CopyLines(NamedTuple):
 
 
 class RowsOfLines:
-    """The rows of a table that come as lines; records of one that ``is_large`` have groups."""
+    """The rows of a table in lines. Records of one that ``is_large`` have groups."""
 
     def __init__(
         self, compared: ComparedTable, lines: CopyLines, folder: Path, *, is_large: bool
@@ -69,7 +69,7 @@ class RowsOfLines:
         self.refused: frozenset[int] = frozenset()
 
     def hashes(self) -> HashedSide:
-        """Those of all rows, which are read once."""
+        """Return the hashes of all rows, which are read once."""
         hashes = RowHashes(self._compared, self._folder, is_large=self._is_large)
 
         def take(part: Batches) -> None:
@@ -89,12 +89,12 @@ class RowsOfLines:
         return hashes.table()
 
     def key_texts(self, keys: Sequence[int]) -> Mapping[int, KeyTexts]:
-        """The records have them all."""
+        """Return nothing, as the records have all texts."""
         del keys
         return {}
 
     def by_key(self, keys: Sequence[int]) -> RowsByKey:
-        """All rows are read for it."""
+        """Return the hashes of some keys' columns. This reads all rows."""
         wanted, found = frozenset(keys), RowsByKey()
         digests = self._compared.digests(keeps_columns=True)
         for lines in chain.from_iterable(
@@ -109,7 +109,7 @@ class RowsOfLines:
         return found
 
     def texts(self, keys: Sequence[int]) -> TextsByKey:
-        """All rows are read for it, too."""
+        """Return the texts of some keys' columns. This reads all rows."""
         wanted, found = frozenset(keys), TextsByKey()
         digests = self._compared.digests(keeps_columns=True)
         for lines in chain.from_iterable(
@@ -131,7 +131,7 @@ class RowsOfLines:
 
 
 def _feed(digests: Digests, lines: Sequence[bytes]) -> None:
-    """As a server sends them."""
+    """Feed lines in a server's messages."""
     data = bytearray()
     for line in lines:
         data += b"d" + pack(">I", len(line) + 4) + line

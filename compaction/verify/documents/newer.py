@@ -1,8 +1,8 @@
-"""What the log has of a table between an index's cut and the instant → changes of its documents.
+"""A table's log between an index's cut and the instant → changes of its documents.
 
-A run like any other reads it, of which each key's newest state is kept in a file, by document.
-Applied to a document it says what a merge would make of it: the newer version wins, a value that
-the log lacks is the document's, and of two that are as old the log's wins.
+A normal run reads it, and each key's newest state is kept in a file, by document. Applied to a
+document, it gives a merge's result: the newer version wins, and a value that the log lacks comes
+from the document. If both have the same version, the log's wins.
 """
 
 import json
@@ -46,7 +46,7 @@ class NewerDocuments:
     """The changes of one index's documents, and its dead letters, in a file."""
 
     def __init__(self, file: Path) -> None:
-        # SQLite bounds what is in memory; one thread at a time has the connection.
+        # SQLite bounds the memory. One thread at a time has the connection.
         self._file = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._file.executescript(_TABLES)
         self._lock = threading.Lock()
@@ -61,17 +61,17 @@ class NewerDocuments:
         self._file.close()
 
     def refuse(self, dead_letters: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of documents that the server has refused."""
+        """Record documents that the server has refused."""
         rows = ((each["document"], each["version"], each["source"]) for each in dead_letters)
         self._write("INSERT OR REPLACE INTO refused VALUES (?, ?, ?)", rows)
 
     def end(self, table: TablePlan, ended: Iterable[EndedDocuments]) -> None:
-        """Let rows end as the plan says."""
+        """Record which rows end according to the plan."""
         self._truncated = str(table.truncated or "")
         self._ended = [*ended]
 
     def put(self, actions: Iterable[Action]) -> None:
-        """Take the newest states of documents."""
+        """Record the newest states of documents."""
         rows = (
             (
                 action.id,
@@ -85,7 +85,7 @@ class NewerDocuments:
         self._write("INSERT OR REPLACE INTO newer VALUES (?, ?, ?, ?, ?, 0)", rows)
 
     def applied(self, hits: Sequence[Hit]) -> Iterator[Hit]:
-        """Documents as the changes leave them."""
+        """Yield documents with the changes applied."""
         if not self._has_any:
             yield from (hit for hit in hits if not self._is_over(hit["_source"]))
             return
@@ -104,7 +104,7 @@ class NewerDocuments:
                 yield _made(action, stored and stored["_source"], refused.get(action.id))
 
     def others(self) -> Iterator[Hit]:
-        """Documents that there weren't any of, once ``applied`` has had all."""
+        """Yield new documents, once ``applied`` has had all stored ones."""
         last = ""
         while True:
             with self._lock:
@@ -122,7 +122,7 @@ class NewerDocuments:
             last = ids[-1]
 
     def refused(self) -> Iterator[Hit]:
-        """Documents that were refused, and that no change has come for since."""
+        """Yield documents that were refused and have no later change."""
         with self._lock:
             rows = self._file.execute(
                 "SELECT id, version, source FROM refused WHERE NOT EXISTS (SELECT 1 FROM newer"
@@ -171,7 +171,7 @@ class NewerDocuments:
 def _made(
     action: Action, stored: dict[str, Any] | None, refused: tuple[int, dict[str, Any]] | None
 ) -> Hit:
-    """The document of a change, with what it lacks of the one before."""
+    """Return the document of a change, with missing values from the one before."""
     if refused is not None and refused[0] <= action.version:
         stored = refused[1]
     if action.absent or action.filled:
@@ -182,7 +182,7 @@ def _made(
 
 
 class NewerTarget(Target):
-    """Indexes that stand at cuts of their own, as a target of a run that writes to no server."""
+    """Indexes at their own cuts, as a target of a run that writes to no server."""
 
     sink: ClassVar[str] = "search"
 
@@ -198,19 +198,19 @@ class NewerTarget(Target):
         self._newer = newer
 
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
-        """The tables whose indexes are compared."""
+        """Return the tables whose indexes are compared."""
         del begun
         captured = CapturedTables.of(state.tables.keys(), state.newest_schemas)
         wanted = wanted_in_search(self._search, captured)
         return Wanted({name: table for name, table in wanted.items() if name in self._newer})
 
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
-        """They were looked at before."""
+        """Return True, as the indexes were checked before."""
         del name, table, state
         return True
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
-        """What the log has forgotten can't be compared."""
+        """Return None, as changes that the log no longer has can't be compared."""
         del name, table, forgotten
         return None
 
@@ -239,7 +239,7 @@ class NewerTarget(Target):
 
 
 class _KeptPlans:
-    """The plan of one run, which nobody else sees."""
+    """The plan of one run, in memory."""
 
     def __init__(self, standing: RunPlan, checked: LastCheck) -> None:
         self._plan = standing

@@ -1,7 +1,7 @@
 """An index → its documents as they were at one moment (a point in time), page by page.
 
-Pages go by Lucene's own order within a shard, so that the server sorts nothing and keeps no more
-than its place: each slice is one shard.
+Pages have Lucene's own order within a shard, so that the server sorts nothing and keeps only its
+place: each slice is one shard.
 https://docs.opensearch.org/latest/search-plugins/searching-data/point-in-time/
 """
 
@@ -17,21 +17,21 @@ from cdc.errors import MillraceError, SinkError
 from sinks.search.client import insist
 
 KEEP: Final = "5m"
-"""How long the server keeps a point in time that nobody asks for."""
+"""How long the server keeps an unused point in time."""
 _ASK_S: Final = 60.0
 _PAGE_BYTES: Final = 4 << 20
-"""About how much of what the server stores a page has; texts take more."""
+"""A page's approximate size in the server's storage. Texts take more."""
 _PAGE_MAX: Final = 2_000
 _NOT_THERE: Final = frozenset({
     HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED
 })  # fmt: skip
-"""How a server answers that has no points in time."""
+"""The answers of a server without points in time."""
 Hit = dict[str, Any]
 """A document as the server has it: ``_id``, ``_version`` and ``_source``."""
 
 
 class PointInTime(NamedTuple):
-    """An index at a moment; ``page`` documents are asked for at once, of each of ``shards``."""
+    """An index at a moment. A request gets ``page`` documents of one of the ``shards``."""
 
     name: str
     id: str
@@ -41,9 +41,9 @@ class PointInTime(NamedTuple):
 
 
 def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
-    """The index as searches see it now; raises SinkError where the server has no such thing.
+    """Return the index as searches see it now. Raise SinkError if the server doesn't support this.
 
-    It isn't refreshed: that would show searches half of a run that is writing.
+    It isn't refreshed: searches would see half of an unfinished run.
     """
     where = f"index {index}"
 
@@ -72,7 +72,7 @@ def open_point_in_time(client: OpenSearch, index: str) -> PointInTime:
 
 
 def open_alias(client: OpenSearch, alias: str) -> PointInTime | str:
-    """The index that searches see by an alias, or why there is none to compare."""
+    """Return the index that searches see by an alias, or why none can be compared."""
 
     def behind() -> list[str]:
         try:
@@ -93,7 +93,7 @@ def open_alias(client: OpenSearch, alias: str) -> PointInTime | str:
 
 @contextmanager
 def kept(client: OpenSearch) -> Iterator[list[PointInTime]]:
-    """Keep those that are put into a list while the context lasts; then they are gone."""
+    """Yield a list. Keep its points in time open while the context lasts, and then close them."""
     points = list[PointInTime]()
     ended = threading.Event()
     keeping = threading.Thread(target=_keep, args=(client, points, ended), daemon=True)
@@ -107,14 +107,14 @@ def kept(client: OpenSearch) -> Iterator[list[PointInTime]]:
 
 
 def closed(client: OpenSearch, points: Sequence[PointInTime]) -> None:
-    """Let go of them; else the server does so later."""
+    """Close points in time. If this fails, the server removes them later."""
     if points:
         with suppress(OpenSearchException):
             client.delete_pit(body={"pit_id": [point.id for point in points]})
 
 
 def pages(client: OpenSearch, point: PointInTime, shard: int) -> Iterator[list[Hit]]:
-    """A shard's documents; raises SinkError where they aren't all there."""
+    """Yield a shard's documents. Raise SinkError if some are missing."""
     where = f"index {point.name}"
     body: dict[str, Any] = {
         "pit": {"id": point.id, "keep_alive": KEEP},
@@ -143,7 +143,7 @@ def pages(client: OpenSearch, point: PointInTime, shard: int) -> Iterator[list[H
 
 
 def _keep(client: OpenSearch, points: Sequence[PointInTime], ended: threading.Event) -> None:
-    """Let the server know that they are needed; whoever reads next says if they have gone."""
+    """Keep the points in time alive. If they are gone, the next read reports it."""
     while not ended.wait(_ASK_S):
         for point in [*points]:
             body = {"pit": {"id": point.id, "keep_alive": KEEP}, "size": 0}

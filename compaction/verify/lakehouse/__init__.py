@@ -1,1 +1,1 @@
-"""The lakehouse's tables at an instant, and what their own rows tell of them."""
+"""The lakehouse's tables at an instant, and checks of their own rows."""

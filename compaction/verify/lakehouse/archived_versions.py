@@ -1,11 +1,11 @@
-"""A history's versions, beside those that an archive of the same table tells of.
+"""A history's versions, and an archive of the same table → the versions that differ.
 
-The source doesn't have earlier versions. An archive has every event, so it tells which versions
-there have been, also those that nobody sees missing: the version before one that was removed ends
-where that began.
+The source doesn't have earlier versions. An archive has every event, so it shows which versions
+existed. A version may be removed without a trace in the history, as the version before it ends
+where the removed one began.
 
-Both must have all of it: the versions count that began since both tables were created, and, of a
-row, behind its first event since either lacks something, or has lost a column.
+Both must have everything. Only versions count that began after both tables were created. If either
+lacks something, or has lost a column, only versions after a row's first event since then count.
 """
 
 from collections.abc import Sequence
@@ -51,21 +51,21 @@ _WHY: Final = "_millrace_why"
 
 
 class WholeSince(NamedTuple):
-    """Since when a table has everything: a time (ms since 1970), and a position; None: always."""
+    """When a table became complete: a time (ms since 1970), and a position. None: always."""
 
     since_ms: int
     position: Position | None = None
 
     def with_other(self, other: "WholeSince") -> "WholeSince":
-        """Since when two tables have everything."""
+        """Return when both tables became complete."""
         positions = [each.position for each in (self, other) if each.position is not None]
         return WholeSince(max(self.since_ms, other.since_ms), max(positions, default=None))
 
 
 def shown_since(shape: TableShape) -> Position | None:
-    """Since when a table's columns tell all that events have told; None: always.
+    """Return the position from which a table's columns show every change of events. None: always.
 
-    A version that a column has made which the source has dropped is no change by the others.
+    If the source has dropped a column, a version that it made is no change of the other columns.
     """
     lines, newest = column_lines(shape.versions), shape.versions[-1].version
     named = {field.column.name for field in shape.fields}
@@ -83,7 +83,7 @@ def shown_since(shape: TableShape) -> Position | None:
 
 
 class HistoryVersions(NamedTuple):
-    """The versions of a history, and the columns that it should have."""
+    """The versions of a history, and its expected columns."""
 
     shape: TableShape
     rows: DataFrame
@@ -103,7 +103,7 @@ def compared_versions(
     sliced: SlicedKeys | None,
     limit: int,
 ) -> BrokenRows:
-    """The versions that aren't the same on both sides; why they can't be compared, if so."""
+    """Return the versions that aren't the same on both sides, or why they can't be compared."""
     shape, name = history.shape, archive.derived.name
     keys = [field for field in shape.fields if field.name in shape.keys]
     if not keys or any(key.nulled or key.unfit_is_null for key in keys):
@@ -135,7 +135,7 @@ def compared_versions(
 
 
 def why_not_compared(shape: TableShape, archive: Archive) -> str:
-    """Why an archive doesn't tell of a history's versions; empty: it does."""
+    """Return why an archive doesn't show a history's versions. Empty: it does."""
     if why := why_no_rows(archive.shape):
         return why
     there = {pair.here.name for pair in _pairs(shape, archive.shape)}
@@ -146,7 +146,7 @@ def why_not_compared(shape: TableShape, archive: Archive) -> str:
 
 
 def _pairs(shape: TableShape, archive: TableShape) -> list[_SameColumn]:
-    """The columns that both have in the same form."""
+    """Return the columns that both have in the same form."""
     there = {field.id: field for field in archive.fields}
     return [
         _SameColumn(field, other)
@@ -164,7 +164,7 @@ def _form(field: DerivedField) -> tuple[str, bool, bool, bool]:
 def _changes(
     archive: Archive, events: DataFrame, pairs: Sequence[_SameColumn], lacked: Sequence[_SameColumn]
 ) -> DataFrame:
-    """The events, as a run parses such from the log."""
+    """Return the events in the form of a run's parsed records."""
 
     def names(is_so: list[SparkColumn]) -> SparkColumn:
         named = [F.when(each, F.lit(p.here.name)) for each, p in zip(is_so, lacked, strict=True)]
@@ -189,7 +189,7 @@ def _sides(
     values: Sequence[str],
     sliced: SlicedKeys | None,
 ) -> DataFrame:
-    """Each version's key, position and hash, of both sides."""
+    """Return each version's key, position and hash, of both sides."""
     keys = history.shape.keys
 
     def side(rows: DataFrame, *, is_archive: bool) -> DataFrame:
@@ -220,9 +220,9 @@ def _behind_first(
     keys: Sequence[str],
     position: Position,
 ) -> DataFrame:
-    """Those behind the first event of their row since the position, or that it begins for sure.
+    """Keep versions after their row's first event since the position, or that begin with it.
 
-    What the row was before that event isn't known on both sides.
+    The row's state before that event isn't known on both sides.
     """
     named = [F.col(quoted(p.there.name)).alias(p.here.name) for p in pairs if p.here.name in keys]
     order = F.struct(F.col(POSITION), F.col("is_there"))

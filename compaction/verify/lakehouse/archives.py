@@ -1,10 +1,10 @@
-"""An archive's events → the rows that they leave, by rules of verify's own.
+"""An archive's events → the rows that they leave, by verify's separate rules.
 
-Of each key the newest event counts, of the newest generation, behind the last end of all rows. Of
-two at one position a delete is the older one: a change of the key from -0 to 0 is both, of one key.
-A column that the event has no value for, since it was large and unchanged, is the one of the newest
-event that has it; a value that was read again for another event counts only where no event of the
-row's life has its own.
+For each key the newest event counts, of the newest generation, after the last end of all rows. If
+two have one position, a delete is the older one: a change of the key from -0 to 0 is both, with one
+key. An event may lack a value that was large and unchanged. Then the newest event with that value
+counts. A value that was read again for another event counts only if no event of the row's life has
+its own.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ from sinks.changes.shape import DerivedField, TableShape
 from sinks.log.ends import DROP, ENDING, end_struct, ends_of
 
 OF_ROWS: Final = ("c", "u", "d", "r")
-"""Operations of events that tell of one row."""
+"""Operations of events about one row."""
 _NEWEST: Final = "_millrace_newest"
 _GONE: Final = "_millrace_gone"
 _EXACT: Final = "_millrace_exact"
@@ -44,14 +44,14 @@ _READ: Final = "_millrace_read"
 
 
 class Archive(NamedTuple):
-    """An archive at the instant: every event that it has, and the columns that it should have."""
+    """An archive at the instant: all its events, and its expected columns."""
 
     derived: Derived
     shape: TableShape
     events: DataFrame
 
     def of_rows(self) -> DataFrame:
-        """The events under the newest generation's key that tell of one row."""
+        """Return the events about one row, under the newest generation's key."""
         events = self.events.where(F.col(OP).isin(*OF_ROWS))
         newest = newest_generation(self.shape.versions)
         if newest != self.shape.versions[0].version:
@@ -59,7 +59,7 @@ class Archive(NamedTuple):
         return events
 
     def ends(self) -> list[RowsEnd]:
-        """Where rows have ended at once; raises SinkError where the archive doesn't tell."""
+        """Return the ends of many rows. Raise SinkError if the archive lacks them."""
         has_records = RAW_VALUE in self.events.columns
         value = F.col(RAW_VALUE) if has_records else F.lit(None).cast("string")
         events = self.events.where(F.col(OP).isin(*ENDING))
@@ -75,7 +75,7 @@ class Archive(NamedTuple):
         return ends_under(self.shape.versions, sorted(ends, key=lambda end: end.position))
 
     def lacked(self, events: DataFrame) -> list[str]:
-        """The columns that some of the events have no value of their own for."""
+        """Return the columns that some of the events have no original value for."""
         lacks = (F.size(ABSENT) > 0) | F.col(FILLED).isNotNull()
         some = events.where(lacks).select(VERSION, ABSENT, FILLED).distinct().collect()
         return [
@@ -92,14 +92,14 @@ class Archive(NamedTuple):
         return was_read or not self._called(field).isdisjoint(absent or ())
 
     def is_absent(self, field: DerivedField) -> SparkColumn:
-        """Whether an event has no value for a column."""
+        """Return whether an event has no value for a column."""
         names = F.array(*map(F.lit, sorted(self._called(field))))
         return F.coalesce(F.arrays_overlap(F.col(ABSENT), names), F.lit(False))
 
     def was_read(self, field: DerivedField) -> SparkColumn:
-        """Whether an event's value for a column was read again, since it had none of its own.
+        """Return whether an event's value for a column was read again, as it had none.
 
-        A row that is new under its key has no other one.
+        A row that is new under its key has no other value.
         """
         ordinals = F.split(FILLED, ",")
         by_version = (
@@ -110,7 +110,7 @@ class Archive(NamedTuple):
         return F.coalesce((F.col(OP) == "u") & was_read, F.lit(False))
 
     def _called(self, field: DerivedField) -> set[str]:
-        """The names that a column has had here; not those that others have by now."""
+        """Return the names that a column has had here, except names that other columns now have."""
         rename = self.derived.options.rename
         sources = {source.name for source in field.sources.values()}
         names = {rename.get(name, name) for name in sources}
@@ -118,7 +118,7 @@ class Archive(NamedTuple):
         return {field.name} | (names - set(self.shape.names))
 
     def _ordinals(self, field: DerivedField) -> dict[int, int]:
-        """Of each schema version: the place of the column there, from 1."""
+        """Return the column's place in each schema version, from 1."""
         places = dict[int, int]()
         for version in self.shape.versions:
             if (source := field.sources.get(version.version)) is not None:
@@ -128,7 +128,7 @@ class Archive(NamedTuple):
 
 
 def why_no_rows(shape: TableShape) -> str:
-    """Why an archive's events don't tell which rows there are; empty: they do."""
+    """Return why an archive's events don't show the existing rows. Empty: they do."""
     key = shape.versions[-1].key
     fields = {field.column.name: field for field in shape.fields}
     if not key:
@@ -142,7 +142,10 @@ def why_no_rows(shape: TableShape) -> str:
 
 
 def replayed(archive: Archive) -> DataFrame:
-    """The rows that the events leave, with their positions; raises SinkError if nobody can tell."""
+    """Return the rows that the events leave, with positions.
+
+    Raise SinkError if the archive can't show them.
+    """
     shape, ends = archive.shape, archive.ends()
     events = archive.of_rows()
     if emptied := [end.position for end in ends if not end.bounds]:
@@ -170,26 +173,26 @@ def replayed(archive: Archive) -> DataFrame:
 
 
 def _newest_exact(archive: Archive, field: DerivedField) -> SparkColumn:
-    """The newest value that an event has of its own."""
+    """Return the newest value that an event has itself."""
     has_own = (F.col(OP) != "d") & ~archive.is_absent(field) & ~archive.was_read(field)
     return _newest(field, has_own)
 
 
 def _newest_read(archive: Archive, field: DerivedField) -> SparkColumn:
-    """The newest value that was read again."""
+    """Return the newest value that was read again."""
     return _newest(field, archive.was_read(field) & ~archive.is_absent(field))
 
 
 def _newest(field: DerivedField, counts: SparkColumn) -> SparkColumn:
-    """The value of the newest event that counts; in a struct, which tells a null from none."""
+    """Return the newest counting event's value, in a struct: a null differs from no value."""
     value = F.struct(F.col(quoted(field.name)).alias("value"), F.col(POSITION).alias("position"))
     return F.max_by(value, F.when(counts, F.col(POSITION)))
 
 
 def _patched(number: int) -> SparkColumn:
-    """A column's value: of this life of the row, its own before one that was read again.
+    """Return a column's value of this life of the row: an original one before one read again.
 
-    A null of before the column was there is older than what was read.
+    A null from before the column existed is older than a value that was read.
     """
     exact, read, gone = F.col(f"{_EXACT}{number}"), F.col(f"{_READ}{number}"), F.col(_GONE)
     exact, read = (

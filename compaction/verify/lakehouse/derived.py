@@ -1,9 +1,9 @@
-"""A lakehouse and an instant of the source → its tables as they are there.
+"""A lakehouse and an instant of the source → its tables at the instant.
 
-The newest cut isn't later than the instant. What the log has between the two is applied by a run
-like any other, to clones: new Delta tables that begin with the files of the cut's versions, in a
-folder that goes when the tables have been read. So merges and compaction go on meanwhile, and what
-is compared is what a merge makes.
+The newest cut isn't later than the instant. A normal run applies the log's changes between the two
+to clones: new Delta tables that begin with the files of the cut's versions. Their folder is removed
+once the tables are read. Merges and compaction continue meanwhile, and the comparison checks a
+merge's result.
 """
 
 import secrets
@@ -46,9 +46,9 @@ from sinks.spark.session import tune
 _FOLDER: Final = "_millrace/verify"
 _ABANDONED_S: Final = 7 * 86_400
 _RUNS_MAX: Final = 10_000
-"""So many runs back a cut is looked for."""
+"""A cut is searched up to this many runs back."""
 _UNSURE: Final = 0.1
-"""Of log.keep: records that the log may forget while they are read aren't compared."""
+"""A fraction of log.keep: records that the log may remove during the read aren't compared."""
 
 
 class TableAtInstant(NamedTuple):
@@ -58,11 +58,11 @@ class TableAtInstant(NamedTuple):
     version: int
 
     def all_rows(self, spark: SparkSession) -> DataFrame:
-        """Earlier versions and deleted rows, too."""
+        """Return all rows, including earlier versions and deleted rows."""
         return Version(DerivedDeltaTable(spark, "", self.derived), self.version).stored()
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The rows that the source has now, by this table."""
+        """Return the source's current rows, by this table."""
         rows = self.all_rows(spark)
         if self.derived.kind == "history":
             return rows.where(F.col(IS_CURRENT))
@@ -70,7 +70,7 @@ class TableAtInstant(NamedTuple):
 
 
 class LakehouseAtInstant(NamedTuple):
-    """The tables at the instant, and why others aren't there."""
+    """The tables at the instant, and why others are missing."""
 
     tables: dict[str, TableAtInstant]
     missing: dict[str, str]
@@ -83,7 +83,7 @@ class _FinishedRun(NamedTuple):
     outcome: RunOutcome
 
     def tables(self) -> dict[str, TablePlan]:
-        """Where each table goes on, of those that stand at the cut."""
+        """Return where each table continues, of those that are at the cut."""
         return {
             name: table
             for name, table in goes_on(self.plan, self.outcome).items()
@@ -95,9 +95,9 @@ class _FinishedRun(NamedTuple):
 def lakehouse_at(
     context: RunContext, instant: Position, names: Collection[str] | None
 ) -> Iterator["ScratchLakehouse"]:
-    """The lakehouse's tables, or those of some ``names``, while the context lasts.
+    """Yield the lakehouse's tables, or those with some ``names``.
 
-    The log must have reached the instant. Raises SinkError where no cut leads to it.
+    The log must have reached the instant. Raise SinkError if no cut leads to it.
     """
     lakehouse = context.settings.require_lakehouse()
     plans = lakehouse_plans(lakehouse.path, context.session)
@@ -114,7 +114,7 @@ def lakehouse_at(
 
 
 def _standing(plans: Plans, instant: Position) -> _FinishedRun:
-    """The newest finished run whose cut isn't later than the instant."""
+    """Return the newest finished run whose cut isn't later than the instant."""
     last = plans.last()
     newest = last.run if last is not None else 0
     for run in range(newest, max(0, newest - _RUNS_MAX), -1):
@@ -134,11 +134,11 @@ def _standing(plans: Plans, instant: Position) -> _FinishedRun:
 
 
 class ScratchLakehouse:
-    """Tables that stand at a cut, and copies of them that are brought to the instant.
+    """Tables at a cut, and copies of them that are brought to the instant.
 
-    ``expected`` has the columns that each table will have there. Of others, ``missing`` says why
-    they can't be. Beside the ``named`` ones there are the archives that histories among them are
-    compared with.
+    ``expected`` has each table's columns at the instant. ``missing`` says why others can't be
+    brought there. In addition to the ``named`` ones, it has the archives for comparing their
+    histories.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ScratchLakehouse:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Do something for one table; what is wrong with it is nobody else's trouble."""
+        """Work on one table. Record its error, so that other tables continue."""
         try:
             with explained(name, self._context.settings.log.keep):
                 yield
@@ -196,7 +196,7 @@ class ScratchLakehouse:
         return derived
 
     def _expect(self, name: str, table: TablePlan) -> None:
-        """The columns as of the log's newest schema version at the instant."""
+        """Record the columns of the log's newest schema version at the instant."""
         derived, cut = self.derived[name], self._state.progress.cut
         versions = versions_at(self._state.schemas.get(derived.source, ()), cut)
         if not versions:
@@ -211,7 +211,7 @@ class ScratchLakehouse:
         )
 
     def brought(self) -> LakehouseAtInstant:
-        """The tables at the instant; those that nothing came for since the cut as they are."""
+        """Return the tables at the instant. Those without news since the cut are unchanged."""
         versions = dict[str, int]()
         for name in self.expected:
             with self._alone(name):
@@ -238,12 +238,12 @@ class ScratchLakehouse:
             raise SinkError("its columns are about to change, and no run has changed them yet")
 
     def described(self, name: str) -> tuple[str, str]:
-        """The captured table that a derived one is of, and its kind."""
+        """Return the captured table of a derived one, and its kind."""
         of = self.derived.get(name) or self._standing.plan.all_tables[name]
         return of.source, of.kind
 
     def archive_of(self, name: str) -> str | None:
-        """The archive that a history is compared with, if there is one."""
+        """Return the archive that a history is compared with, if it exists."""
         if (of := self.derived[name]).kind != "history":
             return None
         archives = [
@@ -254,10 +254,10 @@ class ScratchLakehouse:
         return min(archives)[1] if archives else None
 
     def whole_since(self, name: str) -> WholeSince:
-        """Since when a history or an archive has everything, in the columns that it has now.
+        """Return when a history or an archive became complete, in its current columns.
 
-        Columns of a new schema version tell no more of what was before. Those that an option has
-        brought, or has taken, do. A run whose plan is forgotten is older than those that are kept.
+        Columns of a new schema version don't change what was known before. Columns that an option
+        has added or removed do. If a run's plan is gone, the run is older than the kept ones.
         """
         target = DerivedDeltaTable(
             self._context.session(), self._standing.plan.prefix, self.derived[name]
@@ -275,7 +275,7 @@ class ScratchLakehouse:
         return WholeSince(since_ms, max(positions, default=None))
 
     def in_log(self, name: str) -> LoggedRecords:
-        """What the log has for sure of a table: while it is read, nothing of this is forgotten."""
+        """Return the records that the log surely has of a table, and keeps during the read."""
         context, topic = self._context, self._tables[name].topic
         sure = context.settings.log.keep * (1 - _UNSURE)
         starts, ends = self._state.starts[topic], self._state.ends[topic]
@@ -287,13 +287,13 @@ class ScratchLakehouse:
         return LoggedRecords(raw, starts, since_ms)
 
     def stands(self, name: str) -> tuple[str, int]:
-        """The cut at which the table itself is, and when a run has left it so (ms since 1970)."""
+        """Return the table's own cut, and when a run left it there (ms since 1970)."""
         plan = self._standing.plan
         checked_ms = self._checked.ts_ms if name in self._checked.tables else 0
         return str(plan.cut), max(plan.ts_ms, checked_ms)
 
     def _why_missing(self, name: str, before: Collection[str]) -> str | None:
-        """Why a table can't be brought to the instant; None: it can."""
+        """Return why a table can't be brought to the instant. None: it can."""
         outcome, plan = self._standing.outcome, self._standing.plan
         captured = self._state.tables[self.derived[name].source]
         if (error := outcome.failed.get(name)) is not None:
@@ -305,20 +305,20 @@ class ScratchLakehouse:
         return "it was refused, or waits" if name in plan.waiting else "no run has created it yet"
 
     def _version(self, name: str) -> int:
-        """The newest version that no later run has written to, whoever else has."""
+        """Return the newest version that no later run has written to. Other programs may have."""
         table, spark = self._tables[name], self._context.session()
         target = DerivedDeltaTable(spark, self._standing.plan.prefix, self.derived[name])
         recorded = self._standing.outcome.versions[name].version
         return target.version_of_run(table.base, recorded)
 
     def _has_news(self, name: str) -> bool:
-        """Whether the log may have anything for a table since the cut."""
+        """Whether the log may have changes for a table since the cut."""
         table = self._tables[name]
         is_altered = self.expected[name].versions[-1].version != table.applied_version
         return is_altered or table.start != self._state.ends.get(table.topic)
 
     def _applied(self, names: Collection[str]) -> Mapping[str, TablePlan]:
-        """Bring clones to the instant; their plans. Why some aren't there is noted."""
+        """Bring clones to the instant. Return their plans, and record why some are missing."""
         left = SinkError("it isn't verified")
         paused = {name: left for name in self.derived if name not in names}
         context = replace(
@@ -333,12 +333,12 @@ class ScratchLakehouse:
         end = Run(context, self._topics, target).once()
         self.missing |= {name: _WAITS for name in end.waiting if name in names}
         self.missing |= {name: why for name, why in end.failed.items() if name in names}
-        # What such a run makes is the log's state, and not the table's.
+        # Such a run makes the log's state, instead of the table's.
         self.missing |= {result.name: _FORGOTTEN for result in end.results if result.rebuilt}
         return end.tables
 
     def _clone(self, name: str, version: int) -> None:
-        """A Delta table in the scratch folder, of the files that the cut's version has."""
+        """Create a Delta table in the scratch folder from the files of the cut's version."""
         spark, prefix = self._context.session().newSession(), self._standing.plan.prefix
         tune(spark, 0)
         with self._alone(name):
@@ -347,7 +347,7 @@ class ScratchLakehouse:
             clone(original, version, copy, self._tables[name].base)
 
     def _moved_version(self, name: str) -> int:
-        """The version that a copy has once it was brought to the instant."""
+        """Return the version of a copy that was brought to the instant."""
         spark, prefix = self._context.session(), self._standing.plan.prefix
         return DerivedDeltaTable(spark, prefix, self._copies[name]).applied().at.version
 
@@ -357,7 +357,7 @@ _FORGOTTEN: Final = "the log no longer has all changes since its cut (log.keep)"
 
 
 def _moved(lakehouse: LakehouseSettings, folder: str) -> LakehouseSettings:
-    """The same tables in another folder, without names in a catalog."""
+    """Return the same tables in another folder, without names in a catalog."""
     tables = tuple(
         table.model_copy(update={"path": None, "catalog": None}) for table in lakehouse.tables
     )
@@ -370,7 +370,7 @@ def _remove(spark: SparkSession, folder: str) -> None:
 
 
 def _remove_abandoned(spark: SparkSession, parent: str) -> None:
-    """Remove what a verify has left that was killed; none takes so long."""
+    """Remove the folders of killed verifies. No verify takes this long."""
     files, path = _files(spark, parent)
     if not files.exists(path):
         return
@@ -381,7 +381,7 @@ def _remove_abandoned(spark: SparkSession, parent: str) -> None:
 
 
 def _files(spark: SparkSession, folder: str) -> tuple[Any, Any]:
-    """The file system of a folder, and its path there."""
+    """Return the file system of a folder, and its path there."""
     jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
     session: Any = spark._jsparkSession  # noqa: SLF001
     path = jvm.org.apache.hadoop.fs.Path(folder)

@@ -1,8 +1,8 @@
-"""An archive's events, beside those that the log has for sure: which are missing, extra, different.
+"""An archive's events, and those that the log surely has → missing, extra, different ones.
 
-The log keeps every event for ``log.keep``. What it has from there on has a place in the topic,
-partition and offset, which the archive has, too. The positions, operations and records of both must
-be the same; and, of the newest schema version, the columns that an archive has made of a record.
+The log keeps every event for ``log.keep``. Its events have a place in the topic, partition and
+offset, which the archive has, too. The positions, operations and records of both must be the same.
+For the newest schema version, the columns that an archive has made of a record must be, too.
 """
 
 from collections.abc import Mapping
@@ -46,9 +46,10 @@ _PLACE: Final = (RECORD_PARTITION, RECORD_OFFSET)
 
 
 class LoggedRecords(NamedTuple):
-    """What the log has of a topic for sure: raw records, by partition from an offset on.
+    """The records that the log surely has of a topic, by partition from an offset on.
 
-    They are those since a time (ms since 1970; None: all that the topic ever had, or still has).
+    They are those since a time (ms since 1970). None: every record that the topic ever had, or
+    still has.
     """
 
     raw: DataFrame
@@ -63,7 +64,7 @@ def compared_events(
     sliced: SlicedKeys | None,
     limit: int,
 ) -> BrokenRows:
-    """The events that aren't the same on both sides, and how many were compared."""
+    """Return the events that aren't the same on both sides, and how many were compared."""
     pairs = _pairs(_in_log(archive, log, instant), _in_archive(archive, log.starts))
     keys = [_either(name) for name in archive.shape.keys]
     found = pairs.withColumn(_WHY, _why())
@@ -88,14 +89,14 @@ def compared_events(
 
 
 def utc(ms: int) -> str:
-    """A time as people read it."""
+    """Return a time as people read it."""
     return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(" ", "seconds")
 
 
 def _in_log(archive: Archive, log: LoggedRecords, instant: Position) -> DataFrame:
-    """Each record's place, and what the archive should have of it.
+    """Return each record's place, and its expected form in the archive.
 
-    The value of a claimed record is elsewhere: of such, the place and the position count.
+    The value of a claimed record is elsewhere: only its place and position count.
     """
     raw = log.raw.where(F.col("position") <= str(instant))
     is_event = (F.col("value").isNotNull() | F.col("claim").isNotNull()) & ~is_copy()
@@ -131,7 +132,7 @@ def _in_log(archive: Archive, log: LoggedRecords, instant: Position) -> DataFram
 
 
 def _in_archive(archive: Archive, starts: Mapping[int, int]) -> DataFrame:
-    """The archive's events of these places, and those that have no place in the topic at all."""
+    """Return the archive's events of these places, and events without a place in the topic."""
     before = reduce(
         or_,
         (
@@ -161,14 +162,17 @@ def _in_archive(archive: Archive, starts: Mapping[int, int]) -> DataFrame:
 
 
 def _values(shape: TableShape) -> SparkColumn:
-    """The hash of each column; null of an older schema version: types may have changed since."""
+    """Return each column's hash.
+
+    Null in an older schema version, as types may have changed since.
+    """
     values = [F.col(quoted(name)) for name in shape.names]
     hashes = F.array(*(F.when(value.isNotNull(), F.xxhash64(value)) for value in values))
     return F.when(F.col(VERSION) == shape.versions[-1].version, hashes)
 
 
 def _pairs(log: DataFrame, archive: DataFrame) -> DataFrame:
-    """Both sides of each place."""
+    """Return both sides of each place."""
     return log.join(archive, [*_PLACE, _COPY], "full_outer")
 
 
@@ -177,9 +181,9 @@ def _either(name: str) -> SparkColumn:
 
 
 def _why() -> SparkColumn:
-    """Why the sides of a place differ; null: they don't.
+    """Return why the sides of a place differ. Null: they don't.
 
-    A delete of which compaction has left the tombstone alone is in an archive behind a gap.
+    If compaction has kept only the tombstone of a delete, an archive has the delete after a gap.
     """
     there, here = F.col(_THERE), F.col(_HERE)
     is_event = there["is_event"]
@@ -192,7 +196,7 @@ def _why() -> SparkColumn:
 
 
 def _differs() -> SparkColumn:
-    """Whether an event is another one; a column that came to the archive later is null there."""
+    """Return whether an event differs. A column that the archive got later is null there."""
     there, here = F.col(_THERE), F.col(_HERE)
     values = F.zip_with(
         there["values"], here["values"], lambda a, b: b.isNotNull() & ~a.eqNullSafe(b)

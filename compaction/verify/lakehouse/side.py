@@ -1,4 +1,4 @@
-"""The lakehouse's tables at the instant: their rows, and what is compared of them."""
+"""The lakehouse's tables at the instant → their rows, and the compared columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -39,7 +39,7 @@ _NONE: Final = frozenset[int]()
 
 
 class LakehouseSide:
-    """The lakehouse's tables; of a slice, where one is given."""
+    """The lakehouse's tables, or a slice of them."""
 
     sink: SinkName = "lakehouse"
 
@@ -77,7 +77,7 @@ class LakehouseSide:
         self.expected[name] = ExpectedTable(shape, compared, sliced)
 
     def about(self, name: str) -> VerifiedTable:
-        """The captured table, and the kind."""
+        """Return the report of the table, with its captured table and kind."""
         source, kind = self._lake.described(name)
         cut, cut_ms = self._lake.stands(name)
         return VerifiedTable(
@@ -85,7 +85,7 @@ class LakehouseSide:
         )
 
     def brought(self) -> Brought:
-        """As a merge leaves copies of them."""
+        """Return the tables as a merge leaves copies of them."""
         there = self._lake.brought()
         missing = {name: why for name, why in there.missing.items() if name in self._lake.named}
         rows, missing = dict[str, DerivedRows](), missing | self._missing
@@ -125,7 +125,7 @@ class LakehouseSide:
         return CheckedRows(lambda: current, expected, check)
 
     def _events(self, archive: Archive, expected: ExpectedTable, limit: int) -> BrokenRows:
-        """The events of an archive that aren't as the log has them."""
+        """Return the events of an archive that differ from the log's."""
         log = self._lake.in_log(archive.derived.name)
         return compared_events(archive, log, self._instant, expected.sliced, limit)
 
@@ -137,7 +137,7 @@ class LakehouseSide:
         sliced: SlicedKeys | None,
         limit: int,
     ) -> BrokenRows:
-        """The versions of a history that can't be, or aren't as an archive has them."""
+        """Return the impossible versions of a history, and those that differ from the archive's."""
         found = broken(history.rows, history.shape, self._instant, limit, sliced)
         if (beside := self._lake.archive_of(name)) is None:
             return found
@@ -155,7 +155,7 @@ class LakehouseSide:
 
 
 class LakehouseRows:
-    """The rows of a Delta table, of a slice if there is one; made once they are asked for."""
+    """The rows of a Delta table, or of a slice of it, made on first use."""
 
     refused = _NONE
 
@@ -170,24 +170,24 @@ class LakehouseRows:
         return self._made() if sliced is None else self._made().where(sliced.here())
 
     def hashes(self) -> HashedSide:
-        """Those of all rows."""
+        """Return the hashes of all rows."""
         return DerivedHashes(self._rows, self._compared)
 
     def key_texts(self, keys: Sequence[int]) -> Mapping[int, KeyTexts]:
-        """The texts of some keys."""
+        """Return the texts of some keys."""
         return derived_keys(self._rows, self._compared, keys)
 
     def by_key(self, keys: Sequence[int]) -> RowsByKey:
-        """The hashes of some keys' columns."""
+        """Return the hashes of some keys' columns."""
         return derived_rows(self._rows, self._compared, keys)
 
     def texts(self, keys: Sequence[int]) -> TextsByKey:
-        """The texts of some keys' columns."""
+        """Return the texts of some keys' columns."""
         return derived_texts(self._rows, self._compared, keys)
 
 
 class CheckedRows(LakehouseRows):
-    """The current rows of a history; ``broken`` are versions that can't be, so many of them."""
+    """A history's current rows. ``broken`` returns impossible versions, up to a limit."""
 
     def __init__(
         self,
@@ -200,20 +200,20 @@ class CheckedRows(LakehouseRows):
 
 
 class ArchiveRows(CheckedRows):
-    """The rows that an archive's events leave; ``broken`` are events that can't be.
+    """The rows that an archive's events leave. ``broken`` returns impossible events.
 
-    These are looked for also where the rows can't be compared with the source.
+    These are searched even if the rows can't be compared with the source.
     """
 
 
 def with_position(compared: ComparedTable, instant: Position) -> ComparedTable:
-    """With the rows' positions, which are null where they are right: no merge changes others."""
+    """Add the rows' positions, which are null if they are right: no merge changes others."""
     if not compared.columns:
         return compared
 
     def above(value: SparkColumn) -> SparkColumn:
         return F.when(value > F.lit(str(instant)), value)
 
-    # The source has nothing like it: its side is null.
+    # The source has no such column: its side is null.
     own = ComparedColumn(compared.columns[0].source, POSITION, Rule(Kind.NOTHING, above))
     return compared._replace(columns=(*compared.columns, own))

@@ -1,8 +1,8 @@
-"""A history's rows → the versions that contradict each other, whatever the source has.
+"""A history's rows → the versions that contradict each other, independent of the source.
 
-The versions of a row follow each other: none overlaps the next one, and one is current at most. The
+The versions of a row follow each other: none overlaps the next one, and at most one is current. The
 source doesn't have earlier versions, so this needs no second instant. ``valid_from`` isn't compared
-with ``valid_to``: a snapshot's row has the time at which it was read.
+with ``valid_to``, as a snapshot's row has the time of its read.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ _WHY: Final = "_millrace_why"
 
 
 class BrokenRows(NamedTuple):
-    """How many versions or events can't be, by the reason why, and the keys of the first of them.
+    """The number of impossible versions or events by reason, and the keys of the first of them.
 
-    ``beside`` says what else they were compared with, or why they weren't.
+    ``beside`` names what else they were compared with, or why they weren't.
     """
 
     counts: Mapping[str, int]
@@ -33,7 +33,7 @@ class BrokenRows(NamedTuple):
     beside: tuple[str, ...] = ()
 
     def with_more(self, more: "BrokenRows") -> "BrokenRows":
-        """Both: for different reasons."""
+        """Return both, which have different reasons."""
         counts = {**self.counts, **more.counts}
         return BrokenRows(counts, self.keys + more.keys, self.beside + more.beside)
 
@@ -48,10 +48,13 @@ def broken(
     limit: int,
     sliced: SlicedKeys | None = None,
 ) -> BrokenRows:
-    """Those of the newest generation; under another key, rows are other rows."""
+    """Return the broken versions of the newest generation.
+
+    Under another key, rows are other rows.
+    """
     keys = [field for field in shape.fields if field.name in shape.keys]
     if not keys or any(key.nulled or key.unfit_is_null for key in keys):
-        return NONE  # what the table has of its keys doesn't tell rows apart
+        return NONE  # the table's keys don't identify rows
     names = list(map(quoted, shape.keys))
     if sliced is not None:
         versions = versions.where(sliced.here())
@@ -73,7 +76,7 @@ def broken(
 
 
 def is_newest(shape: TableShape) -> SparkColumn:
-    """Whether a version has begun in the newest generation."""
+    """Return whether a version begins in the newest generation."""
     begins = newest_generation(shape.versions)
     if begins == shape.versions[0].version:
         return F.lit(True)
@@ -82,7 +85,7 @@ def is_newest(shape: TableShape) -> SparkColumn:
 
 
 def _why(instant: str) -> SparkColumn:
-    """Why a version can't be; null: it can. It may end where it begins."""
+    """Return why a version is impossible. Null: it isn't. It may end where it begins."""
     position, end, after = F.col(POSITION), F.col(END), F.col(_NEXT)
     ended = end.isNotNull()
     is_marked = (F.col(IS_CURRENT) == ended) | (F.col(VALID_TO).isNotNull() != ended)
