@@ -125,7 +125,6 @@ AVOIDED_IN_REMARKS: Final = {
 REMARKS_UNCHECKED: Final = (
     "cdc/notifications",
     "cdc/tables/",
-    "sinks/run/",
     "snapshots/",
 )
 """Paths whose docstrings and comments have the old words."""

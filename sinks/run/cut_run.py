@@ -1,16 +1,16 @@
-"""Cuts of some tables → what is made of them, brought to the newest cut: one bounded run.
+"""Cuts of some tables → their targets, brought to the newest cut: one bounded run.
 
-A *CutTarget* is one thing that is made of tables at a cut: an index of joined documents, for
-example. ``CutRun`` brings it from the cut that it stands at to the newest one.
+A *CutTarget* is made of tables at a cut: for example, an index of joined documents. ``CutRun``
+brings it from its current cut to the newest one.
 
-What is started is recorded first, and finished or repeated: between two cuts a row may have come
-and gone again, which the second one alone wouldn't tell. To write something once more must change
+Each step is recorded before it starts, and then finished or repeated. Between two cuts a row may be
+added and removed again, which the second cut alone doesn't show. A repeated write must change
 nothing.
 
-A target is written to a *generation*, which can't always go on (another definition, a type that
-doesn't fit, a new history). Then another one is loaded beside the one that serves, slice by slice,
-each slice as of the cut reached by then. Between two slices both are brought to the newest cut;
-with the last slice the new one serves.
+A target is written to a *generation*. It can't always continue: after a new definition, a type that
+doesn't fit, or a new history. Then a new generation is loaded next to the serving one, slice by
+slice, each slice as of the current cut. Between two slices both are brought to the newest cut.
+After the last slice the new one serves.
 """
 
 from abc import ABC, abstractmethod
@@ -25,13 +25,13 @@ from sinks.run.cuts import Instant, Instants
 from sinks.run.options import Report, wait_on
 
 CutGeneration = TypeVar("CutGeneration", bound=BaseModel)
-"""What a target is written to, as its record has it."""
+"""A target's output, as its record describes it."""
 
 
 class CutLoad(BaseModel, Generic[CutGeneration]):
-    """A generation that is being loaded, slice by slice; ``done`` of its ``slices`` are in it.
+    """A generation that is being loaded, slice by slice. It has ``done`` of its ``slices``.
 
-    ``rows`` is about how many a slice has (0: unknown).
+    ``rows`` is the approximate size of a slice (0: unknown).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,11 +43,11 @@ class CutLoad(BaseModel, Generic[CutGeneration]):
 
 
 class CutRecord(BaseModel, Generic[CutGeneration]):
-    """The generation that ``serves``, and one that is ``loading`` to take its place.
+    """The generation that ``serves``, and one that is ``loading`` to replace it.
 
-    Both are as of the cut that they are ``at``; the latter in those slices that are done. A run
-    that brings them ``to`` a later one may have died in the middle: that is done again first. Where
-    the one that serves can't be brought there, it is ``frozen``.
+    Both are ``at`` one cut, the latter in its finished slices. A run that brings them ``to`` a
+    later one may have died: this step is repeated first. If the serving generation can't be brought
+    there, it is ``frozen``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,24 +59,24 @@ class CutRecord(BaseModel, Generic[CutGeneration]):
     at: Instant | None = None
     to: Instant | None = None
     ts_ms: int = 0
-    """When it was written: two runs never write the same, so that each knows its own."""
+    """The time of the write. Two runs never write the same, so that each recognizes its own."""
 
     @property
     def newest(self) -> CutGeneration | None:
-        """The generation that was begun last."""
+        """Return the generation that was begun last."""
         return self.loading.into if self.loading is not None else self.serves
 
     @property
     def written(self) -> list[CutGeneration]:
-        """The generations that changes are written to."""
+        """Return the generations that changes are written to."""
         serving = [self.serves] if self.serves is not None and not self.frozen else []
         return serving + ([self.loading.into] if self.loading is not None else [])
 
 
 class CutTarget(ABC, Generic[CutGeneration]):
-    """One thing that is made of cuts, by a definition of the user's; ``where`` that stands.
+    """An output made of cuts, by a definition of the user's, which is at ``where``.
 
-    ``what`` a generation is, for people. The ``record`` is the one that was written last.
+    ``what`` names a generation for people. ``record`` is the last written one.
     """
 
     name: str
@@ -87,36 +87,36 @@ class CutTarget(ABC, Generic[CutGeneration]):
 
     @abstractmethod
     def write(self, record: CutRecord[CutGeneration]) -> None:
-        """Make it the ``record``, durably; raises BusyError if another run has written one."""
+        """Write the ``record`` durably. Raise BusyError if another run has written one."""
 
     @abstractmethod
     def tables(self, generation: CutGeneration | None) -> set[str]:
-        """The tables that a generation is made of; None: one of today's definition."""
+        """Return the tables of a generation. None: those of the current definition."""
 
     @abstractmethod
     def is_there(self, generation: CutGeneration) -> bool:
-        """Whether a generation is there, and nobody has made another one of its name."""
+        """Whether a generation exists, and no other one has replaced it under its name."""
 
     def is_shown(self, generation: CutGeneration) -> bool:
-        """Whether it has been published already: whoever did it may have died before the record."""
+        """Whether it is already published. A run may have died between this and the record."""
         del generation
         return False
 
     @abstractmethod
     def suits(self, generation: CutGeneration, at: Instant) -> bool:
-        """Whether a generation's own definition still fits the tables at a cut."""
+        """Whether a generation's definition still fits the tables at a cut."""
 
     @abstractmethod
     def unfit(self, generation: CutGeneration, at: Instant, newest: Instant) -> str | None:
-        """Why no differences lead a generation from one cut to another, if that is so."""
+        """Return why no differences lead a generation from one cut to another. None: they do."""
 
     @abstractmethod
     def adapted(self, generation: CutGeneration, newest: Instant) -> CutGeneration | str:
-        """A generation that has all that the definition and the tables have; or why none can."""
+        """Return a generation with everything in the definition and the tables, or why none can."""
 
     @abstractmethod
     def begin(self, at: Instant, after: CutGeneration | None) -> CutLoad[CutGeneration]:
-        """Make a generation, empty, in whose slices everything as of the cut will be."""
+        """Create an empty generation, whose slices will have everything as of the cut."""
 
     @abstractmethod
     def load(self, loading: CutLoad[CutGeneration], at: Instant) -> None:
@@ -124,27 +124,27 @@ class CutTarget(ABC, Generic[CutGeneration]):
 
     @abstractmethod
     def write_changed(self, generation: CutGeneration, at: Instant, to: Instant) -> None:
-        """Bring a generation from one cut to another, all of it or those slices that are done.
+        """Bring a generation from one cut to another, completely or in its finished slices.
 
-        It may be there already, or half of the way.
+        It may be there already, or halfway.
         """
 
     @abstractmethod
     def publish(self, generation: CutGeneration) -> None:
-        """Let a loaded generation serve, as far as that isn't told by the record alone."""
+        """Let a loaded generation serve, as far as the record alone doesn't do this."""
 
     def is_timed(self, generation: CutGeneration) -> bool:
-        """Whether it is another one at each cut, though no row of its tables is."""
+        """Whether it changes at each cut even if no row of its tables does."""
         del generation
         return False
 
     def say(self, text: str) -> None:
-        """Tell the user."""
+        """Report a text to the user."""
         self.report(Lines(f"{on_one_line(self.name)}: {on_one_line(text)}"))
 
 
 class CutRun(Generic[CutGeneration]):
-    """One run of one target; ``once`` is all that there is to call."""
+    """One run of one target. Callers use only ``once``."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class CutRun(Generic[CutGeneration]):
         target: CutTarget[CutGeneration],
         while_waiting: Callable[[], None] = wait_on,
     ) -> None:
-        """``while_waiting`` raises where the command was told to end, and its jobs cancelled."""
+        """Create the run. ``while_waiting`` raises once the command must end and its jobs stop."""
         self._cuts = cuts
         self._target = target
         self._while_waiting = while_waiting
@@ -162,10 +162,10 @@ class CutRun(Generic[CutGeneration]):
         return self._target.record
 
     def once(self, *, rebuilt: bool = False) -> bool:
-        """Bring the target to the newest cut, by a new generation where it is to be ``rebuilt``.
+        """Bring the target to the newest cut, by a new generation if it must be ``rebuilt``.
 
-        Returns whether its tables, or what serves, have changed. Raises MillraceError where it
-        can't be brought there; what serves stays as it is.
+        Return whether its tables, or the serving generation, have changed. Raise MillraceError if
+        it can't be brought there. Then the serving generation stays unchanged.
         """
         before = self._record
         self._follow(rebuilt=rebuilt)
@@ -181,7 +181,7 @@ class CutRun(Generic[CutGeneration]):
         return not quiet or before.serves != self._record.serves
 
     def _follow(self, *, rebuilt: bool = False) -> None:
-        """Bring what there is to the newest cut, or begin a new generation there."""
+        """Bring all generations to the newest cut, or begin a new one there."""
         loading = self._record.loading
         if loading is not None and self._target.is_shown(loading.into):
             self._write(serves=loading.into, loading=None, frozen=False)
@@ -191,7 +191,7 @@ class CutRun(Generic[CutGeneration]):
         self._advance(newest)
 
     def _newest(self) -> Instant:
-        """The newest cut at which all stands that is read, also by the generation that serves."""
+        """Return the newest cut of all tables, also of those of the serving generation."""
         tables = self._target.tables(None)
         serves = None if self._record.frozen else self._record.serves
         if serves is not None:
@@ -217,12 +217,12 @@ class CutRun(Generic[CutGeneration]):
         return newest
 
     def _is_behind(self, newest: Instant) -> bool:
-        """Whether a cut is older than the one that is reached, of the same history."""
+        """Whether a cut is older than the current one, in the same history."""
         at = self._record.at
         return at is not None and at.cut > newest.cut and self._cuts.has(at)
 
     def _must_begin(self, newest: Instant) -> bool:
-        """Whether a generation is to be loaded from the beginning, and none is on its way."""
+        """Whether a generation must be loaded from the beginning, and no load has begun."""
         reason = self._unfit(newest)
         if reason is not None:
             self._write(frozen=True, to=None, loading=None)
@@ -233,7 +233,10 @@ class CutRun(Generic[CutGeneration]):
         return reason is not None
 
     def _unfit(self, newest: Instant) -> str | None:
-        """Why no differences lead from where the generations are to the newest cut."""
+        """Return why no differences lead from the generations' cuts to the newest one.
+
+        None: they do.
+        """
         for at in (self._record.at, self._record.to):
             if at is not None and (reason := self._parted(at, newest)) is not None:
                 return reason
@@ -257,7 +260,10 @@ class CutRun(Generic[CutGeneration]):
         return None
 
     def _outgrown(self, newest: Instant) -> str | None:
-        """Why the generation that was begun last isn't the one to have; empty: it never was."""
+        """Return why the newest generation must be replaced.
+
+        Empty: it never existed. None: it stays.
+        """
         for generation in self._record.written:
             if not self._target.is_there(generation):
                 return f"its {self._target.what} {generation} is missing"
@@ -275,10 +281,10 @@ class CutRun(Generic[CutGeneration]):
         return None
 
     def _begin(self, newest: Instant) -> None:
-        """Make a new generation, and note that it is to be loaded as of this cut.
+        """Create a new generation, and record that it is loaded as of this cut.
 
-        What serves is brought there first. Where that can't be, it stays as it is from now on: the
-        generation that is to take its place may well be the mend.
+        The serving one is brought there first. If this fails, it stays unchanged from then on: the
+        new generation can be the solution.
         """
         serves, after = self._record.serves, self._record.newest
         if serves is not None and not self._target.is_there(serves):
@@ -299,12 +305,12 @@ class CutRun(Generic[CutGeneration]):
         self._write(loading=self._target.begin(newest, after), at=newest, to=None)
 
     def _advance(self, newest: Instant) -> None:
-        """Write what has changed since the cut that is reached; first, what was begun before."""
+        """Write the changes since the current cut, after finishing an interrupted step."""
         if self._record.to is not None:
             self._apply(self._record.to)
         at = self._record.at
         if at is None or at.run == newest.run:
-            if at != newest and at is not None:  # what it reads was compacted
+            if at != newest and at is not None:  # its source was compacted
                 self._write(at=newest)
             return
         is_timed = any(map(self._target.is_timed, self._record.written))
@@ -317,13 +323,13 @@ class CutRun(Generic[CutGeneration]):
 
     def _apply(self, to: Instant) -> None:
         at = self._record.at
-        assert at is not None  # noqa: S101 (who goes on has begun)
+        assert at is not None  # noqa: S101 (a step begins at a cut)
         for generation in self._record.written:
             self._target.write_changed(generation, at, to)
         self._write(at=to, to=None)
 
     def _load(self, loading: CutLoad[CutGeneration]) -> None:
-        """Load the next slice, as of the cut that is reached; with the last one, publish."""
+        """Load the next slice, as of the current cut. After the last one, publish."""
         at = self._record.at
         assert at is not None  # noqa: S101 (a load begins at a cut)
         if loading.done < loading.slices:

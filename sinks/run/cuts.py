@@ -1,6 +1,6 @@
-"""Cuts: tables as they were together at one instant, and how they differ between two.
+"""Cuts: tables at one common instant, and their differences between two instants.
 
-The lakehouse has them (sinks/delta/cuts.py). ``CutRun`` (sinks/run/cut_run.py) brings what is made
+The lakehouse has them (sinks/delta/cuts.py). ``CutRun`` (sinks/run/cut_run.py) brings targets made
 of such tables from cut to cut.
 """
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Instant(BaseModel):
     """A cut (the ``run`` that made it), and its version of each of some tables.
 
-    ``committed_us`` is when its last transaction was committed (µs since 1970; 0: none was seen),
-    ``made_ms`` when the run began (ms since 1970).
+    ``committed_us`` is the commit time of its last transaction (µs since 1970; 0: none was seen),
+    and ``made_ms`` the run's start (ms since 1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,28 +35,31 @@ class Instant(BaseModel):
 
     @property
     def time_us(self) -> int:
-        """What the time is at the cut: of rows of a first snapshot no transaction may be seen."""
+        """Return the time at the cut. A first snapshot's rows may have no transaction."""
         return self.committed_us or self.made_ms * 1_000
 
 
 class TableAtCut(Protocol):
-    """A table as it was at a cut."""
+    """A table at a cut."""
 
     @property
     def is_small(self) -> bool:
-        """Whether reading all rows is faster than a search through them."""
+        """Whether reading all rows is faster than a search in them."""
 
     def rows(self) -> "DataFrame":
-        """All rows."""
+        """Return all rows."""
 
     def rows_with(self, values: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
-        """Rows among which are all that have any of the ``values``; of which column each is."""
+        """Return at least all rows with any of the ``values``.
+
+        ``columns`` has each one's column.
+        """
 
 
 class TableDifference(NamedTuple):
     """A table's rows that only the older one of two cuts has, and those that only the newer has.
 
-    ``versions``: of how many rows they are, where that is known.
+    ``versions`` is the number of row versions, if it is known.
     """
 
     gone: "DataFrame"
@@ -70,29 +73,29 @@ class CutReader(Protocol):
     spark: "SparkSession"
 
     def at(self, instant: Instant) -> Mapping[str, TableAtCut]:
-        """The tables at one of the cuts."""
+        """Return the tables at one of the cuts."""
 
     def difference(
         self, name: str, older: Instant, newer: Instant, keys: Collection[str], columns: set[str]
     ) -> TableDifference | None:
-        """By which rows a table differs: their keys and some columns. None: by none."""
+        """Return the rows that differ, with their keys and some columns. None: no row differs."""
 
 
 class Instants(Protocol):
-    """Cuts at which tables stand together."""
+    """Cuts at which tables are together."""
 
     def newest(self, tables: Collection[str]) -> Instant | None:
-        """The newest cut at which all of these tables stand."""
+        """Return the newest cut of all of these tables."""
 
     def has(self, instant: Instant) -> bool:
-        """Whether a cut is still that, and its versions of the tables are kept."""
+        """Whether a cut still exists, and its versions of the tables are kept."""
 
 
 class Cuts(Instants, Protocol):
-    """Instants, and the tables as they were there."""
+    """Instants, and the tables at them."""
 
     def shapes(self, instant: Instant) -> "dict[str, TableShape]":
-        """The columns of the tables at a cut."""
+        """Return the columns of the tables at a cut."""
 
     def reader(self, *instants: Instant, records: int = 0) -> CutReader:
-        """A reader of the tables at some cuts, for work that is that of about so many records."""
+        """Return a reader of the tables at some cuts, sized for about this many records."""

@@ -1,4 +1,4 @@
-"""A topic that a real Debezium wrote → what a plan keeps of it, which no state record tells."""
+"""A topic that a real Debezium wrote → its part of a plan, which no state record has."""
 
 import json
 import shlex
@@ -12,18 +12,18 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.sql_names import sql_names
 
 MEMBERS_MAX: Final = 20
-"""How many differences a doubt names."""
+"""The number of differences that a doubt names."""
 TURNS_MIN: Final = 3
-"""In how many merges members have to come by turns until that is usual."""
+"""The number of merges in which members must alternate until this is usual."""
 SIGNAL_TABLE: Final = "<the connector's signal.data.collection>"
 
 
 class MemberDoubt(BaseModel):
-    """Why rows may be wrong that no event has covered since the records' members were changed.
+    """Why rows without an event since a change of the records' members may be wrong.
 
-    ``changes`` are the differences, for people; ``columns`` those that may lack values. A row is
-    covered by an event whose offset isn't below ``since``: the first one behind the last record of
-    before. In a topic of several partitions that is the highest of theirs.
+    ``changes`` are the differences, for people. ``columns`` are those that may lack values. An
+    event covers its row if its offset isn't below ``since``: the offset after the last record
+    before the change. In a topic of several partitions it is the highest of theirs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,12 +32,12 @@ class MemberDoubt(BaseModel):
     columns: tuple[str, ...]
     since: int
     ts_ms: int
-    """When the brokers took the first record with other members."""
+    """The brokers' time of the first record with other members."""
     is_new: bool = True
     """Whether this plan brings it."""
 
     def what(self, topic: str) -> str:
-        """What is doubtful, in one line."""
+        """Describe the doubt in one line."""
         more = len(self.changes) - MEMBERS_MAX
         changes = "; ".join(self.changes[:MEMBERS_MAX]) + (f"; {more} more" if more > 0 else "")
         at = datetime.fromtimestamp(self.ts_ms / 1000, UTC)
@@ -48,7 +48,7 @@ class MemberDoubt(BaseModel):
         )
 
     def remedy(self, name: str, source: str, signals: str | None) -> str:
-        """What to do; ``signals`` is the connector's table of them (signal.data.collection)."""
+        """Describe the solution. ``signals`` is the connector's table (signal.data.collection)."""
         data = json.dumps({"data-collections": [source], "type": "incremental"})
         text = data.replace("'", "''")
         row = f"('reread-{self.since}', 'execute-snapshot', '{text}')"
@@ -61,7 +61,7 @@ class MemberDoubt(BaseModel):
         )
 
     def and_then(self, later: "MemberDoubt") -> "MemberDoubt":
-        """Both, of which the later one decides which rows are covered."""
+        """Return both. The later one decides which rows are covered."""
         return later.model_copy(
             update={
                 "changes": tuple(dict.fromkeys((*self.changes, *later.changes))),
@@ -73,57 +73,58 @@ class MemberDoubt(BaseModel):
 
 
 class RowMembers(BaseModel):
-    """Members that rows have had, in their order, with their types where records tell these."""
+    """Members of rows, in their order, with their types if records have them."""
 
     model_config = ConfigDict(frozen=True)
 
     members: tuple[tuple[str, str], ...]
     turns: int = 0
-    """In how many merges these came back after others, and others after them, or before them."""
+    """The number of merges in which these came back after others, and others came before or
+    after."""
 
     @property
     def takes_turns(self) -> bool:
-        """Whether it is usual that such rows come beside others, and no DDL is behind it."""
+        """Whether such rows usually alternate with others, without DDL."""
         return self.turns >= TURNS_MIN
 
 
 class DebeziumTopic(BaseModel):
-    """What a plan has of a topic that a real Debezium wrote."""
+    """A plan's part about a topic that a real Debezium wrote."""
 
     model_config = ConfigDict(frozen=True)
 
     topic_id: str
-    """A topic made anew has another one."""
+    """A recreated topic has another one."""
     schemas: tuple[TableSchema, ...] = ()
-    """All that the table has had; this plan's records are read as the last of them."""
+    """All schemas of the table. This plan's records are read as the last of them."""
     key_forms: tuple[str, ...] = ()
-    """All forms that keys have had, in the order in which they came up."""
+    """All forms of keys, in the order of their appearance."""
     types: tuple[Column, ...] = ()
-    """Columns that were told, by the configuration or the source, of a table without schemas."""
+    """Columns from the configuration or the source, for a table without schemas."""
     rows: tuple[RowMembers, ...] = ()
-    """The members that rows have had of late, those of the newest rows last."""
+    """The members of recent rows, those of the newest rows last."""
     doubt: MemberDoubt | None = None
     rows_before: tuple[RowMembers, ...] = ()
     doubt_before: MemberDoubt | None = None
-    """Both as they were before this plan: a table that fails reads the same records again."""
+    """Both before this plan. A table that fails reads the same records again."""
 
     @property
     def known_columns(self) -> tuple[Column, ...]:
-        """Columns that the plan knows, whether the table has them or not."""
+        """Return the columns that the plan knows, whether the table has them or not."""
         newest = self.schemas[-1].columns if self.schemas else ()
         return tuple({column.name: column for column in (*self.types, *newest)}.values())
 
     def told(self, columns: Sequence[Column]) -> Self:
-        """The same with columns that were told."""
+        """Return the same with more columns from the configuration or the source."""
         known = {column.name: column for column in (*self.types, *columns)}
         return self.model_copy(update={"types": tuple(known.values())})
 
     def begun_again(self) -> "DebeziumTopic":
-        """What is left where the table begins again: the types that were told."""
+        """Return the state of a table that begins again: it keeps its columns' known types."""
         return DebeziumTopic(topic_id=self.topic_id, types=self.known_columns)
 
     def applied(self, *, covered: bool) -> Self:
-        """The same once its plan is applied, which may have covered all rows."""
+        """Return the same once its plan is applied, which may have covered all rows."""
         doubt = None
         if self.doubt is not None and not covered:
             doubt = self.doubt.model_copy(update={"is_new": False})
@@ -131,5 +132,5 @@ class DebeziumTopic(BaseModel):
         return self.model_copy(update=update)
 
     def taken_back(self) -> Self:
-        """The same where its plan has failed."""
+        """Return the same after its plan has failed."""
         return self.model_copy(update={"rows": self.rows_before, "doubt": self.doubt_before})

@@ -1,9 +1,9 @@
-"""A run over a real Debezium's topics → which tables have rows that may be wrong, and what to do.
+"""A run over a real Debezium's topics → the tables whose rows may be wrong, and the solution.
 
-sinks/debezium/members.py has the reasons. A doubt is part of the plan that brings it, and of those
-that follow. An outcome ends it: the run's own, where an event has covered each row since, or that
-of the last run, where the user says that the rows are right. A plan that fails for a table brings
-it no doubt: the next run reads the same records, and finds the same.
+sinks/debezium/members.py has the reasons. A doubt is part of the plan that brings it, and of later
+ones. An outcome ends it. In the run's own outcome, an event has covered each row since. In the last
+run's outcome, the user says that the rows are right. If a plan fails for a table, it adds no doubt:
+the next run reads the same records, with the same result.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,7 +15,7 @@ from sinks.run.summary import RunOutcome, TableResult
 
 
 def doubt_text(name: str, table: TablePlan, signals: str | None) -> str | None:
-    """Why rows of a derived table may be wrong, and what to do; None where they aren't.
+    """Return why rows of a derived table may be wrong, and the solution. None: they are right.
 
     ``signals`` is the connector's table of signals.
     """
@@ -27,7 +27,7 @@ def doubt_text(name: str, table: TablePlan, signals: str | None) -> str | None:
 
 
 def new_doubt(table: TablePlan, result: TableResult, signals: str | None) -> str | None:
-    """The same with the table's name, where a plan brings the doubt, and hasn't ended it."""
+    """Return it with the table's name, if a plan brings the doubt, and hasn't ended it."""
     doubt = table.debezium and table.debezium.doubt
     if not doubt or not doubt.is_new or result.is_covered or result.error:
         return None
@@ -35,7 +35,7 @@ def new_doubt(table: TablePlan, result: TableResult, signals: str | None) -> str
 
 
 def doubts(tables: Mapping[str, TablePlan], signals: str | None) -> Iterator[tuple[str, str]]:
-    """The doubtful ones among derived tables, and why."""
+    """Yield the doubtful derived tables, and the reasons."""
     for name, table in sorted(tables.items()):
         if (text := doubt_text(name, table, signals)) is not None:
             yield name, text
@@ -44,9 +44,9 @@ def doubts(tables: Mapping[str, TablePlan], signals: str | None) -> Iterator[tup
 def accepted(
     plan: RunPlan, outcome: RunOutcome, names: Collection[str], report: Report
 ) -> RunOutcome:
-    """The outcome of the last run, where the user takes the named tables for right.
+    """Return the last run's outcome, in which the user accepts the named tables' rows.
 
-    What ends is the doubt that `millrace status` has shown.
+    This ends the doubt that `millrace status` has shown.
     """
     tables = goes_on(plan, outcome)
     doubtful = [

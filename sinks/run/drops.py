@@ -1,12 +1,12 @@
-"""Captured tables that are gone at the source → which derived tables are emptied, and which wait.
+"""Captured tables that are gone at the source → the derived tables to empty, and those that wait.
 
-A derived table of a table that was dropped, or renamed, is emptied as by a TRUNCATE at a run's cut:
-so cuts, joined documents and a later table of that name need nothing of their own. Deleting is
-final, and a table may be missing for other reasons: somebody restores a schema, or has pointed the
-daemon at another server. So it takes a policy, time, and more tables that are there.
+A derived table of a table that was dropped, or renamed, is emptied as by a TRUNCATE at a run's cut.
+So cuts, joined documents and a later table of that name need no special case. A deletion is final,
+and a table may be missing for other reasons: a schema is being restored, or the daemon was pointed
+at another server. So it requires a policy, a delay, and enough tables that still exist.
 
-Time is that for which the daemon has watched the catalog, by its progress. Where it is down, or far
-behind in the stream, or can't ask, it sees no table come back, and so that time stands still.
+The delay is the time for which the daemon has watched the catalog, by its progress. If it is down,
+far behind in the stream, or can't query, it doesn't see a table return. Then this time stops.
 """
 
 import shlex
@@ -26,15 +26,15 @@ from sinks.run.wanted import WantedTable
 
 MISSING_MIN: Final = 3
 MISSING_SHARE_MAX: Final = 0.2
-"""With both so many tables missing, and a larger share of them, it takes the user's word."""
+"""If this many tables, and more than this share, are missing, the user must confirm it."""
 
 
 class Drop(NamedTuple):
-    """What becomes of a derived table whose captured table is gone since ``gone_ms``.
+    """The fate of a derived table whose captured table is gone since ``gone_ms``.
 
-    Its rows go at ``due_ms`` (None: never), or later if the daemon is away until then; by now that
-    ``is_due`` or not. Something may have ``held`` it up: too many ``missing`` tables, for one,
-    which takes the user's word.
+    Its rows are deleted at ``due_ms`` (None: never), or later if the daemon is away until then.
+    ``is_due`` says whether the time has come. ``held`` has the reason for a delay: for example, too
+    many ``missing`` tables, which the user must confirm.
     """
 
     gone_ms: int
@@ -45,7 +45,7 @@ class Drop(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """Whether its rows go now."""
+        """Whether its rows are deleted now."""
         return self.is_due and not self.held
 
 
@@ -57,10 +57,10 @@ def drop_of(
     *,
     is_captured: bool = True,
 ) -> Drop | None:
-    """What becomes of a derived table of a captured one; None: the source has the table.
+    """Return a derived table's drop. None: the source has the captured table.
 
-    ``missing`` are all tables that are missing, if they are too many. The table is known to be gone
-    only while the lists let it be captured (``is_captured``).
+    ``missing`` are all missing tables, if they are too many. The table is known to be gone only
+    while the lists let it be captured (``is_captured``).
     """
     if not captured.gone_ms:
         return None
@@ -77,7 +77,7 @@ def drop_of(
 
 
 def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str:
-    """Why nobody can tell that a whole table is gone from the source that the log is of."""
+    """Return why it is unsure that the whole table is gone from the log's source."""
     is_other = captured.gone_system not in {"", progress.system_identifier}
     reasons = {
         "the lists leave it out, so the daemon doesn't check whether it is back": not is_captured,
@@ -104,10 +104,10 @@ def _missing_text(missing: Collection[str]) -> str:
 def too_many_missing(
     states: Mapping[str, TableState], capture: CaptureSettings, emptiable: Collection[str]
 ) -> list[str]:
-    """The captured tables that are missing, where they are many of those that are counted.
+    """Return the missing captured tables, if they are a large share of the counted ones.
 
-    These are all whose rows a sink deletes if they are gone (``emptiable``), and hasn't yet: what
-    it keeps would be missing for ever.
+    Those are all tables whose rows a sink deletes if they are gone (``emptiable``), and hasn't yet.
+    Tables whose rows it keeps would be missing permanently.
     """
     counted = [name for name in emptiable if name in states and capture.captures(name)]
     missing = sorted(name for name in counted if states[name].gone_ms)
@@ -116,7 +116,7 @@ def too_many_missing(
 
 
 def settled_tables(plans: Mapping[str, TablePlan], states: Mapping[str, TableState]) -> set[str]:
-    """The captured tables of which a derived table was emptied as they are gone."""
+    """Return the captured tables with a derived table that was emptied because they are gone."""
     return {
         table.source
         for table in plans.values()
@@ -125,7 +125,7 @@ def settled_tables(plans: Mapping[str, TablePlan], states: Mapping[str, TableSta
 
 
 def is_emptied(table: TablePlan, gone_ms: int) -> bool:
-    """Whether a derived table was emptied since its captured table is gone."""
+    """Whether a derived table was emptied after its captured table was gone."""
     return bool(gone_ms) and table.emptied is not None and table.emptied.ts_us == gone_ms * 1_000
 
 
@@ -136,10 +136,10 @@ def find_drops(
     capture: CaptureSettings,
     accepted: Collection[str] = (),
 ) -> dict[str, Drop]:
-    """What becomes of each derived table whose captured table is gone; an archive stays.
+    """Return the drop of each derived table whose captured table is gone. An archive stays.
 
-    ``before`` are the plans so far; of ``accepted`` tables the user says that they were dropped:
-    ConfigError for one that nobody captures.
+    ``before`` are the current plans. The user says that ``accepted`` tables were dropped. Raise
+    ConfigError for one that isn't captured.
     """
     if unknown := sorted(set(accepted) - state.tables.keys()):
         raise ConfigError(f"unknown captured table: {', '.join(unknown)}", where="--accept-drop")
@@ -169,9 +169,9 @@ def find_drops(
 def not_read_again(
     before: Mapping[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
 ) -> dict[str, MillraceError]:
-    """Wanted tables that can't go on before their captured tables are read, which nobody does.
+    """Return wanted tables that need a read of their captured tables, which isn't planned.
 
-    Those that the daemon is to read, or is reading, just wait.
+    Tables that the daemon will read, or is reading, wait.
     """
     errors = dict[str, MillraceError]()
     for name, request in wanted.items():
@@ -194,7 +194,7 @@ def not_read_again(
 
 
 def refusal(drops: Mapping[str, Drop], before: Mapping[str, TablePlan], sink: str) -> str:
-    """What to say where rows are due to go, and it takes the user's word; empty: nothing."""
+    """Return the message if rows are due, and the user must confirm it. Empty: nothing."""
     for name, drop in drops.items():
         is_done = name in before and is_emptied(before[name], drop.gone_ms)
         if drop.is_due and drop.missing and not is_done:
@@ -207,7 +207,7 @@ def refusal(drops: Mapping[str, Drop], before: Mapping[str, TablePlan], sink: st
 
 
 def any_to_empty(tables: Mapping[str, TablePlan], drops: Mapping[str, Drop]) -> bool:
-    """Whether any table is to be emptied."""
+    """Whether any table must be emptied."""
     return any(_is_to_empty(table, drops.get(name)) for name, table in tables.items())
 
 
@@ -218,9 +218,9 @@ def with_emptied(
     rows_of: Callable[[str], int | None],
     report: Callable[[str], None],
 ) -> dict[str, TablePlan]:
-    """The plans, which empty tables as well; what goes is reported first.
+    """Return the plans, which also empty tables. Report deletions first.
 
-    A table waits for the next run where the log has more of it than the cut: that may be of another
+    A table waits for the next run if the log has more of it than the cut: this may be of another
     table of its name.
     """
     cut, plans = state.progress.cut, dict(tables)
@@ -238,7 +238,10 @@ def with_emptied(
 
 
 def _is_to_empty(table: TablePlan, drop: Drop | None) -> bool:
-    """Whether a plan is to empty its table; a rebuild would bring back what the log still has."""
+    """Whether a plan must empty its table.
+
+    A rebuild would restore the rows that the log still has.
+    """
     if drop is None or not drop.acts:
         return False
     return table.rebuilds or not is_emptied(table, drop.gone_ms)

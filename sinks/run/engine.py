@@ -54,35 +54,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ATTEMPTS_MAX: Final = 3
-"""How often a table is tried whose records executors keep, and these end."""
+"""How often a table is tried whose records are kept by executors that end."""
 
 
 def _has_work(tables: Mapping[str, TablePlan]) -> bool:
-    """Whether any table has something to read, or isn't there yet."""
+    """Whether any table has records to read, or doesn't exist yet."""
     return any(table.pending or table.commits for table in tables.values())
 
 
 def _rebuilt_by(plan: RunPlan, results: Collection[TableResult]) -> set[str]:
-    """The tables that a plan has rebuilt, by the results of the run that has finished it."""
+    """Return the tables that a plan has rebuilt, by the results of the run that has finished it."""
     done = {result.name for result in results if result.error is None}
     return {name for name in done if plan.tables[name].instead_of is not None}
 
 
 def _has_skipped(retained: ExaminedTables, proposed: Mapping[str, TablePlan], name: str) -> bool:
-    """Return whether a table was to go on behind records that the log has forgotten."""
+    """Whether a table was planned to continue after records that the log no longer has."""
     table = retained.tables.get(name)
     return table is not None and table.start != proposed[name].start
 
 
 def _rebuilds(table: TablePlan) -> str:
-    """Of what a table is rebuilt, if it is."""
+    """Return the source of a table's rebuild, if it is rebuilt."""
     if table.instead_of is None:
         return ""
     return f"rebuilding it from {table.replay or 'the log'}: "
 
 
 class Run:
-    """One run over the topics of one writer; ``once`` is all that there is to call."""
+    """One run over the topics of one writer. Callers use only ``once``."""
 
     def __init__(self, context: RunContext, topics: Topics, target: Target) -> None:
         self._context = context
@@ -95,7 +95,7 @@ class Run:
         self._started = time.monotonic()
 
     def once(self) -> RunEnd:
-        """Apply what the topics have; tables that fail are in the results."""
+        """Apply the topics' new records. The results have the tables that fail."""
         self._context.progress(0, 0)
         last = self._plans.last()
         if last is not None:
@@ -131,7 +131,7 @@ class Run:
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
             state = self._topics.bounded(state, tables, records_max, last)
             tables = proposed(state)
-            drops = drops if state is whole else {}  # later runs come to where a table was dropped
+            drops = drops if state is whole else {}  # later runs get to the drop
         work = _has_work(tables) or any_to_empty(tables, drops)
         if last is None or work:
             for remark in remarks:
@@ -152,7 +152,10 @@ class Run:
         )
 
     def _ended(self, plan: RunPlan, state: LogState) -> tuple[RunOutcome, list[TableResult]]:
-        """How the last plan ended; one that was interrupted is finished now, with these results."""
+        """Return the last plan's outcome.
+
+        If it was interrupted, finish it, and return the results.
+        """
         outcome, results = self._plans.outcome(plan), list[TableResult]()
         if outcome is None:
             self._report(f"finishing run {plan.run}, which was interrupted")
@@ -166,9 +169,9 @@ class Run:
         return settled, results
 
     def _expired(self, plan: RunPlan, state: LogState) -> list[TableResult]:
-        """Tables of a plan that was interrupted for so long that the log may have forgotten since.
+        """Return the tables of an interrupted plan whose records the log may have removed since.
 
-        The next plan says what becomes of them.
+        The next plan decides about them.
         """
         planned = {
             name: table
@@ -186,7 +189,7 @@ class Run:
     def _standing(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> tuple[dict[str, TablePlan], dict[str, MillraceError]]:
-        """Where tables go on, and which can't; one that isn't there any more begins again."""
+        """Return where tables continue, and which can't. A missing one begins again."""
         standing = dict(before)
         for name, table in before.items():
             if name not in wanted or not table.base:
@@ -210,10 +213,10 @@ class Run:
         state: LogState,
         usable: Mapping[str, WantedTable],
     ) -> tuple[Mapping[str, TablePlan], list[TableResult]]:
-        """The plans of tables that are to be rebuilt, and results of those that can't be.
+        """Return the plans of tables to rebuild, and results of those that can't be.
 
-        Those go on as they are: they haven't failed, and are at the cut. Some are ``done``, by the
-        plan that this run has finished.
+        The latter continue unchanged: they haven't failed, and are at the cut. The plan that this
+        run has finished has rebuilt the ``done`` ones.
         """
         standing = {name: table for name, table in before.items() if name in usable and table.base}
         again, refused = self._target.rebuilt(standing, failing, state, self._topics)
@@ -244,7 +247,7 @@ class Run:
         )
 
     def _report_errors(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
-        """Report why tables aren't applied; returns their results."""
+        """Report why tables aren't applied. Return their results."""
         results = [TableResult(name, error=error) for name, error in errors.items()]
         for result in results:
             if result.name not in self._options.paused:
@@ -260,18 +263,21 @@ class Run:
         not_applied: list[TableResult],
         drops: Mapping[str, Drop],
     ) -> tuple[RunPlan | None, RunOutcome | None, list[TableResult]]:
-        """Examine the new records, plan, and apply; the plan, how it ended, and its results."""
+        """Examine the new records, plan, and apply.
+
+        Return the plan, its outcome and its results.
+        """
         proposed, retained = tables, self._retained(tables, state)
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
         errors = {**retained.refused, **examined.refused}
         tables = {name: table for name, table in examined.tables.items() if name not in errors}
         tables = with_emptied(tables, drops, state, self._target.rows, self._report)
-        # If this run dies, the next one doesn't know of errors, but of tables that wait.
+        # If this run dies, the next one doesn't know its errors, but its waiting tables.
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
         unread = self._topics.unread(tables, state)
         left = {name: tables.pop(name).left_alone() for name in unread}
-        # One that is refused only behind a gap hasn't got there.
+        # A table that is refused only after a gap hasn't reached it.
         behind = {name for name in {**errors, **unread} if _has_skipped(retained, proposed, name)}
         left |= {name: proposed[name].left_alone() for name in behind}
         waiting |= {name: table for name, table in left.items() if table.base}
@@ -297,7 +303,7 @@ class Run:
         return plan, outcome, [*applied, *refused]
 
     def _finished(self, plan: RunPlan, results: list[TableResult]) -> RunOutcome:
-        """Record how the plan ended, and at which version each table has the plan's cut."""
+        """Record the plan's outcome, and each table's version at the plan's cut."""
         done = [table for table in results if table.error is None]
         outcome = RunOutcome(
             run=plan.run,
@@ -316,8 +322,8 @@ class Run:
     ) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side, and each in its own session.
 
-        A session's configuration carries a table's application transaction. A table without an
-        event still takes note of how far it has come.
+        A session's configuration has a table's application transaction. A table without an event
+        still records its position.
         """
         waiting = [
             name
@@ -330,7 +336,7 @@ class Run:
         self._context.progress(0, len(waiting))
 
         def apply(name: str) -> TableResult | None:
-            self._context.while_waiting()  # who is told to end leaves the rest to the next run
+            self._context.while_waiting()  # an interrupted command leaves the rest to the next run
             table = plan.tables[name]
             started = time.monotonic()
             if table.commits:

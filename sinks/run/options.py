@@ -12,38 +12,38 @@ from sinks.spark.session import SparkProvider
 SchemaOf = Callable[[int], str]
 """Id → the schema registry's text of a schema."""
 TypesOf = Callable[[], Mapping[str, Mapping[str, Column]]]
-"""Topic and column → what the source's catalog says of it."""
+"""Topic and column → its description in the source's catalog."""
 Report = Callable[[str], None]
 """Takes a line for the user."""
 PausedTables = Mapping[str, MillraceError]
-"""Derived tables that failed a moment ago and wait for a retry, with their errors."""
+"""Derived tables that failed recently and wait for a retry, with their errors."""
 
 
 def wait_on() -> None:
-    """What a run does while it waits for brokers, where nobody may end it meanwhile."""
+    """Do nothing while a run waits for brokers, as no caller can interrupt it."""
 
 
 def forget_nothing() -> None:
-    """What becomes of reports of a sink that begins, where there are none."""
+    """Do nothing when a sink begins, as no earlier reports exist."""
 
 
 def say_nothing(_done: int, _tables: int) -> None:
-    """What a run says of its progress, where nobody wants to know."""
+    """Drop a run's progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """A run's own options, and its access to the registry and the source, which no sink knows.
 
-    ``records_max`` is about how many records it reads at most; what is left is a later run's. The
-    tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs, those of
-    ``accepted_doubts`` count as right although nothing has covered all of their rows. Topics that
-    a real Debezium wrote are read by ``schema_of`` and ``types_of``. Lakehouse tables that are to
-    be ``rebuilt`` are written as a whole, indexes and views get a new one in their place;
-    ``rebuilds_all``: so are all lakehouse tables that can be. Of indexes ``replayed`` the documents
-    that were refused are made again. Captured tables of ``accepted_drops`` count as dropped,
-    however many are
-    missing. Tables that are ``paused`` are left as they are.
+    A run reads about ``records_max`` records at most, and leaves the rest to a later run. Tables of
+    ``accepted_gaps`` continue although the log no longer has all of their changes. Those of
+    ``accepted_doubts`` count as right although no event has covered all of their rows.
+    ``schema_of`` and ``types_of`` read topics that a real Debezium wrote.
+
+    Lakehouse tables in ``rebuilt`` are rewritten, and indexes and views get a new one in their
+    place. With ``rebuilds_all``, all lakehouse tables that can be are rewritten. Refused documents
+    of ``replayed`` indexes are made again. Captured tables of ``accepted_drops`` count as dropped,
+    regardless of how many are missing. ``paused`` tables are left unchanged.
     """
 
     records_max: int | None = None
@@ -60,12 +60,12 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The configuration, and what a run is given by whoever starts it.
+    """The configuration, and the callbacks of a run's caller.
 
-    ``session`` is called once there is something for Spark to do; ``while_waiting`` while brokers
-    don't answer, before each table, and where one fails: it may raise to give up; ``progress`` when
-    so many of so many tables are done; ``begins`` where the sink has no plan yet: earlier reports
-    are of one that was removed.
+    A run calls ``session`` once Spark has work. It calls ``while_waiting`` while brokers don't
+    answer, before each table, and if one fails: it may raise to end the run. It calls ``progress``
+    with the number of finished tables, and of all tables. It calls ``begins`` if the sink has no
+    plan yet: then earlier reports are of a removed one.
     """
 
     settings: Settings

@@ -1,6 +1,6 @@
 """The state of a sink → whether runs of this log may continue from it, and one run at a time.
 
-Nothing here needs Spark, so inspections ask in the same way as runs.
+Nothing here needs Spark, so inspections use the same checks as runs.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ LOG_FOLDER = "_delta_log"
 
 
 class KeptOut:
-    """The runs that a lock keeps out: each appends a byte to its file."""
+    """The runs that a lock keeps out. Each appends a byte to its file."""
 
     def __init__(self, lock: BinaryIO) -> None:
         self._lock = lock
@@ -35,7 +35,7 @@ class KeptOut:
 
     @staticmethod
     def leave(lock: BinaryIO) -> None:
-        """Note that a run was kept out."""
+        """Record that a run was kept out."""
         with suppress(OSError):  # a full disk is reported by the run that has the lock
             os.write(lock.fileno(), b".")
 
@@ -74,9 +74,9 @@ def one_at_a_time(location: str) -> Iterator[KeptOut]:
 
 
 def require_lock(location: str) -> None:
-    """Refuse a lock that a run of another user has left; takes it from nobody.
+    """Refuse a lock that a run of another user has left. This takes no lock.
 
-    Raises DiskError.
+    Raise DiskError.
     """
     folder = local_path(location)
     lock = None if folder is None else folder / "_millrace" / "lock"
@@ -85,7 +85,7 @@ def require_lock(location: str) -> None:
 
 
 def _not_ours(lock: Path) -> DiskError:
-    """What to say of a lock that a run of another user has left."""
+    """Return the error about a lock that a run of another user has left."""
     user = pwd.getpwuid(os.geteuid()).pw_name
     return DiskError(
         f"user {user} can't write to files of a run of another user",
@@ -95,9 +95,9 @@ def _not_ours(lock: Path) -> DiskError:
 
 
 def require_owner(location: str) -> None:
-    """Refuse to write as root where the folder is another user's, whose runs would fail by it.
+    """Refuse to write as root if the folder is another user's, whose runs would fail on the files.
 
-    Raises ConfigError. Of a folder that isn't there yet, the nearest one above it counts.
+    Raise ConfigError. If the folder doesn't exist yet, the nearest existing parent counts.
     """
     folder = local_path(location)
     if folder is None or os.geteuid() != 0:
@@ -118,7 +118,7 @@ def require_owner(location: str) -> None:
 
 
 def require_same_writer(plan: RunPlan, sink: str, prefix: str, written_by: TopicWriter) -> None:
-    """Raise ConfigError where the plan is of other topics than those that are read now."""
+    """Raise ConfigError if the plan isn't of the topics that are read now."""
     if plan.prefix != prefix:
         raise ConfigError(
             f"the {sink} belongs to topic.prefix {plan.prefix}",
@@ -136,7 +136,7 @@ def require_same_writer(plan: RunPlan, sink: str, prefix: str, written_by: Topic
 def changed_kinds(
     before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
 ) -> dict[str, ConfigError]:
-    """Tables that are wanted as something else than they are, and why that isn't possible."""
+    """Return tables whose configured source or kind has changed, and why this isn't possible."""
     return {
         name: ConfigError(
             f"{name} is made of {table.source}, kind {table.kind}; the configuration now makes it"
@@ -153,13 +153,13 @@ def changed_kinds(
 
 
 def application(prefix: str, derived: str) -> str:
-    """The id by which the commits of a derived table have the numbers of their runs."""
-    # Spark replaces ${…} in the value of a setting, which this becomes.
+    """Return the id under which a derived table's commits have the numbers of their runs."""
+    # Spark replaces ${…} in the value of a setting, and this becomes one.
     return f"millrace/{prefix}/{derived}".replace("$", "%24")
 
 
 def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
-    """What to say of a Delta table that isn't as the plans have left it; None: there is none."""
+    """Return the error about a Delta table that differs from the plans. Run None: it is missing."""
     state = (
         "is missing" if run is None else f"has run {run}" if run else "wasn't written by Millrace"
     )
@@ -171,9 +171,9 @@ def foreign_table(path: str, run: int | None, expected: int) -> SinkError:
 
 
 def log_folder(derived: Derived) -> Path | None:
-    """The log of a Delta table that is there, on this machine; else None.
+    """Return the log of an existing Delta table on this machine; else None.
 
-    Raises SinkUnreachableError where nobody can look.
+    Raise SinkUnreachableError if its folder can't be read.
     """
     if (folder := local_path(derived.path)) is None:
         return None
@@ -182,9 +182,9 @@ def log_folder(derived: Derived) -> Path | None:
 
 
 def stranger_of_view(derived: Derived, prefix: str) -> SinkError | None:
-    """Why a view can't have its folder on this machine: there is a Delta table that isn't ours.
+    """Return why a view can't have its folder on this machine: another Delta table is in it.
 
-    Raises a sink's error where nobody can look.
+    Raise a sink's error if the folder can't be read.
     """
     log = log_folder(derived)
     if log is None or _run_of(log, application(prefix, derived.name)) != 0:
@@ -193,7 +193,7 @@ def stranger_of_view(derived: Derived, prefix: str) -> SinkError | None:
 
 
 def stranger_in_views(derived: Derived) -> SinkError:
-    """Tell of a Delta table in a view's folder that isn't ours."""
+    """Return the error about a Delta table in a view's folder that no run of views created."""
     return SinkError(
         f"the folder of view {derived.name} has a Delta table that no run of views created",
         where=derived.path,
@@ -204,9 +204,9 @@ def stranger_in_views(derived: Derived) -> SinkError:
 def foreign_tables(
     tables: Mapping[str, Derived], plan: RunPlan | None, prefix: str
 ) -> Iterator[MillraceError]:
-    """Why the next run would refuse to write Delta tables on this machine: they aren't as it left.
+    """Yield why the next run would refuse Delta tables on this machine that others changed.
 
-    ``plan`` is the last one: its own commit to a table may be there.
+    ``plan`` is the last one: its own commit to a table may exist.
     """
     begun = plan.all_tables if plan is not None else {}
     for name, derived in sorted(tables.items()):
@@ -226,17 +226,17 @@ def foreign_tables(
 
 
 def _run_of(log: Path, of: str) -> int | None:
-    """The last run that the newest commits of a Delta table name; 0: none, None: not known.
+    """Return the last run in the newest commits of a Delta table. 0: none, None: unknown.
 
-    Of older commits, what is left is in a checkpoint, which takes Spark. Raises SinkError where a
-    commit can't be read.
+    Older runs are only in a checkpoint, which needs Spark. Raise SinkError if a commit can't be
+    read.
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
     """
     files = LocalFiles(log)
     names = files.names()
     for commit in sorted((name for name in names if name.endswith(".json")), reverse=True):
         try:
-            # A line ends by a line feed alone: values have other line breaks as they are.
+            # Only a line feed ends a line: values contain other line breaks unescaped.
             lines = (files.read(commit) or "").split("\n")
             actions = [json.loads(line) for line in lines if line.strip()]
             runs = [int(each["txn"]["version"]) for each in actions if _is_of(each, of)]

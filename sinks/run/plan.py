@@ -1,7 +1,7 @@
-"""The log's state and the last plan → the next plan: what a run applies to which table.
+"""The log's state and the last plan → the next plan: the records that a run applies to each table.
 
 A plan is written before anything is applied, and then finished or repeated, never replaced. Each
-table goes on where its own last *applied* plan ended, so a table that fails holds up no other.
+table continues from its last *applied* plan, so a table that fails delays no other.
 """
 
 import time
@@ -30,11 +30,11 @@ Lack = Literal["nothing", "now", "before"]
 
 
 class TablePlan(BaseModel):
-    """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
+    """A run's work on one table: the records from ``start`` up to, not including, ``end``.
 
-    Of these records it applies those that are newer than ``after``, newer than ``truncated`` and
-    not newer than the plan's cut, but for those of rows that have ``ended`` by then. A topic of a
-    real Debezium has no such positions: of it all is applied, and ``debezium`` says how.
+    It applies records that are newer than ``after`` and ``truncated``, and not newer than the
+    plan's cut, except those of ``ended`` rows. A real Debezium's topic has no such positions:
+    everything in it is applied, and ``debezium`` describes how.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,64 +50,63 @@ class TablePlan(BaseModel):
     end: dict[int, int]
     """By partition, the offset before which reading ends."""
     next: dict[int, int]
-    """By partition, the first offset above the cut, where the next plan goes on."""
+    """By partition, the first offset above the cut, where the next plan continues."""
     read_end: dict[int, int] = {}
-    """By partition, how far any plan has read: of that, all up to ``after`` is applied."""
+    """By partition, the end of all reads. Before it, all up to ``after`` is applied."""
     base: int
-    """The run whose commit must be the table's last; 0: there is no table yet."""
+    """The run whose commit must be the table's last. 0: no table exists yet."""
     after: PositionField | None
-    """The cut up to which the table has all records; None: it has none."""
+    """The cut up to which the table has all records. None: it has none."""
     first_version: int = 0
     """The schema version that the derived table began with."""
     schema_version: int
-    """The newest schema version of its records; of a table without any, that of the cut."""
+    """The newest schema version of its records. Without records, that of the cut."""
     applied_version: int = 0
-    """The schema version whose columns the derived table has; 0: there is none yet, or who wrote
-    the plan didn't know."""
+    """The schema version of the table's columns. 0: no table exists yet, or it is unknown."""
     removes: str = ""
-    """By which options columns go that the source has dropped (``Derived.removal``); "": none."""
+    """A digest of the options that remove dropped columns (``Derived.removal``). "": none."""
     removed: str = ""
-    """By which they did so by the plans before."""
+    """The same digest, of earlier plans."""
     events: int
-    """How many records there are to apply."""
+    """The number of records to apply."""
     ends: tuple[RowsEnd, ...] = ()
-    """Where rows ended at once: by TRUNCATEs, new snapshots, and partitions that were dropped.
+    """The ends of many rows: by TRUNCATEs, new snapshots, and dropped partitions.
 
-    Only a history has them all; other tables have the last end of all rows, and what isn't older.
+    Only a history has them all. Other tables have the last end of all rows, and newer ends.
     """
     emptied: RowsEnd | None = None
-    """The end of all rows by which this plan, or one before it, empties the table: its captured
-    table is gone, since ``ts_us``. Another drop of that is another end."""
+    """The end of all rows by which this plan, or an earlier one, empties the table. Its captured
+    table is gone since ``ts_us``. Another drop is another end."""
     claims_ms: int | None = None
     """The time of the first record whose value is among the claims."""
     fresh_ms: int
-    """When the log was last known to be complete from ``start`` on; 0: compacted too early."""
+    """When the log was last known to be complete from ``start`` on. 0: compacted too early."""
     lacks: Lack = "nothing"
     """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
     gaps: tuple[Gap, ...] = ()
-    """What a history or an archive is marked to lack: the newest ones."""
+    """The newest marked gaps of a history or an archive."""
     marks: tuple[Gap, ...] = ()
-    """Those that come to it by this plan, up to its cut."""
+    """The gaps that this plan adds, up to its cut."""
     replay: str | None = None
-    """The archive that has the records before ``start``: what its own plans before have applied."""
+    """The archive that has the records before ``start``, as its earlier plans have applied them."""
     debezium: DebeziumTopic | None = None
-    """The topic, where a real Debezium wrote it."""
+    """The topic, if a real Debezium wrote it."""
     instead_of: "TablePlan | None" = None
-    """The table as it stands, where the user has it rebuilt: this plan replaces all of it."""
+    """The current table, if the user rebuilds it: this plan replaces all of it."""
 
     @property
     def begins(self) -> bool:
-        """Whether all that the table has comes by this plan."""
+        """Whether this plan brings all contents of the table."""
         return not self.base or self.instead_of is not None
 
     @property
     def truncated(self) -> Position | None:
-        """The position below which all rows of the table go."""
+        """Return the position below which all rows of the table end."""
         return max((end.position for end in self.ends if not end.bounds), default=None)
 
     @property
     def ended(self) -> tuple[RowsEnd, ...]:
-        """The ends of rows within bounds."""
+        """Return the ends of rows within bounds."""
         return tuple(end for end in self.ends if end.bounds)
 
     @property
@@ -117,32 +116,32 @@ class TablePlan(BaseModel):
 
     @property
     def gap(self) -> Position | None:
-        """The cut behind which the log has forgotten changes, where the user accepted that."""
+        """Return the cut after which the log lacks changes, if the user accepted this."""
         return self.after if self.lacks == "now" and self.kind != "current" else None
 
     @property
     def unread(self) -> int:
-        """About how many records there are to read, transactions' markers among them."""
+        """Return the approximate number of records to read, including transactions' markers."""
         return sum(self.end[partition] - offset for partition, offset in self.start.items())
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to read."""
+        """Whether there are records to read."""
         return any(self.end[partition] > offset for partition, offset in self.start.items())
 
     @property
     def writes(self) -> bool:
-        """Whether there are rows to write or to take out, or the table isn't there yet."""
+        """Whether rows must be written or removed, or the table doesn't exist yet."""
         news = self.events > 0 or bool(self.ends)
         is_marked = self.gap is not None or bool(self.marks)
         return self.begins or news or self.rebuilds or is_marked
 
     @property
     def evolves(self) -> bool:
-        """Whether a table that is there gets the columns of another schema version.
+        """Whether an existing table gets or loses columns.
 
-        The log tells of that also where nobody writes to the table; a real Debezium doesn't. Or
-        whether it loses those that it has kept so far: by the policy, or by options that are new.
+        It gets those of a new schema version. The log has this even without writes, but a real
+        Debezium's topic doesn't. It loses kept ones by the policy, or by new options.
         """
         is_older = 0 < self.applied_version < self.schema_version
         loses = self.removes not in {"", self.removed}
@@ -154,7 +153,7 @@ class TablePlan(BaseModel):
         return self.writes or self.evolves
 
     def left_alone(self) -> "TablePlan":
-        """The plan of a table that stays where it was."""
+        """Return the plan of a table that stays unchanged."""
         if self.instead_of is not None:
             return self.instead_of
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
@@ -165,7 +164,7 @@ class TablePlan(BaseModel):
         return self.model_copy(update=nothing)
 
     def at_cut(self, versions: Sequence[TableSchema], cut: Position) -> "TablePlan":
-        """The plan in the columns of its cut, if the table is there and has no record to apply.
+        """Return the plan in its cut's columns if the table exists and has no record to apply.
 
         A record may be of the newest version, and needs it.
         """
@@ -175,7 +174,7 @@ class TablePlan(BaseModel):
         return self.model_copy(update={"schema_version": max([self.applied_version, *upto])})
 
     def begun_again(self, start: dict[int, int]) -> "TablePlan":
-        """The plan of a table that isn't there any more, from where the log starts."""
+        """Return the plan of a missing table, from where the log starts."""
         return self.model_copy(
             update={
                 "start": start,
@@ -191,17 +190,17 @@ class TablePlan(BaseModel):
         )
 
     def rebuilt(self, start: dict[int, int]) -> "TablePlan":
-        """The plan of a table all of which is to be replaced, from where the log starts."""
+        """Return the plan that replaces a whole table, from where the log starts."""
         update = {"base": self.base, "lacks": "nothing", "instead_of": self.left_alone()}
         return self.begun_again(start).model_copy(update=update)
 
 
 class RunPlan(BaseModel):
-    """One run of a sink: its number, the log as it was at ``read_ms``, its cut, what it applies.
+    """One run of a sink: its number, the log as of ``read_ms``, its cut, and its tables.
 
-    Tables that are ``waiting`` don't come to the cut: they aren't configured any more, their rows
-    are read again, or they were refused. Where a real Debezium has written the topics, no cut is
-    known: each has its own end.
+    Tables that are ``waiting`` don't reach the cut: they are no longer configured, their rows are
+    read again, or they were refused. If a real Debezium has written the topics, no cut is known:
+    each has its own end.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -220,11 +219,11 @@ class RunPlan(BaseModel):
 
     @property
     def all_tables(self) -> dict[str, TablePlan]:
-        """The tables that come to the cut, and those that wait."""
+        """Return the tables that reach the cut, and those that wait."""
         return self.tables | self.waiting
 
     def marks(self, name: str) -> tuple[Gap, ...]:
-        """The gaps that come to a table by this plan: one that the user has accepted is the last.
+        """Return the gaps that this plan adds to a table. An accepted one is the last.
 
         Up to the cut the log has the newest state of each row.
         """
@@ -235,27 +234,27 @@ class RunPlan(BaseModel):
         return (*table.marks, Gap(start=table.gap, end=self.cut, reason=reason, ts_ms=self.ts_ms))
 
     def gaps(self, name: str) -> tuple[Gap, ...]:
-        """The newest gaps that a table has once this plan is applied."""
+        """Return the newest gaps that a table has once this plan is applied."""
         return (*self.all_tables[name].gaps, *self.marks(name))[-GAPS_MAX:]
 
     @property
     def where(self) -> str:
-        """Up to where it applies, for people."""
+        """Return the end of the plan, for people."""
         own = self.written_by == "millrace"
         return str(self.cut.commit_lsn) if own else "the topics' ends"
 
 
 def require_same_log(plan: RunPlan, log: str) -> None:
-    """Raise LogForgottenError where the log isn't the one that the plan was made for."""
+    """Raise LogForgottenError if the plan was made for another log."""
     if plan.log != log:
         raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
 
 
 def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
-    """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
+    """Return where each table of a finished plan continues: nothing to read yet, if it was applied.
 
-    One that failed stays where it was, and one that isn't there yet begins as if never planned, but
-    for the types of its columns that were told.
+    A failed table stays unchanged. One that doesn't exist yet begins as if it was never planned,
+    but keeps the known types of its columns.
     """
     tables = plan.waiting | {
         name: table.left_alone()
@@ -288,7 +287,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
 
 
 def _settled(name: str, table: TablePlan, outcome: RunOutcome) -> TablePlan:
-    """The table without a doubt that has ended, or that a plan has brought which failed."""
+    """Return the table without a doubt that has ended, or that a failed plan has brought."""
     if (topic := table.debezium) is None:
         return table
     topic = topic.taken_back() if name in outcome.failed else topic
@@ -303,9 +302,9 @@ def ready(table: TableState, cut: Position) -> bool:
 def awaits_read(
     table: TablePlan | None, captured: TableState, versions: Sequence[TableSchema]
 ) -> bool:
-    """Whether a captured table that is back, or has another key, is yet to be read again.
+    """Whether a captured table that is back, or has another key, must still be read again.
 
-    Till then the log gets changes of rows that aren't in it. A new table begins with that, too.
+    Until then the log gets changes of rows that aren't in it. A new table waits for this, too.
     """
     is_doubtful = captured.doubt is not None and captured.doubt.replaces
     if captured.gone_ms or not (is_doubtful or any(each.reset for each in captured.requests)):
@@ -318,13 +317,13 @@ def awaits_read(
 def proposed(
     before: dict[str, TablePlan], state: LogState, wanted: "Mapping[str, WantedTable]"
 ) -> dict[str, TablePlan]:
-    """The wanted tables with all that is new for them, before a census of the records."""
+    """Return the wanted tables with all their new records, before a census of these."""
     tables: dict[str, TablePlan] = {}
     for name, request in wanted.items():
         source = request.source
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
-            continue  # what was written since the ends were listed is shown topic by topic
+            continue  # writes since the ends were listed are shown topic by topic
         ends = state.ends[table.topic]
         last = before.get(name)
         versions = versions_at(state.schemas[source], state.progress.cut)
@@ -365,10 +364,10 @@ def proposed(
 
 
 def _marks(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
-    """The gaps up to a cut that a table, as it was left, isn't marked with.
+    """Return the gaps up to a cut with which a table isn't marked yet.
 
-    One may end right at a cut that was applied before. Where older ones are missing, as the state
-    keeps only the newest, they are part of the first.
+    One may end exactly at a cut that was applied before. The state keeps only the newest: missing
+    older ones are part of the first.
     """
     marked = last.gaps if last else ()
     number = max((gap.number for gap in marked), default=0)
@@ -381,7 +380,7 @@ def _marks(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Ga
 
 
 def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
-    """What a table lacks; records that an archive doesn't keep are missing, too."""
+    """Return which records a table lacks. An archive without records lacks them, too."""
     lacks = last.lacks if last is not None else "nothing"
     return "before" if lacks == "nothing" and not is_whole else lacks
 
@@ -396,5 +395,5 @@ def _made_anew(what: str, where: str) -> LogForgottenError:
 
 
 def to_read(tables: dict[str, TablePlan]) -> int:
-    """About how many records the tables have to read, transactions' markers among them."""
+    """Return about how many records the tables have to read, including transactions' markers."""
     return sum(table.unread for table in tables.values())

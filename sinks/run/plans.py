@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _DONE: Final = re.compile(r"(\d{20})\.done\.json")
 _RECORDS_MAX: Final = 128
-"""So many records of plans are remembered, which never change."""
+"""Up to this many records of plans, which never change, are cached."""
 _CHECKED: Final = "checked.json"
 _COMPACTED: Final = "compacted.json"
 _LAST: Final = "last.json"
 
 
 class LastPlan(BaseModel):
-    """The number of a plan that exists; later ones follow it without a gap."""
+    """The number of an existing plan. Later ones follow it without a gap."""
 
     run: int
 
 
 class LeftTable(BaseModel):
-    """A table after its last compaction: the run that it has, and a version that lasts.
+    """A table after its last compaction: its run, and a version that lasts.
 
-    Files that were replaced before a time of ``replaced_ms`` may be there still: once it is longer
-    ago than they are kept, VACUUM removes them.
+    Files that were replaced before a time in ``replaced_ms`` may still exist. VACUUM removes them
+    after the retention.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,7 +68,7 @@ class LeftTable(BaseModel):
     replaced_ms: tuple[int, ...] = ()
 
     def since(self, version: TableVersion) -> TableVersion:
-        """A version, or the one of the same table that compaction has left since."""
+        """Return the version, or the one of the same table that a later compaction has left."""
         if self.at.id != version.id:
             return version
         return max(version, self.at, key=lambda of: of.version)
@@ -81,7 +81,7 @@ class LeftTables(BaseModel):
 
 
 class Plans:
-    """The plans of a lakehouse, or of any target that may keep them in a folder."""
+    """The plans of a lakehouse, or of any target that can keep them in a folder."""
 
     def __init__(self, files: Files, where: str, report: Report | None = None) -> None:
         self._files = files
@@ -91,10 +91,10 @@ class Plans:
         self._remembering = Lock()  # views ask side by side
 
     def last(self) -> RunPlan | None:
-        """The newest plan, finished or not."""
+        """Return the newest plan, finished or not."""
         try:
             last = self._parse(LastPlan, _LAST)
-        except LogFormatError:  # half written, where a file can't be replaced at once
+        except LogFormatError:  # half written, if a file can't be replaced atomically
             last = None
         if last is None or self.moved_by(last.run) is None:
             runs = self.runs()
@@ -105,13 +105,16 @@ class Plans:
         return self.plan_of(newest)
 
     def plan_of(self, run: int, names: Collection[str] | None = None) -> RunPlan | None:
-        """The plan of that number, if there is one, with all of its tables, or some."""
+        """Return the plan of that number with all of its tables, or some.
+
+        None: it doesn't exist.
+        """
         if (record := self.moved_by(run)) is None:
             return None
         return whole_plan(record, tables_before(self._chain(record), names), names)
 
     def moved_by(self, run: int) -> PlanRecord | None:
-        """The plan of that number with the tables that it moves, if there is one."""
+        """Return the plan of that number with the tables that it moves. None: it doesn't exist."""
         if (record := self._records.get(run)) is None:
             if (record := self._parse(PlanRecord, _plan_name(run))) is None:
                 return None
@@ -122,7 +125,7 @@ class Plans:
         return record
 
     def _chain(self, record: PlanRecord) -> Iterator[PlanRecord]:
-        """A record, and those that have what was moved before, newest first."""
+        """Yield a record, and the records of earlier moves, newest first."""
         yield record
         while record.since:
             older = self.moved_by(record.since)
@@ -135,11 +138,11 @@ class Plans:
             yield (record := older)
 
     def runs(self) -> list[int]:
-        """The numbers of all plans, ascending."""
+        """Return the numbers of all plans, ascending."""
         return self._numbers(_PLAN)
 
     def ended(self) -> list[int]:
-        """The numbers of the plans that have an outcome, ascending."""
+        """Return the numbers of the plans that have an outcome, ascending."""
         return self._numbers(_DONE)
 
     def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
@@ -147,21 +150,21 @@ class Plans:
         return sorted(int(match[1]) for match in matches if match)
 
     def outcome(self, plan: RunPlan) -> RunOutcome | None:
-        """How a plan ended, if it did."""
+        """Return a plan's outcome, if it has ended."""
         return self.outcome_of(plan.run)
 
     def outcome_of(self, run: int, names: Collection[str] | None = None) -> RunOutcome | None:
-        """How the plan of that number ended, if there is one, and it did; for all tables, or some.
+        """Return the outcome of the plan of that number, for all tables or some, if it has ended.
 
-        Where that is damaged, the run counts as interrupted. A plan may be finished once more: what
-        has been applied stays, and the outcome is recorded again.
+        If it is damaged, the run counts as interrupted. A plan may be finished again: applied
+        changes stay, and the outcome is recorded again.
         """
         if (record := self._ended_by(run)) is None:
             return None
         return whole_outcome(record, self._before(run, names), names)
 
     def ended_ms(self, run: int) -> int | None:
-        """When the plan of that number ended, if it did (ms since 1970)."""
+        """Return when the plan of that number ended, if it did (ms since 1970)."""
         record = self._ended_by(run)
         return None if record is None else record.ts_ms
 
@@ -174,23 +177,23 @@ class Plans:
             return None
 
     def _before(self, run: int, names: Collection[str] | None = None) -> TablesAfter:
-        """How earlier runs have left the tables that a run doesn't move."""
+        """Return how earlier runs have left the tables that a run doesn't move."""
         record = self.moved_by(run)
         return {} if record is None else tables_before(self._chain(record), names)
 
     def _after(self, run: int) -> TablesAfter:
-        """How a run has left all tables."""
+        """Return how a run has left all tables."""
         if (record := self.moved_by(run)) is None:
             return {}
         before = self._before(run)
         return tables_after(record, before, whole_plan(record, before), self.outcome_of(run))
 
     def require_undamaged(self, run: int) -> None:
-        """Raise DamagedError where the outcome of the plan of that number can't be read."""
+        """Raise DamagedError if the outcome of the plan of that number can't be read."""
         self._parse(OutcomeRecord, _done_name(run))
 
     def start(self, plan: RunPlan) -> None:
-        """Make the plan the next one; raises BusyError if another run was first."""
+        """Make the plan the next one. Raise BusyError if another run was first."""
         since = parent_of(plan.run)
         if since and self.moved_by(since) is None:  # plans don't begin with the first number
             since = 0
@@ -199,39 +202,42 @@ class Plans:
             self._files.create(_plan_name(plan.run), _text(record))
         except FileExistsError:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
-        # Those of a lakehouse that stood here before it was removed have its numbers, too.
+        # The records of a lakehouse that was removed from here have the same numbers.
         self._records = {run: of for run, of in self._records.items() if run < plan.run}
         self._files.replace(_LAST, LastPlan(run=plan.run).model_dump_json())
 
     def finish(self, outcome: RunOutcome) -> None:
-        """Record that nothing of the plan is under way any more."""
+        """Record that the plan has ended."""
         record = outcome_record(outcome, self._before(outcome.run))
         self._files.replace(_done_name(outcome.run), _text(record))
 
     def checked(self) -> LastCheck:
-        """When a run last found nothing to do."""
+        """Return when a run last found nothing to do."""
         return self._parse(LastCheck, _CHECKED) or LastCheck()
 
     def check(self, check: LastCheck) -> None:
-        """Record that there was nothing to do."""
+        """Record a run with nothing to do."""
         self._files.replace(_CHECKED, check.model_dump_json())
 
     def compacted(self) -> dict[str, LeftTable]:
-        """How compaction has left the tables; damaged, it is written anew by the next one."""
+        """Return how compaction has left the tables.
+
+        If this is damaged, the next one rewrites it.
+        """
         try:
             return (self._parse(LeftTables, _COMPACTED) or LeftTables()).tables
         except DamagedError:
             return {}
 
     def compact(self, tables: Mapping[str, LeftTable]) -> None:
-        """Record how it has left some."""
+        """Record how compaction has left some tables."""
         left = LeftTables(tables={**self.compacted(), **tables})
         self._files.replace(_COMPACTED, left.model_dump_json())
 
     def forget(self, before_run: int) -> int:
-        """Remove the plans with a lower number; the number of those that were.
+        """Remove the plans with a lower number. Return the number of removed plans.
 
-        What later ones go on from stays: that of this number names it.
+        Records that later plans need are kept: the record of ``before_run`` names them.
         """
         first = self.moved_by(before_run)
         kept = {record.run for record in self._chain(first)} if first is not None else set()
@@ -244,7 +250,7 @@ class Plans:
         return len(old)
 
     def _parse(self, kind: type[RunState], name: str) -> RunState | None:
-        """A plan, an outcome and the like; raises LogFormatError where it isn't one of ours."""
+        """Read a plan, an outcome or another state. Raise LogFormatError if it isn't Millrace's."""
         try:
             return read_state(self._files, name, kind, self._where)
         except LogFormatError as error:
@@ -260,14 +266,14 @@ class Plans:
             raise
 
     def tidy(self) -> None:
-        """Remove what processes have left that died while they wrote."""
+        """Remove the files of processes that died during a write."""
         self._files.tidy()
 
 
 def lakehouse_plans(
     location: str, session: Callable[[], "SparkSession"], report: Report | None = None
 ) -> Plans:
-    """The plans of a lakehouse; ``session`` is called where its file system needs the JVM."""
+    """Return the plans of a lakehouse. ``session`` is called if its file system needs the JVM."""
     folder = local_path(location)
     files: Files = (
         HadoopFiles(session(), runs_path(location))
@@ -278,7 +284,7 @@ def lakehouse_plans(
 
 
 def _text(record: RunPlan | RunOutcome) -> str:
-    """A record's text; what is as by default is left out of it, but for its format."""
+    """Return a record's text, without default values, but with its format."""
     fields = record.model_dump(mode="json", exclude_defaults=True)
     return json.dumps({"format": record.format, **fields}, ensure_ascii=False)
 
@@ -299,10 +305,10 @@ def as_compacted(version: TableVersion, base: int, left: LeftTable | None) -> Ta
 def lasting_versions(
     plan: RunPlan, outcome: RunOutcome, left: Mapping[str, LeftTable]
 ) -> dict[str, TableVersion]:
-    """Return the versions at which tables are after a run, where compaction has left them since.
+    """Return the tables' versions after a run, or those that compaction has left since.
 
     Compaction replaces files of tables that no later run moves, and VACUUM removes these in time:
-    the versions that the outcome names may not last.
+    the versions in the outcome may not last.
     """
     versions = dict(outcome.versions)
     for name in left.keys() & versions.keys() & plan.tables.keys():

@@ -1,12 +1,13 @@
-"""Plans and outcomes ⇄ their records, which have the tables that have moved.
+"""Plans and outcomes ⇄ their records, which have the moved tables.
 
-A run's plan has all tables, and most runs move few of them. So a record of a plan has those that
-have moved, and how earlier runs have left others: ``before`` has what was moved since the run
-``since``, whose own record has what was moved before it, and so on. Run 12 names run 8, which names
-none; run 11 names run 10, then 8: each takes away its number's lowest bit. So any plan is read from
-as few records as its number has bits, and a table that moves in a run is written about as often
-until all records have it that need it. Each ``WHOLE_EVERY``-th record names none, and has all
-tables. A record of an outcome has the versions that are others than before.
+A run's plan has all tables, and most runs move few of them. So a plan's record has the moved
+tables, and how earlier runs have left the others. ``before`` has the moves since the run ``since``,
+whose own record has the moves before it, and so on.
+
+Run 12 names run 8, which names none. Run 11 names run 10, then 8: each step clears the number's
+lowest bit. So any plan needs as many records as its number has bits, and a moved table is written
+about as often until all records have it that need it. Each ``WHOLE_EVERY``-th record names none,
+and has all tables. An outcome's record has the changed versions.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,14 +19,14 @@ from sinks.run.plan import RunPlan, TablePlan, goes_on
 from sinks.run.summary import RunOutcome, TableVersion
 
 WHOLE_EVERY: Final = 1024
-"""So often a record has all tables: none is needed by runs that come so much later."""
+"""After this many runs a record has all tables: later runs need no earlier record."""
 
 
 class TableAfter(BaseModel):
-    """A table as a ``run`` has left it, which was the last one to move it.
+    """A table as the last ``run`` that moved it has left it.
 
-    It goes on by ``table`` (None: no plan has it any more). It stands at the cuts of that run and
-    later ones, at its ``version`` if it has one, unless it ``waits``.
+    It continues with ``table`` (None: no plan has it now). It is at the cuts of that run and later
+    ones, at its ``version`` if it has one, unless it ``waits``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -40,7 +41,7 @@ TablesAfter = Mapping[str, TableAfter]
 
 
 class PlanRecord(RunPlan):
-    """A plan with the tables that it moves; ``gone`` are those that it has no more."""
+    """A plan with the tables that it moves. It no longer has the ``gone`` ones."""
 
     gone: tuple[str, ...] = ()
     since: int = 0
@@ -48,14 +49,14 @@ class PlanRecord(RunPlan):
 
     @property
     def own(self) -> Collection[str]:
-        """The tables that the record itself tells of."""
+        """Return the tables in the record itself."""
         return {*self.tables, *self.waiting, *self.gone}
 
 
 class OutcomeRecord(RunOutcome):
-    """An outcome; of tables that the plan doesn't move, with the ``versions`` that are others.
+    """An outcome. For tables that the plan doesn't move, it has the changed ``versions``.
 
-    Of ``unknown`` ones nobody knows the version any more.
+    The version of ``unknown`` ones is no longer known.
     """
 
     unknown: tuple[str, ...] = ()
@@ -65,12 +66,12 @@ _OF_PLAN: Final = tuple(name for name in RunPlan.model_fields if name not in {"t
 
 
 def parent_of(run: int) -> int:
-    """The run whose record has what was moved before; 0: none."""
+    """Return the run whose record has the earlier moves. 0: none."""
     return run & (run - 1) if run % WHOLE_EVERY else 0
 
 
 def plan_record(plan: RunPlan, left: TablesAfter, since: int) -> PlanRecord:
-    """The record of a plan, by how the run before has left the tables."""
+    """Return a plan's record, based on how the run before has left the tables."""
     there = {name: after for name, after in left.items() if after.table is not None}
     moved = {
         name: table
@@ -96,7 +97,7 @@ def plan_record(plan: RunPlan, left: TablesAfter, since: int) -> PlanRecord:
 
 
 def tables_before(records: Iterable[PlanRecord], names: Collection[str] | None) -> TablesAfter:
-    """How earlier runs have left the tables, or some, that the first record doesn't tell of.
+    """Return how earlier runs have left the tables, or some, that the first record lacks.
 
     ``records`` are that one, and those that each names as the next.
     """
@@ -113,7 +114,7 @@ def tables_before(records: Iterable[PlanRecord], names: Collection[str] | None) 
 def whole_plan(
     record: PlanRecord, before: TablesAfter, names: Collection[str] | None = None
 ) -> RunPlan:
-    """The plan, with all of its tables, or some."""
+    """Return the plan, with all of its tables, or some."""
     tables, waiting = dict[str, TablePlan](), dict[str, TablePlan]()
     for name, after in before.items():
         if after.table is not None:
@@ -129,16 +130,16 @@ def whole_plan(
 
 
 def _idle(after: TableAfter, plan: RunPlan) -> TablePlan:
-    """The plan of a table that nothing has come for: the log was complete when it was read."""
+    """Return the plan of a table without new records: the log was complete when it was read."""
     table = after.table
-    assert table is not None  # noqa: S101 (whoever asks has looked)
+    assert table is not None  # noqa: S101 (callers have checked)
     if after.waits or table.fresh_ms == plan.read_ms:
         return table
     return table.model_copy(update={"fresh_ms": plan.read_ms})
 
 
 def outcome_record(outcome: RunOutcome, before: TablesAfter) -> OutcomeRecord:
-    """The record of an outcome, by how earlier runs have left tables that the plan doesn't move."""
+    """Return an outcome's record, based on how earlier runs have left tables that don't move."""
     kept = _versions(before)
     versions = {name: of for name, of in outcome.versions.items() if kept.get(name) != of}
     unknown = tuple(kept.keys() - outcome.versions.keys())
@@ -149,7 +150,7 @@ def outcome_record(outcome: RunOutcome, before: TablesAfter) -> OutcomeRecord:
 def whole_outcome(
     record: OutcomeRecord, before: TablesAfter, names: Collection[str] | None = None
 ) -> RunOutcome:
-    """The outcome, with the versions of all of its tables, or of some."""
+    """Return the outcome, with the versions of all of its tables, or of some."""
     versions = {name: of for name, of in _versions(before).items() if name not in record.unknown}
     versions |= {name: of for name, of in record.versions.items() if names is None or name in names}
     header = {name: getattr(record, name) for name in RunOutcome.model_fields}
@@ -157,7 +158,7 @@ def whole_outcome(
 
 
 def _versions(before: TablesAfter) -> dict[str, TableVersion]:
-    """The versions of tables that stand where they stood."""
+    """Return the versions of tables that haven't moved."""
     return {
         name: after.version
         for name, after in before.items()
@@ -168,7 +169,7 @@ def _versions(before: TablesAfter) -> dict[str, TableVersion]:
 def tables_after(
     record: PlanRecord, before: TablesAfter, plan: RunPlan, outcome: RunOutcome | None
 ) -> TablesAfter:
-    """How a run has left all tables."""
+    """Return how a run has left all tables."""
     left = goes_on(plan, outcome) if outcome is not None else plan.all_tables
     versions = outcome.versions if outcome is not None else {}
     tables: dict[str, TableAfter] = {}
@@ -179,7 +180,7 @@ def tables_after(
             waits=name in plan.waiting,
             version=versions.get(name),
         )
-        old = before.get(name)  # not of tables that the record tells of
+        old = before.get(name)  # not of tables in the record itself
         is_same = (
             old is not None
             and old.table is not None

@@ -1,6 +1,6 @@
-"""A table's schema versions → which of them a run goes by, where the key is another one by now.
+"""A table's schema versions → those that a run uses if the key has changed.
 
-Nothing is imported for it where there is no news: a run that has nothing to do starts at once.
+Imports are local, so that a run with nothing to do starts at once.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from cdc.records.state import TableState
 
 
 def versions_at(versions: Sequence[TableSchema], cut: Position) -> Sequence[TableSchema]:
-    """The versions up to a cut: without a generation that begins behind it.
+    """Return the versions up to a cut, without a generation that begins after it.
 
-    Of the one that it is in, all: a record up to the cut may be of a version that is noted later.
+    Return all versions of the cut's generation: a record up to the cut may be of a version that is
+    recorded later.
     """
     if not versions or Position.parse(versions[-1].since) <= cut:
         return versions
@@ -39,7 +40,7 @@ def has_other_key(versions: Sequence[TableSchema], applied: int) -> bool:
 
 
 def has_unread_key(versions: Sequence[TableSchema], read: Position) -> bool:
-    """Whether the newest generation, if there was another one, began behind the last read."""
+    """Whether the newest generation, if another one precedes it, began after the last read."""
     if len(versions) <= 1:
         return False
     from sinks.changes.generations import newest_generation
@@ -50,5 +51,5 @@ def has_unread_key(versions: Sequence[TableSchema], read: Position) -> bool:
 
 
 def snapshot_position(table: TableState) -> Position:
-    """The position of the rows of the table's last snapshot."""
+    """Return the position of the rows of the table's last snapshot."""
     return Position(table.epoch, table.snapshot_lsn, 0)

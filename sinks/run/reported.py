@@ -1,6 +1,6 @@
-"""A run's plan and outcome → what its caller, and the log, are told of it.
+"""A run's plan and outcome → the results for its caller, and for the log.
 
-The log has reports of a run under way, how far it is, its end, and each table that has moved.
+The log has reports of a current run, its progress, its end, and each moved table.
 """
 
 import time
@@ -23,10 +23,10 @@ _WAITS: Final = "its rows are being read again"
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """What a run has come to: the last plan, the tables' results, and the log that it has read.
+    """A run's results: the last plan, the tables' results, and the log that it has read.
 
-    ``tables`` are those that are wanted, as it left them; of these the ``waiting`` ones didn't come
-    to the cut, and ``failed`` ones have an error.
+    ``tables`` are the wanted ones, as it left them. The ``waiting`` ones didn't reach the cut, and
+    ``failed`` ones have an error.
     """
 
     plan: RunPlan | None
@@ -47,12 +47,12 @@ class RunEnd:
         brought: Collection[str],
         failed: Mapping[str, str],
     ) -> "RunEnd":
-        """With the tables that are ``wanted``, of which some were ``brought`` to the cut."""
+        """Create it with the ``wanted`` tables. Those not ``brought`` to the cut wait."""
         tables = {name: table for name, table in standing.items() if name in wanted}
         return cls(plan, results, state, tables, tables.keys() - brought, failed)
 
     def summary(self, sink: str, seconds: float) -> RunSummary:
-        """The run for its caller."""
+        """Return the run for its caller."""
         progress, plan = self.state.progress, self.plan
         is_own = plan is None or plan.written_by == "millrace"
         summary = RunSummary(
@@ -85,11 +85,11 @@ class RunEnd:
 
 
 class ReportedRun:
-    """One run of a sink; a context manager that reports its beginning, and its end if it has one.
+    """One run of a sink. This context manager reports its beginning, and its end if it has one.
 
-    It begins with its first ``progress``, once it excludes other runs; one that another run keeps
-    out isn't reported, nor one that is interrupted before. A run that is interrupted later says so,
-    and one that had nothing to do isn't listed.
+    It begins with its first ``progress``, once it excludes other runs. A run that another one keeps
+    out isn't reported, and neither is one that is interrupted before. A run that is interrupted
+    later is reported as such. One that had nothing to do isn't listed.
     """
 
     def __init__(
@@ -126,17 +126,17 @@ class ReportedRun:
                 self._interrupt("interrupted")
 
     def begins(self) -> None:
-        """Tell that the sink has nothing yet: tables that were reported are of one before it."""
+        """Report that the sink has nothing yet: earlier reports of tables are of a removed one."""
         self._reports.put(self._report, [])
 
     def progress(self, done: int, tables: int) -> None:
-        """Tell that so many tables are done, of so many."""
+        """Report that this many of the tables are done."""
         self._has_begun = True
         self._report = self._report.model_copy(update={"done": done, "tables": tables})
         self._reports.put(self._report)
 
     def end(self, done: RunSummary | MillraceError) -> None:
-        """Tell how it has ended, and where its tables are."""
+        """Report how it has ended, and the state of its tables."""
         if isinstance(done, BusyError):
             self._leave()
             return
@@ -175,7 +175,7 @@ class ReportedRun:
         rows: int,
         where: str,
     ) -> None:
-        """Tell what a verify has found at an instant: of which tables what isn't right."""
+        """Report the results of a verify at an instant: the tables that aren't right, and why."""
         self._finish(
             failed=_some(failed),
             exit_code=exit_code,
@@ -192,7 +192,7 @@ class ReportedRun:
             self._leave()
 
     def _leave(self) -> None:
-        """Say nothing of a run that hasn't begun; another one beside it reports itself."""
+        """Report nothing of a run that hasn't begun. A run in parallel reports itself."""
         self._report = self._report.model_copy(update={"ended_ms": _now_ms()})
         self._reports.leave()
 
@@ -228,7 +228,7 @@ class ReportedRun:
 
 
 def _some(failed: dict[str, str]) -> dict[str, str]:
-    """Not all of very many: a record has to fit into its topic."""
+    """Return the first of many failures, as a record must fit into its topic."""
     shown = dict(islice(failed.items(), _FAILED_MAX))
     if more := len(failed) - len(shown):
         shown["…"] = f"and {more:,} more"

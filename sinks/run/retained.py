@@ -1,8 +1,8 @@
-"""Tables' plans and what the log still has → which go on, which begin again, which are refused.
+"""Tables' plans and the log's contents → tables that continue, begin again, or are refused.
 
-A topic that isn't compacted has all rows of a table again once they were read again: that begins
-with an end of all rows, which each partition has. Whether a later loss has reached behind that end,
-the records tell (``lacks_rows``).
+A topic that isn't compacted has all rows of a table again once they were read again. This begins
+with an end of all rows, which each partition has. The records show whether a later loss has reached
+the records after that end (``lacks_rows``).
 """
 
 import shlex
@@ -28,7 +28,7 @@ def retained_tables(
     keep: timedelta,
     checked: LastCheck,
 ) -> ExaminedTables:
-    """Check each table's retention; refused tables stay at their offsets."""
+    """Check each table's retention. Refused tables stay at their offsets."""
     retained = ExaminedTables(dict(tables), {})
     fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
     for name, table in tables.items():
@@ -41,7 +41,7 @@ def retained_tables(
         try:
             topics.require_retained(name, table, state, fresh=fresh)
         except TopicMismatchError as error:
-            # What is compacted until the topic is mended is missing for good.
+            # Records that are compacted before the topic is corrected are lost permanently.
             _refuse(retained, name, table.model_copy(update={"fresh_ms": 0}), error)
         except LogForgottenError as error:
             again = topics.from_start(table, state)
@@ -66,7 +66,7 @@ def retained_tables(
 
 
 def _replaced(table: TablePlan, again: TablePlan, state: LogState) -> TablePlan | None:
-    """The plan that takes all rows from a new read of them, if there was one."""
+    """Return the plan that takes all rows from a new read of them, if one was made."""
     if table.replay is not None or not is_read_again(table, state.tables[table.source]):
         return None
     if not table.base:
@@ -75,7 +75,7 @@ def _replaced(table: TablePlan, again: TablePlan, state: LogState) -> TablePlan 
 
 
 def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: MillraceError) -> None:
-    """Leave a table at its offsets; one that isn't there yet has no plan."""
+    """Leave a table at its offsets. If it doesn't exist yet, it has no plan."""
     del retained.tables[name]
     retained.refused[name] = error
     if table.base:
@@ -83,9 +83,9 @@ def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: Millra
 
 
 def is_read_again(table: TablePlan, captured: TableState) -> bool:
-    """Whether all rows, or those of some partitions, were read since the table was applied last.
+    """Whether all rows, or those of some partitions, were read since the table's last apply.
 
-    Of one that isn't there yet: since they were read first.
+    For a table that doesn't exist yet: since the first read of them.
     """
     if captured.cleanup != "delete":
         return False
@@ -102,7 +102,7 @@ def lacks_rows(
 ) -> bool:
     """Whether a plan needs all rows, and a partition has lost some that haven't ended.
 
-    A table that the user has begin with what the log has doesn't need them.
+    A table that the user lets begin with the log's contents doesn't need them.
     """
     if captured.cleanup != "delete" or table.kind == "changes" or table.replay is not None:
         return False
@@ -117,7 +117,7 @@ def lacks_rows(
 
 
 def rows_lacking(name: str, table: TablePlan, state: LogState) -> LogForgottenError:
-    """The error of a table whose topic lacks rows, also behind the last read of all of them."""
+    """Return the error of a table whose topic lacks rows, even after the last read of all rows."""
     return LogForgottenError(
         f"the log no longer has every row of {table.source}",
         where=f"table {name}",
@@ -126,7 +126,7 @@ def rows_lacking(name: str, table: TablePlan, state: LogState) -> LogForgottenEr
 
 
 def read_again(source: str, state: LogState) -> str:
-    """What the user is to type so that the log has all rows of a captured table again."""
+    """Return the command after which the log has all rows of a captured table again."""
     is_keyed = all(version.key for version in state.schemas.get(source, ())[-1:])
     table = shlex.quote(source)
     if is_keyed:

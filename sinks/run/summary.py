@@ -1,4 +1,4 @@
-"""What a run did to each table → its outcome, its exit code, and the line for cron's mail."""
+"""The results of a run's tables → its outcome, its exit code, and the line for cron's mail."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from cdc.lines import Lines, on_one_line
 from cdc.records.position import Position
 
 SinkName = Literal["lakehouse", "views", "search"]
-"""What there are derived tables in, by its name in the configuration; runs are in this order."""
+"""The sinks, by their names in the configuration. Runs are in this order."""
 SINK_NAMES: Final[tuple[SinkName, ...]] = get_args(SinkName)
 
 
 class TableVersion(BaseModel):
-    """One version of a Delta table; ``id`` is the table's, which one made anew doesn't have."""
+    """One version of a Delta table. ``id`` is the table's, and differs once it is recreated."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,7 +25,7 @@ class TableVersion(BaseModel):
 
 
 class TableCounts(BaseModel):
-    """What a run did to a table: records read, and rows touched."""
+    """A run's effect on a table: records read, and rows touched."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,11 +37,11 @@ class TableCounts(BaseModel):
 
 
 class RunOutcome(BaseModel):
-    """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
+    """The end of a run: the tables that failed, and why. The others are at the plan's cut.
 
-    ``versions`` are the tables' versions at which they do (one that nothing new came for has the
-    one of an earlier run), ``tables`` what the run did to those that it committed to. ``covered``
-    are those that aren't doubtful any more (sinks/run/debezium_topic.py).
+    ``versions`` are the tables' versions there. A table without new records has the one of an
+    earlier run. ``tables`` has the counts of the tables with a commit. ``covered`` are those that
+    are no longer doubtful (sinks/run/debezium_topic.py).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -59,7 +59,7 @@ class RunOutcome(BaseModel):
 class LastCheck(BaseModel):
     """When a run last had nothing to do for these tables (ms since 1970; 0: never).
 
-    The log's last transaction was committed at ``cut_ts_us`` by then (µs since 1970).
+    The log's last transaction then was committed at ``cut_ts_us`` (µs since 1970).
     """
 
     ts_ms: int = 0
@@ -68,9 +68,9 @@ class LastCheck(BaseModel):
 
 
 class Rows(NamedTuple):
-    """How many rows of a derived table a run touched, and the table's version after it.
+    """The number of a derived table's rows that a run touched, and the version after it.
 
-    ``is_covered``: of a table that was doubtful, no row is any more.
+    ``is_covered``: the table was doubtful, and none of its rows is any longer.
     """
 
     inserted: int = 0
@@ -82,7 +82,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """One table of a run: records read, rows touched, and what went wrong, if anything."""
+    """One table of a run: records read, rows touched, and the error, if it failed."""
 
     name: str
     events: int = 0
@@ -96,7 +96,7 @@ class TableResult:
     rebuilt: bool = False
 
     def counts(self) -> TableCounts:
-        """What a plan's outcome keeps of it."""
+        """Return the part that a plan's outcome keeps."""
         return TableCounts(
             events=self.events,
             inserted=self.inserted,
@@ -117,17 +117,17 @@ class TableResult:
 
 
 def errors_of(results: Iterable[TableResult]) -> dict[str, str]:
-    """The errors of those that have one, by table."""
+    """Return the errors of the tables that failed, by table."""
     return {table.name: str(table.error) for table in results if table.error is not None}
 
 
 class Standing(NamedTuple):
-    """Up to where a derived table has the log, after a run.
+    """A derived table's position in the log, after a run.
 
-    It has all of the topics before ``offsets`` (topic → partition → offset), or is ``made_of``
-    derived tables, or views, as they were at its ``cut``. That was committed at ``cut_ts_us`` (µs
-    since 1970; 0: not known). The last ``run`` that wrote to it is 0 where there is none, and it
-    isn't ``shown`` until somebody can query it.
+    It has everything in the topics before ``offsets`` (topic → partition → offset), or is
+    ``made_of`` derived tables, or views, at its ``cut``. That was committed at ``cut_ts_us`` (µs
+    since 1970; 0: unknown). The last ``run`` that wrote to it is 0 if none has, and it isn't
+    ``shown`` until users can query it.
     """
 
     source: str = ""
@@ -141,7 +141,7 @@ class Standing(NamedTuple):
 
 
 def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
-    """What came of it; an error that is this table's alone, and holds up no other, among it."""
+    """Return the result. An error that concerns only this table becomes part of it."""
     try:
         return act()
     except (BusyError, SinkUnreachableError):
@@ -151,7 +151,7 @@ def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
 
 
 def kept_out_text(runs: int) -> str:
-    """Return what to say of runs that couldn't start meanwhile, behind a run's duration."""
+    """Return the text about runs that couldn't start, which follows a run's duration."""
     return f"; {runs} {'run' if runs == 1 else 'runs'} couldn't start meanwhile" if runs else ""
 
 
@@ -159,9 +159,9 @@ def kept_out_text(runs: int) -> str:
 class RunSummary:
     """One run of one sink.
 
-    ``standing`` are all of its tables after it. It has the log up to ``reached``, whose last
-    transaction was committed at ``reached_ts_us``; its newest plan is that of ``last_run``. ``log``
-    is the name of the log. ``kept_out`` runs couldn't start meanwhile.
+    ``standing`` has the state of all its tables after it. It has the log up to ``reached``, whose
+    last transaction was committed at ``reached_ts_us``. Its newest plan is that of ``last_run``.
+    ``log`` is the name of the log. ``kept_out`` runs couldn't start during it.
     """
 
     sink: str
@@ -178,7 +178,7 @@ class RunSummary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The first failure's; else whether a table was rebuilt, or anything was done at all."""
+        """Return the first failure's code. Otherwise, it shows a rebuilt table, or any work."""
         for table in self.tables:
             if table.error is not None:
                 return table.error.exit_code
@@ -187,10 +187,10 @@ class RunSummary:
         return ExitCode.OK if self.tables else ExitCode.NOTHING_TO_DO
 
     def line(self) -> str:
-        """The run in one line."""
+        """Return the run in one line."""
         if not self.tables:
             return f"{self.sink}: nothing to do ({self.seconds:.1f} s)"
-        # One that an interrupted run's plan had, too, comes twice: what became of it last counts.
+        # A table that was also in an interrupted run's plan has two results. The last one counts.
         ended = {table.name: table.error is not None for table in self.tables}
         failed = [name for name, has_failed in ended.items() if has_failed]
         counts = ", ".join(

@@ -1,7 +1,7 @@
-"""A kind of derived tables, as a run sees it: what stands, who may write, and how to apply a plan.
+"""A kind of derived tables, as a run sees it: its state, its plans, and how to apply a plan.
 
-A new target is a subclass: it says what it wants, keeps plans, and applies a table's plan in one
-atomic step that records the position reached. docs/explanation/runs.md says what each kind does.
+A new target is a subclass: it declares what it wants, keeps plans, and applies a table's plan in
+one atomic step that records the new position. docs/explanation/runs.md describes each kind.
 """
 
 from abc import ABC, abstractmethod
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 
 class PlanStore(Protocol):
-    """Where a target keeps the plans of its runs; whoever has it is the only run.
+    """A target's store for the plans of its runs. Its holder is the only run.
 
-    A plan that is started is finished or repeated, never replaced.
+    A started plan is finished or repeated, never replaced.
     """
 
     def last(self) -> RunPlan | None:
-        """The newest plan, finished or not."""
+        """Return the newest plan, finished or not."""
 
     def outcome(self, plan: RunPlan) -> RunOutcome | None:
-        """How the newest plan ended, if it did."""
+        """Return the newest plan's outcome, if it has ended."""
 
     def start(self, plan: RunPlan) -> None:
-        """Make the plan the next one; raises BusyError if another run was first."""
+        """Make the plan the next one. Raise BusyError if another run was first."""
 
     def finish(self, outcome: RunOutcome) -> None:
-        """Record that nothing of the plan is under way any more."""
+        """Record that the plan has ended."""
 
     def checked(self) -> LastCheck:
-        """When a run last found nothing to do."""
+        """Return when a run last found nothing to do."""
 
     def check(self, check: LastCheck) -> None:
-        """Record that there was nothing to do."""
+        """Record a run with nothing to do."""
 
 
 class Forgotten(NamedTuple):
-    """What the log has forgotten of a table's changes (``error``), and what it still has.
+    """A table's changes that the log no longer has (``error``), and those that it still has.
 
-    ``again`` is a plan that reads all of that. Where the log ``is_compacted``, it has the newest
-    state of each key. A gap can be marked (``can_mark``) where positions tell where it begins.
-    ``replaced`` is the plan of the table as a whole, where all rows were read again: whether the
-    log has all of that, the records tell (``Topics.examined``). ``read_again`` says how to do it.
+    ``again`` is a plan that reads all of the latter. If the log ``is_compacted``, it has the newest
+    state of each key. A gap can be marked (``can_mark``) if positions show where it begins.
+    ``replaced`` is the plan of the whole table, if all rows were read again. The records show
+    whether the log has all of these (``Topics.examined``). ``read_again`` says how to do this.
     """
 
     error: LogForgottenError
@@ -68,9 +68,9 @@ class Forgotten(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The derived tables that there are to be, and remarks about others for the user.
+    """The derived tables to make, and remarks about others for the user.
 
-    ``refused``: why some that are wanted can't be.
+    ``refused`` says why some wanted ones can't be made.
     """
 
     tables: dict[str, WantedTable]
@@ -79,18 +79,18 @@ class Wanted(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """The plans of tables that are to be written as a whole, and why others can't be."""
+    """The plans of tables to rewrite, and why others can't be rewritten."""
 
     tables: Mapping[str, TablePlan] = MappingProxyType({})
     refused: Mapping[str, MillraceError] = MappingProxyType({})
 
 
 class Target(ABC):
-    """The derived tables of one kind; its methods are called in this order.
+    """The derived tables of one kind. Its methods are called in this order.
 
-    ``ends_run`` are the errors that concern all tables, though one table met them: the run ends,
-    and its plan is repeated by the next one. The methods that aren't abstract are for targets that
-    have more than a run needs: archives, versions, an answer to gaps, loads of their own.
+    ``ends_run`` are the errors that concern all tables, even if one table met them. They end the
+    run, and the next one repeats its plan. The methods that aren't abstract are for targets with
+    further features: archives, versions, an answer to gaps, separate loads.
     """
 
     sink: ClassVar[str]
@@ -99,20 +99,20 @@ class Target(ABC):
 
     @abstractmethod
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
-        """What there is to be of the captured tables; raises ConfigError for unknown names.
+        """Return the tables to make of the captured ones. Raise ConfigError for unknown names.
 
         ``begun`` are the names of tables that the last plan had.
         """
 
     @abstractmethod
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
-        """Whether a wanted table is there, as the plans before have left it.
+        """Whether a wanted table exists, as earlier plans have left it.
 
-        One that isn't begins again, from the log's start.
+        If it doesn't, it begins again, from the log's start.
         """
 
     def settle(self, plan: RunPlan, outcome: RunOutcome) -> RunOutcome:
-        """The outcome of the last plan, without failures that came after a table's own commit."""
+        """Return the last plan's outcome, without failures that followed a table's own commit."""
         del plan
         return outcome
 
@@ -123,9 +123,9 @@ class Target(ABC):
         state: LogState,
         topics: Topics,
     ) -> Rebuilt:
-        """The tables that a run's options have written as a whole, of those that can go on.
+        """Return the tables that a run's options rewrite, of those that can continue.
 
-        ``before`` is where these stand; some have ``failed`` in the last run.
+        ``before`` has their current plans. Some have ``failed`` in the last run.
         """
         del before, failed, state, topics
         return Rebuilt()
@@ -133,15 +133,18 @@ class Target(ABC):
     def on_archives(
         self, tables: dict[str, TablePlan], failed: Collection[str], state: LogState
     ) -> dict[str, TablePlan]:
-        """The tables; new ones on an archive that has more than the log still has."""
+        """Return the tables.
+
+        New ones start from an archive that has more than the log still has.
+        """
         del failed, state
         return tables
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
-        """The plan of a table that the log has forgotten changes of; None: it is refused.
+        """Return the plan of a table whose changes the log no longer has. None: it is refused.
 
-        It begins again where the log has every key, or all rows that were read again. The error is
-        the refusal's, and may be given another remedy.
+        It begins again if the log has every key, or all rows that were read again. The refusal has
+        this error, and the target may change its remedy.
         """
         del name, table
         if forgotten.replaced is not None:
@@ -150,12 +153,12 @@ class Target(ABC):
         return again.begun_again(again.start) if forgotten.is_compacted else None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
-        """What is to be known, and is known, of these tables' new records."""
+        """Return what to find out about these tables' new records, and what is known already."""
         del tables, state
         return Examination(lambda *_: None, {}, {})
 
     def rows(self, name: str) -> int | None:
-        """How many rows a table has that stands; None: it can't be told."""
+        """Return the number of rows of an existing table. None: unknown."""
         del name
         return None
 
@@ -165,11 +168,11 @@ class Target(ABC):
     ) -> Rows | None:
         """Apply the plan to a table, in one atomic step, unless the table has it already.
 
-        ``read`` gives the changes; where nothing is to be written, it isn't called. None: a long
-        load is begun, of which the target tells by itself.
+        ``read`` returns the changes. It isn't called if there is nothing to write. None: a long
+        load has begun, which the target reports by itself.
         """
 
     def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:
-        """The version of each table that has the plan's cut."""
+        """Return the version of each table that has the plan's cut."""
         del plan, results
         return {}

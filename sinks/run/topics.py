@@ -1,6 +1,6 @@
 """Topics of either writer → the state and the new records that a run needs of them.
 
-Millrace's own log has positions, schemas and a cut (sinks/log/topics.py); topics of a real Debezium
+Millrace's own log has positions, schemas and a cut (sinks/log/topics.py). Topics of a real Debezium
 have none of these (sinks/debezium/topics.py). The rest of a run is the same for both.
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class PartitionCensus(NamedTuple):
-    """A partition's new records: the first offset above the cut, and how many are below it.
+    """A partition's new records: the first offset above the cut, and the number below it.
 
-    ``ends`` are those of rows (TRUNCATEs, dropped partitions) that the records up to the cut tell.
+    ``ends`` are the ends of rows (TRUNCATEs, dropped partitions) in the records up to the cut.
     """
 
     above: int | None
@@ -38,12 +38,12 @@ class PartitionCensus(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """What a target adds to an examination of new records.
+    """A target's additions to an examination of new records.
 
-    ``shape`` gives the columns of a table, from its schema versions up to the plan's; it raises
-    MillraceError where there can't be such, and is None for a table that isn't read early.
-    ``censuses`` are those of tables that the target has examined itself. ``archived`` are the
-    ends of rows that a table has in the archive that it replays.
+    ``shape`` returns the columns of a table, from its schema versions up to the plan's. It raises
+    MillraceError if they are impossible, and returns None for a table that isn't read early.
+    ``censuses`` are those of tables that the target has examined itself. ``archived`` are the ends
+    of rows in the archive that a table replays.
     """
 
     shape: Callable[[str, TablePlan, list[TableSchema]], "TableShape | None"]
@@ -59,7 +59,7 @@ class ExaminedTables(NamedTuple):
 
 
 class TableChanges(Protocol):
-    """What a plan applies to one table, in the forms that targets need.
+    """A plan's changes of one table, in the forms that targets need.
 
     ``versions`` are the table's schema versions up to the plan's.
     """
@@ -69,32 +69,32 @@ class TableChanges(Protocol):
     def newest(
         self, shape: "TableShape", *, ranges: bool = False
     ) -> "AbstractContextManager[Newest]":
-        """The newest state of each key, kept while the context lasts."""
+        """Return the newest state of each key, kept while the context lasts."""
 
     def contenders(self, shape: "TableShape") -> "AbstractContextManager[DataFrame]":
-        """What the newest state of each key is made of, for a target that reads them once."""
+        """Return the changes behind each key's newest state, for a target that reads them once."""
 
     def older(self, shape: "TableShape") -> "Older | None":
-        """The stored rows that go if no change speaks of them."""
+        """Return the stored rows that end if no change has them."""
 
     def are_newer(self, newest: "Newest") -> bool:
-        """Whether no stored row can be as new."""
+        """Whether every change is newer than any stored row."""
 
     def timed(self, shape: "TableShape", stored: "DataFrame | None") -> "DataFrame":
-        """The changes with the times of their commits, none of which is ``stored`` already."""
+        """Return the changes with the times of their commits, without ``stored`` ones."""
 
     def behind_gap(self, shape: "TableShape") -> "DataFrame | None":
-        """All that the log still has, where it has forgotten changes that the table lacks."""
+        """Return everything that the log still has, if it lacks changes that the table needs."""
 
     def events(self, shape: "TableShape", *, records: bool) -> "DataFrame":
-        """Every event, once; ``records``: with the raw key and value."""
+        """Return every event, once. With ``records``, add the raw key and value."""
 
     def images(self, shape: "TableShape") -> "DataFrame":
-        """The rows that changes add and take away, of a table without a key."""
+        """Return the rows that changes add and remove, for a table without a key."""
 
 
 class ReadChanges(Protocol):
-    """Reads what a plan applies to one table, when it is called; a target needn't.
+    """Reads a plan's changes of one table on call. A target may skip the call.
 
     ``archived`` are raw records that come before those of the topics.
     """
@@ -102,63 +102,62 @@ class ReadChanges(Protocol):
     def __call__(
         self, archived: "DataFrame | None" = None, /
     ) -> "AbstractContextManager[TableChanges]":
-        """Return the changes, which are there while the context lasts."""
+        """Return the changes, which are available while the context lasts."""
 
 
 class Topics(Protocol):
-    """The topics of one writer; answers that are written here suit a log of Millrace's.
+    """The topics of one writer. The methods with a body suit Millrace's own log.
 
-    A gap can be marked (``can_mark_gaps``) where positions
-    tell where it begins.
+    A gap can be marked (``can_mark_gaps``) if positions show where it begins.
     """
 
     written_by: TopicWriter
     can_mark_gaps: bool
 
     def state(self, last: RunPlan | None) -> LogState:
-        """What there is to read, and at least what the ``last`` plan was made of.
+        """Return the state to read: at least the state that the ``last`` plan was made of.
 
-        Raises LogMissingError if nothing was ever written.
+        Raise LogMissingError if nothing was ever written.
         """
 
     def refused(
         self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
     ) -> dict[str, MillraceError]:
-        """Derived tables that can't be made of what there is, and why."""
+        """Return derived tables that can't be made of the topics, and why."""
         del before, wanted, state
         return {}
 
     def proposed(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
-        """The wanted tables with all that is new for them."""
+        """Return the wanted tables with all their new records."""
         return proposed(before, state, wanted)
 
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
-        """The state as if the topics ended where about so many records are read."""
+        """Return the state as if the topics ended after about this many records."""
 
     def require_retained(
         self, name: str, table: TablePlan, state: LogState, *, fresh: bool
     ) -> None:
-        """Raise MillraceError where the topics may lack records that the table has to read.
+        """Raise MillraceError if the topics may lack records that the table has to read.
 
-        ``fresh``: it has read all that there was so short a time ago that nothing has gone since.
-        LogForgottenError if they are gone.
+        ``fresh``: its last complete read is so recent that nothing was removed since. Raise
+        LogForgottenError if records are removed.
         """
 
     def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
-        """The table's plan, from the first record that there is, to the last."""
+        """Return the table's plan, from the first existing record to the last."""
         return table.model_copy(update={"start": state.starts[table.topic]})
 
     def examined(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
     ) -> ExaminedTables:
-        """The plans with a census of the tables' new records."""
+        """Return the plans with a census of the tables' new records."""
 
     def unread(self, tables: Mapping[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
-        """Examined tables whose rows have other keys by now, and weren't read again."""
+        """Return examined tables whose rows have other keys now, and weren't read again."""
         del tables, state
         return {}
 
@@ -170,10 +169,13 @@ class Topics(Protocol):
         state: LogState,
         archived: "DataFrame | None" = None,
     ) -> "AbstractContextManager[TableChanges]":
-        """What the plan applies to a table; ``archived`` are raw records that come before that."""
+        """Return a plan's changes of a table.
+
+        ``archived`` are raw records that come before them.
+        """
 
     def forget(self) -> None:
-        """Let records go that are kept for several tables; they are read again where needed."""
+        """Release records that are kept for several tables. They are read again if needed."""
 
 
 def require_topic_kept(topic: str, kept_from: Offsets, what: str, keep: timedelta) -> None:

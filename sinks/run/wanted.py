@@ -1,6 +1,6 @@
-"""A sink's section and the log's tables → the derived tables that there are to be.
+"""A sink's section and the log's tables → the derived tables to make.
 
-Whoever makes them, waits for them, or tells which of them are missing, wants the same ones.
+Commands that make them, wait for them, or report missing ones use the same list.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,10 +19,10 @@ from sinks.run.summary import SINK_NAMES, SinkName
 
 
 class WantedTable(NamedTuple):
-    """A derived table that a plan is to have: the captured table, and the kind.
+    """A derived table that a plan must have: the captured table, and the kind.
 
-    An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
-    the captured table is dropped; ``removes`` by which options columns go that are dropped.
+    An archive ``is_whole`` if others can be made of it. ``drop`` is the rule for its rows when the
+    captured table is dropped. ``removes`` is a digest of the options that remove dropped columns.
     """
 
     source: str
@@ -35,7 +35,7 @@ class WantedTable(NamedTuple):
 class CapturedTables(NamedTuple):
     """The names of captured tables: all, those with a key, and those without.
 
-    Of some, nobody knows yet whether they have one.
+    For some it isn't known yet whether they have a key.
     """
 
     names: tuple[str, ...]
@@ -44,37 +44,37 @@ class CapturedTables(NamedTuple):
 
     @classmethod
     def of(cls, names: Iterable[str], newest: Mapping[str, TableSchema]) -> Self:
-        """By the newest schema of each table that has one."""
+        """Create it from the newest schema of each table that has one."""
         keyed = frozenset(name for name, schema in newest.items() if schema.key)
         return cls(tuple(names), keyed, frozenset(newest.keys() - keyed))
 
     @property
     def with_key(self) -> list[TableName]:
-        """Those whose rows can be documents."""
+        """Return the tables whose rows can be documents."""
         return [TableName.parse(name) for name in self.names if name in self.keyed]
 
 
 def names_in_log(states: Iterable[TableState]) -> list[str]:
-    """The captured tables that have a topic, as a run sees them."""
+    """Return the captured tables that have a topic, as a run sees them."""
     return [str(state.name) for state in states if state.is_in_log]
 
 
 def newest_schemas(schemas: Iterable[TableSchema]) -> dict[str, TableSchema]:
-    """Of each table the newest version."""
+    """Return each table's newest version."""
     return {str(each.name): each for each in sorted(schemas, key=lambda each: each.version)}
 
 
 def configured_sinks(settings: Settings) -> tuple[SinkName, ...]:
-    """The sinks that the configuration has, in the order of their runs."""
+    """Return the configured sinks, in the order of their runs."""
     return tuple(sink for sink in SINK_NAMES if getattr(settings, sink))
 
 
 def lakehouse_tables(
     settings: Settings, captured: CapturedTables, begun: Collection[str] = ()
 ) -> tuple[dict[str, Derived], list[str]]:
-    """The lakehouse's tables, by name, and the names of those that can't be made without a key.
+    """Return the lakehouse's tables, by name, and the names of those that lack a required key.
 
-    ``begun`` are those that the last plan had. Raises ConfigError where two have one name, or one
+    ``begun`` are those that the last plan had. Raise ConfigError if two have the same name, or one
     has a view's.
     """
     lakehouse = settings.require_lakehouse()
@@ -84,7 +84,7 @@ def lakehouse_tables(
 
 
 def _require_apart(settings: Settings, tables: Iterable[Derived]) -> None:
-    """Refuse a table whose folder, or whose name in SQL, is a view's."""
+    """Raise ConfigError for a table with the folder, or the name in SQL, of a view."""
     lakehouse = settings.require_lakehouse().path
     names = {view.name for view in settings.views}
     paths = {table_path(lakehouse, TableName(VIEWS, name)): name for name in names}
@@ -105,7 +105,7 @@ def _require_apart(settings: Settings, tables: Iterable[Derived]) -> None:
 def wanted_in_lakehouse(
     lakehouse: LakehouseSettings, derived: Mapping[str, Derived]
 ) -> dict[str, WantedTable]:
-    """What a plan is to have of each."""
+    """Return the wanted table of each derived one."""
     return {
         name: WantedTable(
             table.source,
@@ -119,7 +119,7 @@ def wanted_in_lakehouse(
 
 
 def wanted_in_search(search: SearchSettings, captured: CapturedTables) -> dict[str, WantedTable]:
-    """The tables that get an index: those that [search] names, or all, but for those without key.
+    """Return the tables with an index: those that [search] names, or all, except keyless ones.
 
     Joined documents aren't among them.
     """
@@ -136,9 +136,9 @@ def expected_tables(
     captured: CapturedTables,
     begun: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
-    """Each derived table of a sink, and each joined document, with the captured tables it is of.
+    """Return each derived table of a sink, and each joined document, with its captured tables.
 
-    What a view is made of, only Spark tells from its SELECT, and reports do.
+    Only Spark knows a view's tables, from its SELECT, and reports have them.
     """
     if sink == "views":
         return {view.name: frozenset() for view in settings.views}
