@@ -1,13 +1,14 @@
-"""An exported snapshot and tables → batches of records, from several connections at once.
+"""An exported snapshot and tables → batches of records, read over several connections at once.
 
-Each connection COPYs a chunk (pages of a leaf) at a time, in a transaction of its own that imports
-the snapshot: so the lock of a plain SELECT goes when a chunk is done. One thread takes what has
-arrived from all of them, and makes records of it; a chunk counts as read with its last row.
+Each connection COPYs one chunk (pages of a leaf) at a time, in its own transaction that imports the
+snapshot. So the lock of a plain SELECT ends with the chunk. One thread takes the rows that arrive
+on all connections, and makes records of them. A chunk counts as read with its last row.
 
 A table that was rewritten between the snapshot and our lock looks empty to the snapshot
-(https://www.postgresql.org/docs/current/mvcc-caveats.html), which would lose its rows without a
-word. So its file is compared first: pg_class is read as of the snapshot, pg_relation_filenode()
-as of now. What can't be read so, and what there is no time for, is left to be read while streaming.
+(https://www.postgresql.org/docs/current/mvcc-caveats.html), which would lose its rows silently. So
+its file is compared first: pg_class is read as of the snapshot, pg_relation_filenode() as of now.
+Tables that can't be read this way, or that the time limit cuts off, are left for reads while
+streaming.
 """
 
 import math
@@ -43,7 +44,7 @@ from snapshots.reader import LIMITS
 log = structlog.get_logger()
 
 _RECEIVE_BUFFER_BYTES: Final = 64 << 10
-"""What the kernel may hold for us of a COPY whose rate is limited: the rest waits at the source."""
+"""The kernel's receive buffer for a COPY with a limited rate. The rest waits at the source."""
 
 
 class _Worker:
@@ -63,7 +64,7 @@ class _Worker:
         self._chunk: LeafRange
         self.table: BulkTable | None = None
         self.is_throttled = False
-        """Whether rows that have arrived wait until they may be taken."""
+        """Whether rows that have arrived wait until the pace lets them through."""
 
     def begin(
         self,
@@ -74,7 +75,7 @@ class _Worker:
         *,
         patient: bool,
     ) -> None:
-        """Begin to read a chunk; ``patient``: the table's lock is waited for."""
+        """Begin to read a chunk. ``patient``: wait for the table's lock."""
         reader.begin(self._connection, self._exported, patient=patient)
         columns = [column.name for column in table.table.columns]
         if chunk.leaf is not None:
@@ -89,7 +90,7 @@ class _Worker:
         self.copy.begin(reader.copying(select))
 
     def take(self) -> Iterator[SnapshotBatch]:
-        """Make batches of what has arrived; the last one of a chunk says so, or has a failure."""
+        """Yield batches of arrived rows. A chunk's last one says so, or has a failure."""
         table, made, copy = self.table, self._copier, self.copy
         assert table is not None  # noqa: S101 (it is busy)
         is_filled = self.is_throttled = False
@@ -115,24 +116,24 @@ class _Worker:
                 return
             else:
                 is_filled = True
-        query(self._connection, "ROLLBACK")  # and with it what code of the table's owner has set
+        query(self._connection, "ROLLBACK")  # undoes settings by the table owner's code, too
         table.has_read(self._chunk, self._file)
         self.table = None
         yield SnapshotBatch(table.progress)
 
     def give_up(self) -> None:
-        """Leave the chunk; the connection goes on with another one."""
+        """Abandon the chunk. The connection continues with another one."""
         self.table = None
         query(self._connection, "ROLLBACK")
 
     def close(self) -> None:
-        """Disconnect; a COPY under way ends by that."""
+        """Disconnect, which ends a COPY under way."""
         self.copy.close()
         self._connection.close()
 
 
 class Bulk:
-    """One read of tables; ``batches`` is what there is to it."""
+    """One read of tables, by ``batches``."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Bulk:
         until_s: float | None,
         pace: Pace,
     ) -> None:
-        """``until_s``: when (monotonic) the stream's readers take over; None: there are none."""
+        """``until_s``: when (monotonic) reads while streaming take over. None: there are none."""
         self._settings = settings
         self._source = source
         self._exported = exported
@@ -155,7 +156,7 @@ class Bulk:
         self._probe = Probe(source, pace)
         self._workers: list[_Worker] = []
         self._waiting: list[BulkTable] = []
-        """Tables of which something is to be begun."""
+        """Tables with chunks that haven't begun."""
         self._failures: list[SnapshotBatch] = []
 
     def batches(
@@ -163,7 +164,7 @@ class Bulk:
         tables: Sequence[TableDescription],
         statements: Mapping[str, Statement],
     ) -> Iterator[SnapshotBatch]:
-        """Every row of the tables that the snapshot sees; a table's last batch says so."""
+        """Yield every row of the tables that the snapshot sees. A table's last batch says so."""
         to_read = [
             BulkTable(table, statements.get(str(table.name)), self._settings.snapshot_chunk_bytes)
             for table in tables
@@ -189,25 +190,25 @@ class Bulk:
             ready = self._ready()
             for worker in ready:
                 yield from self._taken(worker)
-            if not ready:  # whoever waits for us has a turn, too
+            if not ready:  # the caller gets a turn while no rows arrive
                 busy = next(worker.table for worker in self._workers if worker.table is not None)
                 yield SnapshotBatch(ReadProgress(busy.table.name, busy.rows))
 
     def _begin(self, *, patient: bool = False) -> bool:
-        """Let free connections begin what comes next; returns whether anything is under way."""
+        """Start the next chunks on free connections. Return whether any read is active."""
         for table in list(self._waiting):
             while (worker := self._free_worker()) is not None:
                 if not self._begin_chunk(worker, table, patient=patient):
                     break
             else:
                 return True
-        if not self._is_busy and self._waiting:  # all of them are locked, and nobody else is left
+        if not self._is_busy and self._waiting:  # all of them are locked, and nothing else is left
             return self._begin(patient=True)
         return self._is_busy
 
     def _begin_chunk(self, worker: _Worker, table: BulkTable, *, patient: bool) -> bool:
-        """Begin what comes next of a table; returns whether more of it may follow at once."""
-        patient = patient and not self._is_busy  # who waits for a lock keeps all others waiting
+        """Start the next chunk of a table. Return whether another may follow at once."""
+        patient = patient and not self._is_busy  # a wait for a lock would hold up all connections
         if time.monotonic() < table.not_before and not patient:
             return False
         chunk = None if self._is_timed_out(table) else table.next_chunk(self._pace.rate * CHUNK_S)
@@ -252,7 +253,7 @@ class Bulk:
         return None
 
     def _encoder_of(self, table: BulkTable) -> Encoder | None:
-        """The table's encoder; None, with a failure, where there can't be one."""
+        """Return the table's encoder. None, with a failure recorded, if it can't be made."""
         try:
             table.encoder = table.encoder or self._encoder(table.table)
         except ROW_ERRORS as error:
@@ -261,11 +262,11 @@ class Bulk:
         return table.encoder
 
     def _ready(self) -> list[_Worker]:
-        """Those that have rows for us to take, as soon as any may be taken."""
+        """Return the workers with rows to take, as soon as the pace allows any."""
         if (wait_s := self._pace.wait_s()) > 0:
             time.sleep(min(wait_s, reader.PAUSE_S))
             return []
-        # Whoever was first last time is last now: there may not be room for all.
+        # The first worker of the last turn is the last one now: there may not be room for all.
         self._workers.append(self._workers.pop(0))
         busy = [worker for worker in self._workers if worker.table is not None]
         poller = select.poll()
@@ -277,7 +278,7 @@ class Bulk:
         return [
             worker
             for worker in busy
-            # libpq may hold what the socket doesn't show
+            # libpq may hold rows that the socket doesn't show
             if worker.copy.fileno() in readable
             or worker.is_throttled
             or worker.copy.wait_s_max < reader.WAIT_S
@@ -286,7 +287,7 @@ class Bulk:
     def _taken(self, worker: _Worker) -> Iterator[SnapshotBatch]:
         table = worker.table
         if table is None:
-            return  # it was given up a moment ago
+            return  # it was abandoned in this turn
         try:
             with blaming(table.own.key if table.own else None):
                 for batch in worker.take():
@@ -297,7 +298,7 @@ class Bulk:
             self._leave(worker, table, error)
 
     def _give_up(self, table: BulkTable) -> None:
-        """Read no more of a table that is set aside: its COPYs end with their connections."""
+        """Stop reading a table that is set aside. Its COPYs end with their connections."""
         table.is_left = True
         for worker in [worker for worker in self._workers if worker.table is table]:
             self._workers.remove(worker)
@@ -305,7 +306,7 @@ class Bulk:
             worker.close()
 
     def _leave(self, worker: _Worker, table: BulkTable, error: MillraceError) -> None:
-        """Leave a table that can't be read now to be read while streaming, if it can be so."""
+        """Leave a table for a read while streaming, or raise the error if that is impossible."""
         if self._until_s is None or not table.may_be_left:
             raise error
         worker.give_up()

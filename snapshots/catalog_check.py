@@ -1,14 +1,14 @@
-"""What the catalog says of the captured tables, every few seconds → which may have wrong rows.
+"""The captured tables' catalog, compared every few seconds → the tables whose rows may be wrong.
 
-PostgreSQL changes rows, or what they print as, without a row event: a type's labels are renamed, a
-table is unlogged for a while, a publication leaves changes out. So the catalog is compared with the
-fingerprint that each table's state record has. A difference makes the table doubtful, and it is
-read again, one table at a time, while the stream goes on. State, doubt and fingerprint are one
-record: a start goes on with what isn't settled, and finds what happened meanwhile.
+PostgreSQL changes rows, or their output, without a row event: a type's labels are renamed, a table
+is unlogged for a while, a publication leaves changes out. So the catalog is compared with the
+fingerprint in each table's state record. A difference makes the table doubtful. It is read again
+while the stream continues, one table at a time. State, doubt and fingerprint are one record: a
+start continues with open doubts, and finds the differences of the time in between.
 
-A result counts once the stream has come to the WAL's end behind it: what it shows has then passed.
-A doubt that the stream has raised waits for the next check, which comes at once: one read then
-settles all that is known.
+A result counts once the stream has reached the WAL's end after it: everything it shows has passed
+then. A doubt that the stream raises waits for the next check, which begins at once. So one read
+settles everything known.
 """
 
 import shlex
@@ -41,28 +41,28 @@ from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()
 CHECK_S: Final = 5.0
-"""How often the catalog is looked at, where that costs little."""
+"""How often the catalog is checked if that costs little."""
 CHECK_S_MAX: Final = 10.0
-"""The same of up to ``TABLES_MAX`` tables, whatever it costs."""
+"""The longest interval for up to ``TABLES_MAX`` tables, whatever a check costs."""
 CHECK_S_MOST: Final = 60.0
-"""The same of more tables."""
+"""The longest interval for more tables."""
 TABLES_MAX: Final = 1_000
 _SHARE_MAX: Final = 0.02
-"""Checks take at most this part of the time, as far as these limits let them."""
+"""The largest share of time for checks, as far as these limits allow."""
 _PAUSE: Final = 10
-"""Checks that aren't due by time are so many times their length apart: anybody may tell of DDL."""
+"""The pause before a check out of turn, in check durations: any session can report DDL."""
 _TIMED: Final = 3
-"""So many are looked at: one alone may have waited for locks, or the network."""
+"""How many durations count: a single check may have waited for locks, or the network."""
 _VISIBLE_S: Final = 0.5
-"""How long a transaction may be in the stream before others see what it did."""
+"""How long a transaction may be in the stream before its effects are visible to others."""
 _STUCK_S: Final = 10.0
-"""A read that doesn't go on for so long lets another one begin."""
+"""A read without progress for this long lets another one begin."""
 _READ_S: Final = 0.1
-"""How often doubtful tables are looked at."""
+"""How often doubtful tables are checked."""
 
 
 def interval_s(took_s: Iterable[float], tables: int) -> float:
-    """How long after a check the next one is due; ``took_s``: what the last ones took."""
+    """Return the time from a check to the next one. ``took_s``: durations of the last checks."""
     limit = CHECK_S_MAX if tables <= TABLES_MAX else CHECK_S_MOST
     return max(CHECK_S, min(min(took_s, default=0.0) / _SHARE_MAX, limit))
 
@@ -76,39 +76,39 @@ class CatalogCheck:
         self._settings = settings
         self._is_due = self._is_told = self._is_repeated = False
         self._asked_at: Position | None = None
-        """What the stream had reached when the last check began."""
+        """The stream's position when the last check began."""
         self._asked_s = 0.0
-        """When that was (monotonic)."""
+        """The time of that (monotonic)."""
         self._next = self._next_read = 0.0
         self._took_s = deque[float](maxlen=_TIMED)
         self._job: Job[Inspection] | None = None
         self._inspection: Inspection | None = None
         self._watched: dict[TableName, WatchedTable] = {}
-        """What is being compared, or was last."""
+        """The tables of the current comparison, or of the last one."""
         self._checked: dict[TableName, Doubt | None] = {}
-        """The doubts that the last check knew of, or has raised, of what it could tell of."""
+        """The doubts that the last check knew or raised, for tables that it could compare."""
         self._last: Inspection | None = None
         self._compared: dict[TableName, TableFingerprint | None] = {}
-        """The states' fingerprints that it is about."""
+        """The states' fingerprints that the last check compared."""
         self._progress: dict[TableName, tuple[list[int], float]] = {}
-        """Doubtful tables that are being read: how many rows, and since when (monotonic)."""
+        """Doubtful tables under read: row counts, and since when (monotonic) these are the same."""
         self._tried: set[tuple[TableName, int]] = set()
         self._unhindered: set[TableName] = set()
-        """The tables that are set aside, can be captured by the last check, and wait to be read."""
+        """Tables that are set aside, can be captured by the last check, and wait for their read."""
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether something was found that counts once the stream has come there."""
+        """Whether a result waits for the stream to reach its position."""
         return self._inspection is not None
 
     def note_ddl(self) -> None:
-        """Check at once, as the stream has come to DDL; and soon again, when others see it."""
+        """Check at once, as the stream has reached DDL; and again soon, when others can see it."""
         self._is_due = self._is_told = True
 
     def turn(self, cursor: fast.Cursor) -> Joined:
-        """Do what is due, without waiting; returns what the log gets.
+        """Take the steps that are due, without waiting. Return the log's part.
 
-        Raises UnreadTableError for another table of a name that can't be read while streaming.
+        Raise UnreadTableError if another table has the name, and can't be read while streaming.
         """
         now = time.monotonic()
         if self._inspection is not None:
@@ -148,7 +148,7 @@ class CatalogCheck:
         seen = self._last.seen if self._last else {}
 
         def latest(state: TableState) -> TableFingerprint | None:
-            """Its fingerprint as the last check has it, if that was compared with this state's."""
+            """Return the last check's fingerprint if it was compared with this state's."""
             is_compared = self._compared.get(state.name) is state.fingerprint
             return seen.get(state.name, state.fingerprint) if is_compared else state.fingerprint
 
@@ -161,7 +161,7 @@ class CatalogCheck:
         ]
 
     def _take(self, inspection: Inspection, cursor: fast.Cursor) -> Joined:
-        """Take note of what a check has found."""
+        """Process the results of a check."""
         reached = cursor.reached
         self._last = inspection
         if not inspection.undecided:
@@ -179,7 +179,7 @@ class CatalogCheck:
             before = self._tables.states.get(name)
             was = state.oid, state.fingerprint
             is_as_it_was = before and (before.oid, before.fingerprint) == was
-            # It began to be read meanwhile, or the stream has told of later DDL.
+            # Its read has begun since, or the stream has brought later DDL.
             begin = Position(reached.epoch, inspection.wal_begin, INDEX_MAX)
             is_outdated = self._tables.schemas.is_outdated(finding.described, begin)
             is_over = not is_as_it_was or is_outdated or name in self._tables.states.waiting
@@ -197,16 +197,17 @@ class CatalogCheck:
             taken = Joined(
                 [*taken.records, *joined.records], taken.effects.and_then(joined.effects)
             )
-        # A commit may be in the stream long before others see it: it waits for a standby.
+        # A commit may be in the stream long before it is visible, while it waits for a standby.
         at = self._asked_at
         if is_sure and at and inspection.shows_all_before(at.commit_lsn, cursor.committed_at):
             self._tables.states.checked = at
         return taken
 
     def _left_out(self, inspection: Inspection) -> list[Record]:
-        """Keep in the states of tables that the lists leave out up to where they were looked at.
+        """Record, for tables that the lists leave out, up to where checks covered them.
 
-        Whether one that was gone then comes back nobody sees: it is gone anew once it is looked at.
+        If such a table was gone, it may come back unseen. So the next check dates its absence
+        again.
         """
         records, states = list[Record](), self._tables.states
         for name, state in list(states.items()):
@@ -223,7 +224,7 @@ class CatalogCheck:
         return records
 
     def _look_for_obstacles(self, inspection: Inspection) -> list[Record]:
-        """Find which tables that are set aside can be captured by now; note why others can't."""
+        """Find tables set aside that can be captured now. Record why the others can't."""
         records, obstacles = list[Record](), self._tables.obstacles
         self._unhindered.clear()
         for name, described in inspection.aside.items():
@@ -244,7 +245,7 @@ class CatalogCheck:
         inspection: Inspection,
         reached: Position,
     ) -> list[Record]:
-        """Note how a table is by now, and that it is doubtful, if it is."""
+        """Record a table's current form, and its doubt if it is doubtful."""
         name, differences = state.name, finding.differences
         right_until = self._tables.states.right_until(name)
         causes, attached, gone = differences.causes, differences.attached, differences.gone
@@ -289,9 +290,9 @@ class CatalogCheck:
         return [*records, *self._tables.reads.doubt(name, doubt, **update)]
 
     def _read_again(self) -> list[Record]:
-        """Have the table read that is doubtful for longest, one at a time.
+        """Have the table read that has been doubtful longest, one at a time.
 
-        Not before a check that began later than the doubt; a new doubt gets one at once.
+        A read waits for a check that began after the doubt. A new doubt triggers one at once.
         """
         doubts = [
             (state.doubt, state)
@@ -316,7 +317,7 @@ class CatalogCheck:
             obstacle = self._obstacle(state, doubt, is_watched=watched is not None)
             if not obstacle:
                 self._tried.add((name, doubt.since_ms))
-                self._unhindered.discard(name)  # were it set aside again, a check has to tell
+                self._unhindered.discard(name)  # if it is set aside again, a check decides
                 leaves = self._leaves(state, doubt)
                 log.info(
                     "a doubtful table is read again",
@@ -339,13 +340,13 @@ class CatalogCheck:
         return records
 
     def _leaves(self, state: TableState, doubt: Doubt) -> Collection[int]:
-        """The partitions that alone have to be read; empty: the whole table."""
+        """Return the partitions to read. Empty: the whole table."""
         if doubt.replaces and self._tables.ended.replaced(state.name, doubt) is None:
             return ()
         return {leaf.oid for leaf in doubt.leaves}
 
     def _is_under_way(self, state: TableState) -> bool:
-        """Whether a doubtful table is being read, and that goes on: no lock is waited for."""
+        """Whether a doubtful table is being read, and isn't stuck, for example behind a lock."""
         if not state.is_being_completed:
             self._progress.pop(state.name, None)
             return False
@@ -355,7 +356,7 @@ class CatalogCheck:
         return now - self._progress[state.name][1] < _STUCK_S
 
     def _obstacle(self, state: TableState, doubt: Doubt, *, is_watched: bool) -> str:
-        """Why a table isn't read again by itself; empty where it is."""
+        """Return why the daemon doesn't read a table again itself. Empty: it does."""
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
         name, table = state.name, self._last and self._last.catalog.get(state.name)
         aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
@@ -380,7 +381,7 @@ class CatalogCheck:
 
 
 def _doubtful_leaves(differences: Differences, finding: Finding) -> tuple[DoubtfulLeaf, ...]:
-    """The partitions that are doubtful, with their bounds; empty: the table as a whole is."""
+    """Return the doubtful partitions with their bounds. Empty: the whole table is doubtful."""
     there = finding.now.fingerprint.leaves if finding.now else ()
     attached = {leaf.oid: leaf.attached for leaf in there}
     return within_limit(
@@ -389,7 +390,7 @@ def _doubtful_leaves(differences: Differences, finding: Finding) -> tuple[Doubtf
 
 
 def _left_out(state: TableState, leaves: Collection[int]) -> tuple[LeafRead, ...]:
-    """The partitions that needn't be read, if only some have to be."""
+    """Return the partitions that count as read if only some must be read."""
     if not leaves or state.fingerprint is None:
         return ()
     return tuple(

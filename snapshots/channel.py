@@ -1,7 +1,8 @@
-"""Rows of the signal table, and of the signal topic → what is done: cdc.stream.signals.
+"""Rows of the signal table, records of the signal topic → the actions of cdc.stream.signals.
 
-The channels are Debezium's ``source`` and ``kafka``; where the latter isn't on, a topic of our own
-takes its place, for what commands ask for. A signal asks the same by each (signals/requests.py).
+The channels are Debezium's ``source`` and ``kafka``. If the latter is off, a topic of our own takes
+its place, for requests of commands. A signal has the same effect on each channel
+(signals/requests.py).
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
@@ -43,7 +44,7 @@ log = structlog.get_logger()
 SOURCE: Final = "source"
 KAFKA: Final = "kafka"
 _TURN_S: Final = 0.5
-"""Beyond it no further record of the topic is followed in a turn."""
+"""The time in a turn after which no further record of the topic is processed."""
 
 
 def open_channel(
@@ -54,7 +55,7 @@ def open_channel(
     *,
     standby_watch: StandbyWatch | None = None,
 ) -> "Channels":
-    """The channels that the settings ask for; a topic is followed from a place on."""
+    """Open the channels that the settings ask for. Follow the topic from its stored offset."""
     capture = settings.capture
     for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
         log.warning("signal.enabled.channels: unknown channel", channel=other)
@@ -75,7 +76,7 @@ def open_channel(
 
 
 class Background(NamedTuple):
-    """What has its turn beside the stream."""
+    """The background work that gets turns while streaming."""
 
     incremental: IncrementalSnapshots
     new_tables: NewTables
@@ -105,23 +106,23 @@ class Channels:
         self.offset = offset
 
     def watches(self, table: TableName) -> bool:
-        """The signal table, and those that are being read."""
+        """Whether a table is the signal table, or is being read."""
         return table == self._own or self._incremental.changes_of(table) is not None
 
     def key_tracking(self, relation: Relation) -> KeyTracking | None:
-        """How to note a table's changed keys; None for signals, whose rows are shown."""
+        """Return how to record a table's changed keys. None for signals: their rows are shown."""
         table = TableName(relation.namespace, relation.name)
         changes = None if table == self._own else self._incremental.changes_of(table)
         return None if changes is None else changes.tracking(relation)
 
     def announce(self, relation: Relation) -> None:
-        """Take notice of how a table's rows look from here on."""
+        """Record the current form of a table's rows."""
         changes = self._incremental.changes_of(TableName(relation.namespace, relation.name))
         if changes is not None:
             changes.announce(relation)
 
     def note_row(self, row: StreamedRow) -> SignalOutput:
-        """Follow a signal, or take notice of a changed row."""
+        """Follow a signal, or record a changed row."""
         changes = self._incremental.changes_of(row.table)
         if changes is not None:  # the signal table may be read, too
             changes.note(row)
@@ -137,7 +138,7 @@ class Channels:
         return SignalOutput([], self._requests.follow(row_id, kind, data, row.position))
 
     def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
-        """Take notice of a watermark."""
+        """Process a watermark."""
         return self._incremental.note_watermark(watermark, position)
 
     def note_ddl(self) -> None:
@@ -145,7 +146,7 @@ class Channels:
         self._check.note_ddl()
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
-        """Follow what has come by the topic; begin chunks where threads are free."""
+        """Follow new records of the topic. Begin chunks on free threads."""
         records = self._follow_topic(cursor.reached)
         joined = self._new_tables.turn(cursor.reached)
         checked = self._check.turn(cursor)
@@ -159,25 +160,25 @@ class Channels:
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether a chunk, or a check, waits for the stream to say how far it is."""
+        """Whether a chunk, or a check, waits for the stream's position."""
         return any(each.awaits_stream for each in (self._incremental, self._check, self._dropped))
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
-        """The tables that are to be read while streaming pauses, in order."""
+        """The tables to read while streaming pauses, in order."""
         return self._requests.blocking
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
-        """Take notice that these were read."""
+        """Record that these tables were read."""
         return self._requests.blocking_done(tables)
 
     def close(self) -> None:
-        """End what goes on in the background."""
+        """End the background work."""
         self._incremental.close()
         self._follower.close()
 
     def _follow_topic(self, position: Position) -> list[Record]:
-        """Follow what has come, for a while: what is left waits for the next turn."""
+        """Follow new records for a limited time. The rest waits for the next turn."""
         records: list[Record] = []
         begun = time.monotonic()
         for sent in self._follower.take():
@@ -188,7 +189,7 @@ class Channels:
         return records
 
     def _sent(self, sent: Followed, position: Position) -> list[Record]:
-        """Follow a record of the topic; those with another key are for others."""
+        """Follow a record of the topic. Records with another key are for other daemons."""
         if sent.key != self._name or not sent.value:
             return []
         try:
@@ -206,6 +207,6 @@ class Channels:
 
 
 def _text(row: Row | None, index: int) -> str:
-    """A column of a signal; NULL, and what isn't there, is empty."""
+    """Return a column of a signal. NULL, or a missing column, is empty."""
     value = row[index] if row is not None and index < len(row) else None
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

@@ -1,8 +1,9 @@
-"""A table, as it was described, and a range of TIDs → the rows there, in one short transaction.
+"""A described table and a range of TIDs → the rows in it, in one short transaction.
 
-The transaction first takes the lock of a plain SELECT, so that the table's catalog version, its
-rows and the snapshot that tells which transactions they show belong together. A condition comes
-from whoever may send signals: what is sent is written anew (cdc/postgres/checks/conditions.py).
+The transaction first takes the lock of a plain SELECT. So these belong together: the table's
+catalog version, its rows, and the snapshot that says which transactions they show. A condition
+comes from any user who may send signals, so it is rendered from its parsed form
+(cdc/postgres/checks/conditions.py).
 https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
@@ -24,9 +25,9 @@ from cdc.settings import CaptureSettings
 from snapshots.reader import Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
-"""A chunk ends with the row that reaches this: it is in memory until its watermark comes."""
+"""A chunk ends with the row that reaches this size, as it is in memory until its watermark."""
 
-# DDL writes these rows of the catalog again: as long as their xmins stay, so does the description.
+# DDL writes these catalog rows again: while their xmins stay, the description is valid.
 _LEAF_STATE: Final = """
 SELECT pg_relation_filenode(c.oid)::int8, concat_ws(' ', c.xmin, (
     SELECT string_agg(concat(a.xmin, '.', d.xmin), ',' ORDER BY a.attnum)
@@ -55,23 +56,24 @@ SET LOCAL synchronize_seqscans = off; SET LOCAL enable_indexscan = off;
 SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL max_parallel_workers_per_gather = 0
 """
-"""A TID range scan, or else a scan of the whole heap: rows come in the order of their TIDs."""
+"""Force a TID range scan, or a scan of the whole heap: rows come in the order of their TIDs."""
 
 
 class Visibility(NamedTuple):
-    """Which transactions a snapshot shows: pg_current_snapshot()."""
+    """The transactions that a snapshot shows: pg_current_snapshot()."""
 
     xmin: int
     xmax: int
     running: frozenset[int]
     is_awaited: bool = False
-    """Whether it was waited for what was streamed before (a standby's replay)."""
+    """Whether the read waited for everything streamed before (a standby's replay)."""
 
     @classmethod
     def parse(cls, text: str, *, of_standby: bool = False) -> Self:
-        """Read ``xmin:xmax:xid,xid…``.
+        """Parse ``xmin:xmax:xid,xid…``.
 
-        A standby's doesn't list what is running, so nothing from the oldest one on counts as shown.
+        A standby doesn't list running transactions, so nothing from the oldest one on counts as
+        shown.
         """
         xmin, xmax, running = text.split(":")
         if of_standby:
@@ -79,31 +81,31 @@ class Visibility(NamedTuple):
         return cls(int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
 
     def shows(self, xid: int) -> bool:
-        """Whether it shows what a transaction, as the stream numbers it (32 bits), has done."""
+        """Whether it shows a transaction's effects. ``xid`` has 32 bits, as in the stream."""
         half = 1 << (_XID_BITS - 1)
         distance = (xid - self.xmax + half) % (1 << _XID_BITS) - half
         full = self.xmax + distance
         return full < self.xmin or (full < self.xmax and full not in self.running)
 
     def shows_all_before(self, lsn: Lsn, committed_at: Callable[[int], Lsn]) -> bool:
-        """Whether it shows every transaction that the stream had committed up to there."""
+        """Whether it shows every transaction that the stream had committed up to ``lsn``."""
         if self.is_awaited:
             return True
         mask = (1 << _XID_BITS) - 1
-        # The newest ones may be in the WAL and have ended for nobody yet: xmax comes before them.
+        # The newest ones may be in the WAL, and open for every session: xmax comes before them.
         newer = range(self.xmax, self.xmax + COMMITS_MAX)
         return not any(0 < committed_at(xid & mask) <= lsn for xid in chain(self.running, newer))
 
 
 class DescribedTable(NamedTuple):
-    """A table's description, and per leaf the version of the catalog rows that it is made of."""
+    """A table's description, and the version of its catalog rows for each leaf."""
 
     table: TableDescription
     catalog_versions: dict[int, str]
 
 
 class ChunkRange(NamedTuple):
-    """What a chunk reads."""
+    """The rows that a chunk reads."""
 
     leaf: Leaf
     tids: Range
@@ -113,9 +115,9 @@ class ChunkRange(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Rows as COPY sends them, each with its TID behind it; they are those of ``range``.
+    """Rows as COPY sends them, each followed by its TID: the rows of ``range``.
 
-    ``file`` is the leaf's filenode, ``number`` how many rows there are.
+    ``file`` is the leaf's filenode, ``row_count`` the number of rows.
     """
 
     described: DescribedTable
@@ -129,7 +131,7 @@ class Chunk(NamedTuple):
 
 
 def open_transactions(xids: Collection[int] = ()) -> str:
-    """How to see which transactions these are: all that are open, or some (32 bits)."""
+    """Return how to see open transactions: all, or those with these XIDs (32 bits)."""
     numbers = ", ".join(f"'{xid}'" for xid in sorted(xids))
     some = f"IN ({numbers})" if numbers else "IS NOT NULL"
     return (
@@ -139,12 +141,12 @@ def open_transactions(xids: Collection[int] = ()) -> str:
 
 
 def open_remedy(xids: Collection[int] = ()) -> str:
-    """What a table waits for, and how to see that: all that is open, or some (32 bits)."""
+    """Return the remedy for a wait: for all open transactions, or for some (32 bits)."""
     return f"it is read once these transactions have ended: {open_transactions(xids)}"
 
 
 class _LeafState(NamedTuple):
-    """The leaf's filenode, what the transaction sees, and the time (µs since 1970, UTC)."""
+    """The leaf's filenode, the transaction's view of it, and the time (µs since 1970, UTC)."""
 
     file: int
     catalog_version: str
@@ -153,13 +155,13 @@ class _LeafState(NamedTuple):
 
 
 class AlteredError(Exception):
-    """The table isn't as it was described."""
+    """The table differs from its description."""
 
 
 def describe(
     connection: psycopg.Connection, settings: CaptureSettings, captured: CapturedTable
 ) -> DescribedTable:
-    """Describe a table; raises TableRefusedError for one that can't be read while streaming."""
+    """Describe a table. Raise TableRefusedError if it can't be read while streaming."""
     with at_one_instant(connection):
         described = described_tables(connection, settings, [captured])
         name = query(connection, _NAME, [captured.oid])
@@ -193,12 +195,13 @@ def read(
     described: DescribedTable,
     chunk_range: ChunkRange,
 ) -> Chunk:
-    """Read rows from the range's first one on, as many as a chunk may have.
+    """Read rows from the range's start on, as many as a chunk may have.
 
-    Raises AlteredError, and what a statement raises; TableRefusedError for such a condition.
+    Raise AlteredError, the errors of statements, TableLockedError for open transactions, and
+    TableRefusedError for a condition that isn't allowed.
     """
     condition = chunk_range.condition
-    if condition is not None:  # before a lock, or a snapshot, waits for the parser
+    if condition is not None:  # first, so that no lock or snapshot waits for the parser
         from cdc.postgres.checks.conditions import rendered_for  # its parser is large
 
         condition = rendered_for(settings, described.table, condition)
@@ -251,7 +254,7 @@ def _leaf_state(
 
 
 def _lock(connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf) -> None:
-    """Before the transaction's snapshot, which would hide rows of a table rewritten since."""
+    """Lock before the transaction's snapshot, which would hide rows of a table rewritten since."""
     query(connection, f"SET LOCAL lock_timeout = {settings.snapshot_lock_timeout_ms}")
     query(connection, f"SET LOCAL statement_timeout = {settings.snapshot_query_timeout_ms}")
     lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")

@@ -1,7 +1,7 @@
 """CopyData messages of a COPY in text format → records of a snapshot's rows.
 
-Common rows stay in the extension (cdc/compiled/copied.pxi). The rest, and every line that is wrong,
-it hands back: line → row → encoder. cdc/stream/translation.py is the same for the stream.
+Common rows stay in the extension (cdc/compiled/copied.pxi). It hands back all other rows, and every
+malformed line: line → row → encoder. cdc/stream/translation.py does the same for the stream.
 """
 
 import re
@@ -26,12 +26,12 @@ _MEANINGS: Final = {
     b"t": b"\t",
     b"v": b"\v",
 }
-"""The escapes that COPY TO writes; any other character stands for itself."""
+"""The escapes that COPY TO writes. Any other character means itself."""
 _PLAIN: Final = Read()
 
 
 def parse(line: bytes) -> CopiedRow:
-    """Read one line, with its line end; for tables of at least one column."""
+    """Parse one line, with its line end, of a table with at least one column."""
     fields = line[:-1].split(b"\t")
     return tuple([_text(field) if b"\\" in field else field for field in fields])
 
@@ -53,16 +53,17 @@ def copier(
     stale: Container[bytes] = (),
     extra: int = 0,
 ) -> fast.Copier:
-    r"""What appends to ``records`` those of a table's rows, read at ``ts_us`` (µs since 1970, UTC).
+    r"""Return a copier that appends to ``records`` those of a table's rows.
 
-    Rows are left out whose key is among ``stale``: the texts of the columns with the indexes
-    ``key``, joined by ``\0``; a key that lacks a part is none of them. ``extra``: how many columns
-    the COPY has behind the table's own. Errors are those of the encoder.
+    It leaves out rows with a key in ``stale``: the texts of the columns with the indexes ``key``,
+    joined by ``\0``. A key that lacks a part is never in it. ``ts_us`` is the time of the read (µs
+    since 1970, UTC). ``extra``: how many columns the COPY has after the table's own. It raises the
+    encoder's errors.
     """
     lsn, width = position.commit_lsn, len(encoder.schema.columns)
 
     def add(line: bytes) -> bool:
-        """Add the records of a line that the extension hands back; it goes on behind it."""
+        """Add the records of a line that the extension hands back. It continues after the line."""
         row: CopiedRow = parse(line) if width + extra else ()
         row = row[: len(row) - extra]
         keyed = [row[index] for index in key] if len(row) == width else []

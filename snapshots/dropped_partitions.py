@@ -1,18 +1,21 @@
-"""Partitions that are gone → up to where their rows are gone at the source, and the events for it.
+"""Partitions that are gone → the position up to which their rows are gone, and the events for it.
 
-The catalog check has noted them, with their bounds. An event may end the rows within bounds up to a
-place L in the WAL if the source has none there that was committed before. That is asked:
+The catalog check has recorded them with their bounds. An event may end the rows within bounds up to
+a place L in the WAL if the source has none there that were committed before L. Two steps find out:
 
-1. Whatever was open when the partition was gone has ended: it may have written into it. L is read.
-2. Whatever was open at L has ended, so all that was committed before is seen: no row is found.
+1. Every transaction has ended that was open when the partition was gone, as it may have written
+   into the partition. L is read.
+2. Every transaction has ended that was open at L, so all earlier commits are visible. No row is
+   found.
 
-Rows that came in between, into a default partition, or another one with such bounds, are found so;
-then those of the dropped one stay in the log, as do all without partition.drop.policy = delete, and
-those that can't be asked for, again and again.
-Only what a table's state says of it outlives this: a start asks again.
+The second step also finds rows that arrived in between, in a default partition or in another one
+with such bounds. Then the rows of the dropped partition stay in the log. They also stay without
+partition.drop.policy = delete, and if the question fails repeatedly. Only the table's state
+outlives this process: a start asks again.
 
-No read of the table is under way as L is read, whose rows could be the partition's and come later.
-The event has a position behind all that the log may have recorded, or a sink could be past it.
+No read of the table is active while L is read: its rows could be the partition's, and arrive later.
+The event's position is after everything that the log may have recorded. Otherwise a sink could be
+past it.
 """
 
 import math
@@ -47,9 +50,9 @@ from snapshots.windows import Job, WindowReader
 log = structlog.get_logger()
 _CHECK_S: Final = 0.5
 _AGAIN_S: Final = 5.0
-"""How often it goes on; and after a partition was locked, or asking has failed."""
+"""The pauses between steps, and after a partition was locked or a question failed."""
 _TRIES_MAX: Final = 8
-"""How often a partition is asked for, each time after twice the pause: for about ten minutes."""
+"""How often a partition's question is tried, with doubled pauses: for about ten minutes."""
 _OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8"
 _END: Final = """
 SELECT pg_current_wal_insert_lsn()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::int8
@@ -57,7 +60,7 @@ SELECT pg_current_wal_insert_lsn()::text, (extract(epoch FROM clock_timestamp())
 
 
 class DroppedPartition(NamedTuple):
-    """One whose rows are to end, of a table; ``oid`` is the table's."""
+    """A partition whose rows must end. ``oid`` is the OID of its table."""
 
     table: TableName
     oid: int
@@ -65,11 +68,11 @@ class DroppedPartition(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """How far the question is: it waits for transactions older than ``behind_xid`` (64 bits).
+    """The question's progress. It waits for transactions older than ``behind_xid`` (64 bits).
 
-    ``end`` is L, with the source's time there (µs since 1970). At the end of it ``kept`` are those
-    of which rows are still there, with the reason; ``locked`` those that can't be asked for now,
-    ``failed`` those where that has failed, and why.
+    ``end`` is L, with the source's time there (µs since 1970). The answer has three parts. ``kept``
+    are partitions whose rows still exist, with the reason. ``locked`` are those that can't be asked
+    for while the lock lasts. ``failed`` are those with a failed question, and why.
     """
 
     behind_xid: int = 0
@@ -81,9 +84,9 @@ class _Question(NamedTuple):
 
 
 class _Later(NamedTuple):
-    """A partition that is asked for again, not before a time.
+    """A partition to ask for again, no earlier than ``at``.
 
-    ``tries`` have failed; ``locked`` times it was locked.
+    ``tries`` counts the failures, ``locked`` the locks.
     """
 
     at: float
@@ -92,7 +95,7 @@ class _Later(NamedTuple):
 
 
 class DroppedPartitions:
-    """Ends the rows of dropped partitions, once it is known up to where they are gone."""
+    """Ends the rows of dropped partitions, once the position of their end is known."""
 
     def __init__(
         self,
@@ -112,17 +115,17 @@ class DroppedPartitions:
         self._warn_at = math.inf
         self._job: Job[_Question] | None = None
         self._nudge: Job[int] | None = None
-        """Moves the stream on, also where nobody else writes."""
+        """Moves the stream forward if no other session writes."""
         self._reached: Position | None = None
-        """What the stream had reached a turn before."""
+        """The stream's position a turn before."""
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether an answer counts once the stream has come there, and has moved on."""
+        """Whether an answer waits for the stream to reach its position, and to move on."""
         return self._question.is_answered
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
-        """Do what is due, without waiting; returns what the log gets."""
+        """Take the steps that are due, without waiting. Return the log's part."""
         has_moved = self._reached is not None and cursor.reached > self._reached
         self._reached = cursor.reached
         now = self._clock()
@@ -147,12 +150,12 @@ class DroppedPartitions:
             if self._is_wanted:
                 self._ask()
             else:
-                self._next = math.inf  # of such there is nothing new under that policy
+                self._next = math.inf  # that policy brings no new ones
                 return SignalOutput([], self._keep())
         return SignalOutput([], [])
 
     def _keep(self) -> list[Record]:
-        """Let rows stay that were to end under another policy."""
+        """Keep rows that another policy would have ended."""
         return [
             record
             for name, state in list(self._tables.states.items())
@@ -161,7 +164,7 @@ class DroppedPartitions:
         ]
 
     def _ask(self) -> None:
-        """Begin the next step, for those of which it is still to be asked."""
+        """Begin the next step, for the partitions that still need an answer."""
         waiting = dict.fromkeys(
             DroppedPartition(name, state.oid, partition)
             for name, state in self._tables.states.items()
@@ -181,7 +184,7 @@ class DroppedPartitions:
         self._job = self._reader.ask(partial(_go_on, question=self._question, asked=self._asked))
 
     def _warn(self, now: float) -> None:
-        """Say, once a question, whom it waits for."""
+        """Log, once per question, which transactions it waits for."""
         if self._question.behind_xid and not self._question.is_answered and now > self._warn_at:
             self._warn_at = math.inf
             log.warning(
@@ -192,12 +195,12 @@ class DroppedPartitions:
             )
 
     def _is_at_rest(self, state: TableState) -> bool:
-        """Whether nothing is read of it, or has to be: a read that replaces settles this, too."""
+        """Whether no read of the table is active or due. A read that replaces settles this, too."""
         is_read = bool(state.requests) or state.name in self._tables.states.waiting
         return not is_read and state.doubt is None and not state.gone_ms
 
     def _end(self, lsn: Lsn, ts_us: int, reached: Position) -> SignalOutput:
-        """End the rows of those of which the source has none; the others stay, or have to wait."""
+        """End the rows that the source no longer has. All others stay, or wait."""
         question, asked = self._question, self._asked
         self._question, self._asked = _Question(), ()
         self._next = self._clock() + _CHECK_S
@@ -224,7 +227,7 @@ class DroppedPartitions:
         return output
 
     def _is_for_later(self, partition: DroppedPartition, question: _Question) -> bool:
-        """Whether it is asked for again: not for ever where that fails."""
+        """Whether the partition is asked for again, but not after ``_TRIES_MAX`` failures."""
         _, tries, locked = self._later.pop(partition, _Later(0.0))
         pause_s = _AGAIN_S
         if partition in question.locked:
@@ -253,7 +256,7 @@ class DroppedPartitions:
 def _go_on(
     connection: psycopg.Connection, question: _Question, asked: tuple[DroppedPartition, ...]
 ) -> _Question:
-    """Go a step on, if what it waits for has ended."""
+    """Take one step, if the transactions that it waits for have ended."""
     if not question.behind_xid:
         return _Question(new_xid(connection))
     ((oldest,),) = query(connection, _OLDEST)
@@ -261,7 +264,7 @@ def _go_on(
         return question
     if question.end is None:
         ((lsn, ts_us),) = query(connection, _END)
-        # Younger than whatever has written by now.
+        # Younger than everything that has written up to here.
         return _Question(new_xid(connection), (Lsn.parse(lsn), ts_us))
     kept, failed = dict[DroppedPartition, str](), dict[DroppedPartition, str]()
     locked = set[DroppedPartition]()

@@ -1,4 +1,4 @@
-"""A table that is gone at the source → its state, and what its user reads of it."""
+"""A table that is gone at the source → its state, and the warnings for its user."""
 
 import time
 from typing import Final
@@ -24,7 +24,7 @@ THERE: Final = {
     "is_name_taken": False,
     "right_until": None,
 }
-"""Of the state of a table that isn't gone."""
+"""The state of a table that isn't gone."""
 
 
 def take_gone(
@@ -35,10 +35,11 @@ def take_gone(
     system: str,
     reached: Position,
 ) -> Joined:
-    """Read another table of that name in its place, or note that there is none.
+    """Read another table of that name in its place, or record that the table is gone.
 
-    It is gone since then only as long as no table has its name, in the same cluster (``system``).
-    One that can't be captured has the name, too: nothing that was derived goes, until it can be.
+    The time of its absence stays only while no table has its name, in the same cluster
+    (``system``). A table that can't be captured has the name, too. Then no derived rows are removed
+    until it can be.
     """
     name, states, successor = state.name, tables.states, finding.described
     records, is_name_taken = list[Record](), finding.is_name_taken
@@ -67,7 +68,7 @@ def take_gone(
 
 
 def tell_gone(state: TableState, renamed: CatalogTable | None, settings: CaptureSettings) -> None:
-    """Say what becomes of a table that is gone, and what its user can do."""
+    """Log what happens to a table that is gone, and what its user can do."""
     told = {
         "table": str(state.name),
         "derived": "its derived rows stay, or are deleted, by table.drop.policy",
@@ -85,7 +86,7 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
         elif not settings.captures(new_name):
             told |= {"reason": "the lists leave the new name out: it is no longer captured"}
             if renamed.entry and settings.publication_autocreate_mode == "filtered":
-                # As long as it is published, its changes are decoded in vain.
+                # While it is published, PostgreSQL decodes its changes without need.
                 publication = quote(settings.publication_name)
                 table = ".".join(map(quote, renamed.name))
                 alter = f"ALTER PUBLICATION {publication} DROP TABLE ONLY {table};"

@@ -1,11 +1,11 @@
 """Requests, watermarks and changed rows → the rows of chunks, at their positions in the stream.
 
-Chunks are read while the stream goes on (DBLog). A chunk's rows get into the log where its
-watermark arrives, with that position, together with how far the table is: a start goes on with what
-is missing. Rows of which the stream had a newer state are left out (table_read.py).
+Chunks are read while the stream continues (DBLog). A chunk's rows enter the log at its watermark,
+with that position and the table's progress: a start continues with the missing chunks. Rows are
+left out if the stream had a newer state of them (table_read.py).
 
-Between two chunks an update may move a row to a page that was read before. Its event is in the log
-then, with values that it left unchanged: those are read again while a table has requests
+Between two chunks an update may move a row to a page that was read before. Then its event is in the
+log, with values that it left unchanged. Those are read again while a table has requests
 (cdc/stream/reselection.py).
 https://arxiv.org/abs/2010.12597
 """
@@ -43,12 +43,12 @@ log = structlog.get_logger()
 _IN_FLIGHT: Final = 2
 """Chunks per thread: one is read while another one waits for its watermark."""
 LAG_S: Final = 1.0
-"""A stream is behind that takes longer to a chunk's watermark: it isn't given more to do."""
+"""The stream is behind if it takes longer to a chunk's watermark. Then no chunk begins."""
 _UNLIMITED: Final = Limits(1 << 60, 1 << 60)
 
 
 class IncrementalSnapshots:
-    """Serves the requests of kinds initial and incremental, some chunks at a time."""
+    """Serves requests of the kinds initial and incremental, some chunks at a time."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class IncrementalSnapshots:
         chunk_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``chunk_bytes``: of a table's file, at most."""
+        """``chunk_bytes``: the most of a table's file in a chunk."""
         self._reader = reader
         self._tables = tables
         self._chunk_bytes = chunk_bytes
@@ -66,17 +66,17 @@ class IncrementalSnapshots:
         self._open_transactions = OpenTransactions(reader, clock)
         self._served = -1
         self._cursor: fast.Cursor
-        """What turn was given last; nothing is begun before that."""
+        """The cursor of the last turn. Nothing begins before the first turn."""
         self._reached: Position | None = None
-        """What the stream had reached a turn before."""
+        """The stream's position a turn before."""
 
     def changes_of(self, table: TableName) -> Changes | None:
-        """What the stream says of a table that is being read."""
+        """Return the stream's changes of a table that is being read."""
         read = self._reads.get(table)
         return None if read is None else read.changes
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
-        """Begin chunks where threads are free; returns what is due without a watermark."""
+        """Begin chunks on free threads. Return the output that needs no watermark."""
         self._cursor = cursor
         if self._open_transactions.turn():
             self._served = -1
@@ -102,18 +102,18 @@ class IncrementalSnapshots:
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether something was read whose position the stream hasn't reached: no watermark."""
+        """Whether rows without a watermark wait for the stream to reach their position."""
         return any(job.behind for read in self._reads.values() for job in read.jobs.values())
 
     def _landed(self, cursor: fast.Cursor) -> SignalOutput:
-        """What has no watermark, and whose position the stream has reached."""
+        """Return output without a watermark whose position the stream has reached."""
         output = SignalOutput([], [])
         if cursor.transaction is not None:
             return output
         for read in list(self._reads.values()):
             for number, job in read.jobs.items():
                 if job.behind is not None and is_past(cursor.flush_lsn, job.behind):
-                    # A TRUNCATE has to be behind what is recorded; rows may be where that ends.
+                    # A TRUNCATE must be after the recorded progress. Rows may be at its end.
                     is_early = number in read.marks and self._is_in_log(cursor.reached)
                     if is_early or cursor.reached.commit_lsn <= read.joined:
                         continue
@@ -123,12 +123,12 @@ class IncrementalSnapshots:
         return output
 
     def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
-        """Take notice of a watermark; returns the chunk's rows, which have its position."""
+        """Process a watermark. Return the chunk's rows, at its position."""
         for name, read in self._reads.items():
             requests = self._tables.states[name].requests
             if not any(read.request.is_same(request) for request in requests):
                 read.forget(watermark)
-                continue  # a signal has ended it, right before
+                continue  # a signal has ended it
             try:
                 if (mark := read.marks.pop(watermark, None)) is not None and mark.result:
                     return NOTHING if self._is_in_log(position) else self._reset(read, position)
@@ -136,20 +136,20 @@ class IncrementalSnapshots:
                     output = self._chunk(read, pending, position)
                     read.changes.ended(watermark)
                     return output
-            except TableRefusedError as error:  # it was altered since it was looked at
+            except TableRefusedError as error:  # it was altered since it was checked
                 return SignalOutput([], self._tables.obstacles.set_aside(name, error))
         return NOTHING
 
     def _is_in_log(self, position: Position) -> bool:
-        """Whether the log may say that it has all up to where a TRUNCATE would be."""
+        """Whether the log may record progress up to where a TRUNCATE would be."""
         return self._reached is not None and position.just_before() <= self._reached
 
     def close(self) -> None:
-        """End what goes on in the background."""
+        """End the background work."""
         self._reader.close()
 
     def _follow_requests(self, reached: Lsn) -> None:
-        """Begin to watch tables that are to be read, and leave those that aren't any more."""
+        """Begin to watch tables with requests. Leave tables without them."""
         wanted: dict[TableName, SnapshotRequest] = {}
         for name in self._tables.states.requested:
             state = self._tables.states[name]
@@ -168,7 +168,7 @@ class IncrementalSnapshots:
                 del self._reads[name]
             else:
                 read.request = request
-        # Not all at once: changes of each cost something to remember.
+        # Limit the number at once: remembering a table's changes has a cost.
         room = _IN_FLIGHT * self._reader.threads
         now = self._clock()
         busy = (read for read in self._reads.values() if read.not_before <= now)
@@ -184,20 +184,20 @@ class IncrementalSnapshots:
             self._reset_tracking()
 
     def _reset_tracking(self) -> None:
-        """Changes are noted in another way from here on; the requests are the same."""
+        """Record changed keys in another way from here on. The requests are the same."""
         is_served = self._served == self._tables.states.requested_changes
         self._tables.states.reset_tracking()
         self._served = self._tables.states.requested_changes if is_served else -1
 
     def _take_results(self, read: TableRead, now: float) -> list[Record]:
-        """Take in what came to an end without a watermark."""
+        """Process results that need no watermark."""
         reached = self._cursor.reached
         read.remember(reached.commit_lsn)
         records: list[Record] = []
         between = self._cursor.transaction is None
         for error in read.failures(self._cursor.flush_lsn if between else Lsn(0)):
             records += self._failed(read, error, now)
-            if self._reads.get(read.captured.name) is not read:  # it is given up
+            if self._reads.get(read.captured.name) is not read:  # it is abandoned
                 return records
         described = read.description_job.result if read.description_job else None
         if described is not None:
@@ -212,12 +212,12 @@ class IncrementalSnapshots:
             read.remember(reached.commit_lsn)
             if read.changes.key != before:
                 self._reset_tracking()
-            if read.is_read and not read.request.reset:  # nothing is there to be read
+            if read.is_read and not read.request.reset:  # no part is missing
                 records += self._finish(read, reached)
         return records
 
     def _begin(self, read: TableRead) -> bool:
-        """Begin what comes next for a table; returns whether there is anything."""
+        """Begin the next step for a table. Return whether one has begun."""
         if read.request.paused:
             return False
         if read.described is None:
@@ -243,7 +243,7 @@ class IncrementalSnapshots:
         return True
 
     def _streamed(self, read: TableRead) -> Lsn:
-        """What a chunk has to show: all whole transactions, and the one that the fence is in."""
+        """Return what a chunk must show: all whole transactions, and the one at the fence."""
         whole = self._cursor.flush_lsn
         return Lsn(read.fence + 1) if read.fence > whole else whole
 
@@ -251,14 +251,14 @@ class IncrementalSnapshots:
         """Empty the table in the log, or partitions of it, and begin its read again."""
         assert read.described is not None  # noqa: S101 (it was, before the watermark was written)
         if self._is_outdated(read):
-            read.described = None  # it is described, and marked, once more
+            read.described = None  # it is described, and marked, again
             return NOTHING
         state = self._tables.states[read.captured.name]
-        if not state.is_in_log:  # it has no topic yet, which is made where it joins
+        if not state.is_in_log:  # it has no topic yet: it gets one when it joins
             return SignalOutput([], self._finish(read, position, "it can't be captured"))
         requests = state.requests
         (now,) = (request for request in requests if request.is_same(read.request))
-        # What the catalog check doesn't know yet is still to be found, and waited for.
+        # The catalog check must still find, and wait for, differences that it doesn't know.
         known = state.fingerprint or read.described.table.fingerprint
         table, bounds = replace(read.described.table, fingerprint=known), None
         doubt = self._tables.states.to_settle(table)
@@ -281,7 +281,7 @@ class IncrementalSnapshots:
         return SignalOutput([*events], states)
 
     def _is_outdated(self, read: TableRead) -> bool:
-        """Whether the stream, or a check, has told of DDL behind what the table was described."""
+        """Whether the stream, or a check, has brought DDL later than the table's description."""
         if read.described is None or read.described_at is None:
             return False
         return self._tables.schemas.is_outdated(read.described.table, read.described_at)
@@ -293,7 +293,7 @@ class IncrementalSnapshots:
         if chunk and schemas.is_outdated(chunk.described.table, pending.begun):
             stale = None
         if chunk is None or stale is None:
-            return NOTHING  # its range is still missing: it is read once more
+            return NOTHING  # its range is still missing, and is read again
         read.changes.settle(chunk.visibility, list(read.chunks))
         started, table = self._clock(), chunk.described.table
         events: list[RecordOrBatch] = []
@@ -309,7 +309,7 @@ class IncrementalSnapshots:
             made = copier(events, encoder, at, us, kind, key=key, stale=stale, extra=1)
             made.feed(chunk.rows, 0, len(chunk.rows), time.time_ns(), *_UNLIMITED)
         except ROW_ERRORS as error:
-            # A new schema version is the log's all the same: it isn't told of twice.
+            # The log gets a new schema version even so, as it is reported only once.
             return SignalOutput([], [*states, *self._tables.obstacles.set_aside(table.name, error)])
         read.has_read(chunk, pending.chunk_range, made.row_count, self._clock() - started)
         states += self._finish(read, at) if read.is_read else self._advance(read, at)
@@ -328,7 +328,7 @@ class IncrementalSnapshots:
         return [*states, *tell.chunk(at, left, name, request.signal, done, total)]
 
     def _finish(self, read: TableRead, at: Position, reason: str = "") -> list[Record]:
-        """Note how a table has ended, and tell; ``reason`` is why it couldn't be read."""
+        """Record how a table's read ended, and notify. ``reason``: why it couldn't be read."""
         name, request = read.captured.name, read.request
         pages = read.pages[0] if read.pages else self._tables.states[name].pages_total
         del self._reads[name]
@@ -360,7 +360,7 @@ class IncrementalSnapshots:
     def _failed(
         self, read: TableRead, error: MillraceError | AlteredError, now: float
     ) -> list[Record]:
-        """Something came to nothing: try again, or give up where that can't help."""
+        """Handle a failure: try again, or end the request if that can't help."""
         described, read.described = read.described, None
         if isinstance(error, AlteredError):
             return []
@@ -373,25 +373,25 @@ class IncrementalSnapshots:
             log.warning("a table was dropped before all of it was read", **fields)
             return self._leave(read)
         if read.wait(now, reason_of(told)):
-            self._served = -1  # another one has its turn meanwhile
+            self._served = -1  # another one gets a turn in between
             delay_s = round(read.not_before - now, 1)
             log.warning("a table can't be read: trying again", delay_s=delay_s, **fields)
             return self._advance(read, self._cursor.reached)
         return []
 
     def _hindered(self, read: TableRead, error: TableRefusedError, now: float) -> list[Record]:
-        """A table that is to be read can't be captured by now."""
+        """Handle a requested table that can't be captured now."""
         name = read.captured.name
         if self._tables.states.is_set_aside(name) and not read.request.is_own:
-            return self._failed(read, error, now)  # whoever has asked is told
+            return self._failed(read, error, now)  # the requester gets the reason
         return self._tables.obstacles.set_aside(name, error)
 
     def _leave(self, read: TableRead) -> list[Record]:
-        """Nothing more is to be read of a table, which never gets whole."""
+        """End the read of a table that no longer exists, and so stays incomplete."""
         del self._reads[name := read.captured.name]
         states = self._tables.states
         left = [each for each in states[name].requests if not each.is_same(read.request)]
-        # From here on changes go by: if it had been whole before, that is a gap.
+        # Its changes are skipped from here on: a gap if the table was complete before.
         update = {"right_until": states.right_until(name)} if states[name].was_whole else {}
         records = states.set_requests(name, left, None, **update)
         is_first = read.request.kind == "initial"

@@ -1,8 +1,8 @@
 """An exported snapshot and tables → batches of records, consistent with the stream.
 
-The connection that exported the snapshot must stay open and idle until the end. bulk.py reads from
-several connections at once; Debezium's events, whose order and markers say where in the snapshot a
-row stands, are read by one connection, table by table.
+The connection that exported the snapshot must stay open and idle until the end. bulk.py reads over
+several connections at once. Debezium's events have an order, and markers for a row's place in the
+snapshot. One connection reads them, table by table.
 """
 
 import time
@@ -51,7 +51,7 @@ SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 - 1) & 4294967295
 
 
 class Marker(StrEnum):
-    """Where in a snapshot a row stands: Debezium's ``source.snapshot``."""
+    """A row's place in a snapshot: Debezium's ``source.snapshot``."""
 
     FIRST = "first"
     FIRST_IN_DATA_COLLECTION = "first_in_data_collection"
@@ -61,10 +61,10 @@ class Marker(StrEnum):
 
 
 class MarkedRows:
-    """A table's rows → records that say where in the snapshot they stand.
+    """A table's rows → records with their place in the snapshot.
 
-    ``make`` gives what appends the records of rows with a marker to a list. The last row waits for
-    ``end``. ``first``: it is the first table that is read.
+    ``make`` returns a copier that appends the records of rows with a marker to a list. The last row
+    waits for ``end``. ``first``: this is the first table of the snapshot.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class MarkedRows:
         """How many rows have their marker."""
 
     def feed(self, data: bytearray, start: int, end: int, limits: Limits = LIMITS) -> int:
-        """Take in whole CopyData messages up to one of the limits; returns where those end."""
+        """Process whole CopyData messages up to one of the limits. Return where they end."""
         last, stop = fast.last_copy_data(data, start, end)
         if stop == start:
             return start
         marked: list[RecordOrBatch] = []
         if self._last_row:
             marked = self._mark_last_row(Marker.TRUE if self.rows else self._first)
-        elif not self.rows:  # whether the first one is the last one, too, isn't known yet
+        elif not self.rows:  # the first row may be the last one, too
             last, stop = start, copy_data_end(data, start, end)
         before = self._others.row_count
         start = self._others.feed(data, start, last, time.time_ns(), *limits)
@@ -98,7 +98,7 @@ class MarkedRows:
         return stop
 
     def end(self, is_last: Callable[[], bool]) -> None:
-        """The table has no more rows; ``is_last`` tells whether no later table has one."""
+        """Mark the table's last row. ``is_last`` returns whether no later table has a row."""
         if not self._last_row:
             return
         marker = Marker.LAST_IN_DATA_COLLECTION
@@ -109,13 +109,13 @@ class MarkedRows:
         self._made += self._mark_last_row(marker)
 
     def take(self) -> list[RecordOrBatch]:
-        """What was made since the last time."""
+        """Return the records made since the last call."""
         made = [*self._made]
         self._made.clear()
         return made
 
     def _mark_last_row(self, marker: Marker) -> list[RecordOrBatch]:
-        """The records of the row that was kept, which gets its marker."""
+        """Return the records of the row that was held back, with its marker."""
         row, self._last_row = self._last_row, bytearray()
         made: list[RecordOrBatch] = []
         self._make(made, marker).feed(row, 0, len(row), time.time_ns(), *LIMITS)
@@ -124,7 +124,7 @@ class MarkedRows:
 
 
 class _InOrder:
-    """One read of tables by one connection; ``batches`` is what there is to it."""
+    """One read of tables over one connection, by ``batches``."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _InOrder:
         tables: Sequence[TableDescription],
         encoder: Callable[[TableDescription], Encoder],
     ) -> Iterator[SnapshotBatch]:
-        """Every row that the snapshot sees, table by table; a table's last batch says so."""
+        """Yield every row that the snapshot sees, table by table. A table's last batch says so."""
         with (
             closing(connect(self._source, purpose="snapshot")) as self._connection,
             Probe(self._source, self._pace).measuring(),
@@ -158,12 +158,12 @@ class _InOrder:
                 own = self._statements.get(str(table.name))
                 with blaming(own.key if own else None):
                     yield from self._marked(tables[index:], encoder(table), is_first=index == 0)
-                query(self._connection, "ROLLBACK")  # and what code of the table's owner has set
+                query(self._connection, "ROLLBACK")  # undoes settings by its owner's code
 
     def _marked(
         self, tables: Sequence[TableDescription], encoder: Encoder, *, is_first: bool
     ) -> Iterator[SnapshotBatch]:
-        """Rows of the first of the tables, each with its marker; its last row is held back."""
+        """Yield the first table's rows, each with its marker. Its last row is held back."""
         table, *later = tables
         ((now_us,),) = query(self._connection, NOW_US)
         xid = self._xid
@@ -195,7 +195,7 @@ class _InOrder:
         yield batch((), table.pages, True)
 
     def _selects(self, table: TableDescription) -> list[sql.Composed]:
-        """All of a table's rows, leaf by leaf."""
+        """Return the SELECTs of all of a table's rows, leaf by leaf."""
         columns = [column.name for column in table.columns]
         if (own := self._statements.get(str(table.name))) is not None:
             return [of_statement(own.text, columns)]
@@ -205,7 +205,7 @@ class _InOrder:
 
 
 class InitialSnapshot:
-    """Reads existing rows; implements the Backfill of cdc.capture."""
+    """Reads existing rows. Implements the Backfill of cdc.capture."""
 
     def __init__(self, source: LibraryOptions, settings: CaptureSettings, pace: Pace) -> None:
         self._source = source
@@ -221,10 +221,10 @@ class InitialSnapshot:
         again: Again = FIRST,
         limit_s: float | None = None,
     ) -> Iterator[SnapshotBatch]:
-        """Every row that the snapshot sees; a table's last batch says so, and may be empty.
+        """Yield every row that the snapshot sees. A table's last batch says so, and may be empty.
 
-        ``limit_s``: how long the snapshot may be used for what can be read while streaming; None:
-        nothing is read then.
+        ``limit_s``: how long the snapshot may be used for tables that can also be read while
+        streaming. None: nothing is read while streaming.
         """
         statements = {
             name: Statement(text, f"snapshot.select.statement.overrides.{name}")

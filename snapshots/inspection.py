@@ -1,4 +1,4 @@
-"""Tables as their states have them, and the catalog → which of them aren't as they were."""
+"""Tables as in their states, and the catalog → the tables that differ."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -36,9 +36,9 @@ WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')
 
 
 class WatchedTable(NamedTuple):
-    """What the log has of a table as a check begins.
+    """The log's state of a table when a check begins.
 
-    ``fingerprint`` has the same content as the state's, but may have been taken later.
+    ``fingerprint`` has the same content as the state's, but may be newer.
     """
 
     state: TableState
@@ -46,12 +46,12 @@ class WatchedTable(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A table that isn't as it was; without ``now`` it is gone, or has another name.
+    """A table that differs. ``now`` None: it is gone, or has another name.
 
-    ``levels`` are the bounds of the partitions that alone may be wrong, by their OIDs.
-    ``described`` it is where its columns differ; of one that is gone, another one of its name.
-    ``renamed`` it is there under another name; another table, or a view, may have its own
-    (``is_name_taken``), captured or not.
+    ``levels`` are the bounds of the only partitions that may be wrong, by OID. ``described`` is its
+    description if its columns differ. If it is gone, that is another table with its name.
+    ``renamed`` is the table under its new name. ``is_name_taken``: another table, or a view, has
+    the old name, captured or not.
     """
 
     watched: WatchedTable
@@ -64,13 +64,13 @@ class Finding(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What a check has found, and how far the WAL was before and behind that.
+    """The result of a check, and the WAL's position before and after it.
 
-    ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
-    were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``aside`` are
-    those that are set aside, as they are by now. ``system`` identifies the cluster that was looked
-    at, where tables of it are gone. ``xid`` (64 bits) is younger than whatever was open then, where
-    a finding is of DDL that lets others write.
+    ``catalog`` has all existing tables, by name, ``seen`` the fingerprints of unchanged ones.
+    ``undecided`` tables are locked, so the check can't judge them. ``aside`` are the current
+    descriptions of tables that are set aside. ``system`` identifies the cluster that was checked,
+    if tables are gone. ``xid`` (64 bits) is younger than every transaction open then, if a finding
+    is DDL that lets other sessions write.
     """
 
     wal_begin: Lsn
@@ -85,9 +85,9 @@ class Inspection(NamedTuple):
     xid: int = 0
 
     def shows_all_before(self, lsn: Lsn, committed_at: Callable[[int], Lsn]) -> bool:
-        """Whether it surely saw what every transaction has done that the stream had up to there.
+        """Whether it surely saw every transaction that the stream had committed up to ``lsn``.
 
-        What the stream had before the daemon's start counts as seen.
+        Transactions that the stream had before the daemon's start count as seen.
         """
         seen = next((table.fingerprint.seen for table in self.catalog.values()), None)
         return seen is not None and Visibility.parse(seen).shows_all_before(lsn, committed_at)
@@ -96,7 +96,7 @@ class Inspection(NamedTuple):
 def inspect(
     connection: psycopg.Connection, settings: CaptureSettings, watched: list[WatchedTable]
 ) -> Inspection:
-    """Compare the catalog with what is watched; a table that somebody has locked waits."""
+    """Compare the catalog with watched tables. A locked table waits for the next check."""
     started, wal_begin = time.monotonic(), current_insert_lsn(connection)
     oids = [table.state.oid for table in watched]
     catalog = fingerprints(connection, oids, settings.publication_name)
@@ -109,7 +109,7 @@ def inspect(
             missing.append(table)
             continue
         if table.state.is_left_unread and not table.state.is_set_aside:
-            continue  # all that is to know of it is whether it is gone
+            continue  # only its absence matters
         if table.fingerprint is not None:
             now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
         if settings.partition_drop_policy == "delete":
@@ -130,10 +130,10 @@ def inspect(
         findings += _gone(connection, settings, missing, catalog)
     except TableLockedError:
         undecided |= {table.state.name for table in missing}
-    # Behind all that was looked at.
+    # After everything that was checked.
     wal_end = current_insert_lsn(connection)
     causes = (cause for finding in findings for cause in finding.differences.causes)
-    # No snapshot tells: who comes right behind its xmax may have written by then.
+    # A snapshot's xmax isn't enough: a transaction right after it may have written already.
     xid = 0 if all(cause.locks for cause in causes) else new_xid(connection)
     by_name = {table.name: table for table in catalog.values()}
     system = _system(connection) if missing else ""
@@ -149,7 +149,7 @@ def _gone(
     missing: list[WatchedTable],
     catalog: dict[int, CatalogTable],
 ) -> list[Finding]:
-    """What there is in the place of tables that are gone; raises TableLockedError."""
+    """Return findings for tables that are gone, with their successors. Raise TableLockedError."""
     if not missing:
         return []
     names = [table.state.name for table in missing]
@@ -169,7 +169,7 @@ def _gone(
 
 
 def _system(connection: psycopg.Connection) -> str:
-    """The cluster's system identifier; empty where the role may not know it."""
+    """Return the cluster's system identifier. Empty if the role may not read it."""
     try:
         ((identifier,),) = query(connection, _SYSTEM)
     except SourcePrivilegeError:
@@ -183,14 +183,14 @@ def _compared(
     table: WatchedTable,
     now: CatalogTable,
 ) -> Finding | None:
-    """How a table differs; None where it doesn't; raises TableLockedError where nobody can tell."""
+    """Return how a table differs. None: it doesn't. Raise TableLockedError if it is locked."""
     state, before = table.state, table.fingerprint
     if before is None:
         return Finding(table, now, first(now.fingerprint))
     is_rekeyed = settings.column_modes.key_columns(str(now.name)) is not None
     differences, described = compare(before, now.fingerprint, is_rekeyed=is_rekeyed), None
     causes = list(differences.causes)
-    if state.doubt is None:  # so it is from the first check on, and whenever it was just read
+    if state.doubt is None:  # so at the first check, and after each read
         causes += [cause for cause in first(now.fingerprint).causes if cause not in causes]
     for leaf, cause in differences.unproven.items():
         if any(each.replaces_all for each in causes):
@@ -217,7 +217,7 @@ def _compared(
 def _is_published_otherwise(
     settings: CaptureSettings, before: TableFingerprint, now: CatalogTable
 ) -> bool:
-    """Whether a publication that is to have all of a table may have a part of it by now."""
+    """Whether a publication that must have all of a table may have only a part of it now."""
     was, published = before.publication, now.fingerprint.publication
     is_other = (was.options, was.entries) != (published.options, published.entries)
     is_managed = settings.publication_autocreate_mode == "filtered"
@@ -227,14 +227,14 @@ def _is_published_otherwise(
 def _with_levels(
     connection: psycopg.Connection, table_oid: int, now: CatalogTable
 ) -> TableFingerprint:
-    """What the bounds of its partitions are, of which that can't be asked once they are gone."""
+    """Return the fingerprint with its partitions' bounds, as they can't be read after a drop."""
     unread = now.fingerprint.without_levels
     levels = read_levels(connection, [(leaf, table_oid) for leaf in unread])
     return now.fingerprint.with_levels(levels)
 
 
 def _has_rows(connection: psycopg.Connection, state: TableState, leaf: int) -> bool:
-    """Whether a partition that was attached has rows to read: most are new, and empty."""
+    """Whether an attached partition has rows to read: most are new, and empty."""
     empty = is_empty(connection, leaf)
     if empty is None:
         raise _locked(state.name)
@@ -242,14 +242,14 @@ def _has_rows(connection: psycopg.Connection, state: TableState, leaf: int) -> b
 
 
 def is_same(before: TableFingerprint, now: TableFingerprint) -> bool:
-    """Whether two have the same content, whenever they were taken."""
+    """Whether two have the same content, regardless of when they were taken."""
     return before.model_copy(update={"seen": now.seen}) == now
 
 
 def _captured(
     connection: psycopg.Connection, settings: CaptureSettings, names: set[TableName]
 ) -> dict[TableName, TableDescription]:
-    """The captured tables that have these names by now."""
+    """Return the captured tables that have these names now."""
     with at_one_instant(connection):
         query(connection, _PATIENCE)
         captured = [each for each in captured_tables(connection, settings) if each.name in names]
@@ -260,7 +260,7 @@ def _captured(
 def _described(
     connection: psycopg.Connection, settings: CaptureSettings, captured: list[CapturedTable]
 ) -> list[TableDescription]:
-    """Describe tables, without waiting for whoever has locked one of them."""
+    """Describe tables. Doesn't wait for a lock on one of them."""
     with at_one_instant(connection):
         query(connection, _PATIENCE)
         return described_tables(connection, settings, captured)

@@ -1,4 +1,4 @@
-"""Tables that join the publication while streaming goes on → reads of their rows, once they may."""
+"""Tables that join the publication while streaming → reads of their rows, once these may begin."""
 
 import math
 import time
@@ -28,18 +28,18 @@ from snapshots.windows import Job, WindowReader
 log = structlog.get_logger()
 _CHECK_S: Final = 0.5
 _AGAIN_S: Final = 10.0
-"""How often open transactions are looked for; and after that has failed."""
+"""How often open transactions are checked, and the pause after a failure."""
 PATIENCE_S: Final = 2.0
-"""How long others may be open before the log says that they are waited for."""
+"""How long transactions may be open before the log reports the wait for them."""
 NEW_TABLES_S: Final = 5.0
 """How often new tables are looked for."""
 
 
 class _Wait:
-    """A table that waits for who is older than ``behind_xid`` (64 bits), and has written to it.
+    """A table that waits for transactions older than ``behind_xid`` (64 bits) that wrote to it.
 
-    ``writers`` (32 bits) are those of them that haven't ended, once that was asked. Whoever reads
-    the log is told of it once, at ``warn_at``.
+    ``writers`` (32 bits) are those that haven't ended, after the first answer. The log reports
+    the wait once, at ``warn_at``.
     """
 
     def __init__(self, oid: int, behind_xid: int, warn_at: float) -> None:
@@ -49,9 +49,9 @@ class _Wait:
         self.warn_at = warn_at
 
     def is_over(self, running: Running) -> bool:
-        """Whether they have ended, by a new look; who comes later than the first one is younger.
+        """Whether they have ended, by a new answer. Writers after the first answer are younger.
 
-        No number tells that where writers are known: one may be open that others don't see yet.
+        If the writers are known, no XID decides this: one may be open that isn't visible yet.
         """
         if running.writers is None:
             return self.behind_xid <= running.oldest
@@ -61,27 +61,26 @@ class _Wait:
 
 
 class OpenTransactions:
-    """Asks, while any table waits, whether those have ended that may have written to it before.
+    """Asks, while a table waits, whether transactions have ended that may have written to it.
 
-    Who was open then, and hasn't written to the table, is waited for only where its later changes
-    may look as they did before (cdc/postgres/running.py).
+    A transaction that was open, and hasn't written to the table, matters only if its later changes
+    may have the old form (cdc/postgres/running.py).
     """
 
     def __init__(self, reader: WindowReader, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = reader
         self._clock = clock
         self._ended: dict[TableName, int] = {}
-        """Nothing is to be waited for of what is older than that (64 bits): each finding has a
-        transaction of its own."""
+        """The XIDs (64 bits) up to which tables needn't wait: each finding has its own XID."""
         self._waits: dict[TableName, _Wait] = {}
         self._job: Job[Running] | None = None
         self._asked: tuple[_Wait, ...] = ()
         self._next = 0.0
         self._failure = ""
-        """Why the last look came to nothing."""
+        """Why the last question failed."""
 
     def have_ended(self, table: CapturedTable, request: SnapshotRequest) -> bool:
-        """Whether a table may be read; one that may not waits from here on."""
+        """Whether a table may be read. If not, it waits from here on."""
         name, behind_xid = table.name, request.behind_xid
         if behind_xid <= self._ended.get(name, 0):
             return True
@@ -91,12 +90,12 @@ class OpenTransactions:
         return False
 
     def keep(self, tables: Collection[TableName]) -> None:
-        """Wait only for the sake of these tables: others aren't to be read any more."""
+        """Wait only for these tables. All others no longer have requests."""
         for name in self._waits.keys() - tables:
             del self._waits[name]
 
     def turn(self) -> bool:
-        """Look whether others have ended; returns whether tables have to be asked for again."""
+        """Check whether transactions have ended. Return whether a wait is over."""
         now = self._clock()
         if self._job is None and self._waits and now >= self._next:
             self._asked = tuple(self._waits.values())
@@ -125,10 +124,10 @@ class OpenTransactions:
         return bool(over)
 
     def _warn(self, now: float, oldest: int) -> None:
-        """Tell of tables that have waited for a while, each of them once.
+        """Warn of tables that have waited for a while, once for each.
 
-        Where all below ``oldest`` have ended at the primary, a standby's replay is what they wait
-        for (cdc/postgres/checks/standby.py).
+        If all transactions below ``oldest`` have ended at the primary, the tables wait for a
+        standby's replay (cdc/postgres/checks/standby.py).
         """
         late = {
             name: wait
@@ -164,15 +163,15 @@ class NewTables:
         self._job: Job[list[TableDescription]] | None = None
         self._described: deque[TableDescription] = deque()
         self._refused: list[TableName] = []
-        """The tables that could never be captured, when new ones were looked for."""
+        """The tables that could never be captured when the last search for new ones began."""
         self._told: dict[int, str] = {}
-        """Why tables can't be added to the publication, as far as the log has been told."""
+        """Why tables can't be added to the publication, as far as it was logged."""
 
     def turn(self, reached: Position) -> Joined:
-        """Begin to read one that has joined; returns what the log gets.
+        """Begin to read a table that has joined. Return the log's part.
 
-        Others have their turn in between: it takes a topic, which brokers take a while to make.
-        Raises UnreadTableError where that can't be done while streaming.
+        Each turn begins one table: it takes a topic, and brokers need time to create it. Raise
+        UnreadTableError if the table can't be read while streaming.
         """
         if (begun := self._tables.begin_waiting(reached)).records:
             return begun
@@ -201,7 +200,7 @@ class NewTables:
         return Joined([])
 
     def _forget(self, present: Sequence[TableDescription]) -> list[Record]:
-        """Forget those that could never be captured, and are gone."""
+        """Remove the states of tables that could never be captured, and are gone."""
         states, names = self._tables.states, {table.name for table in present}
         refused = [name for name in self._refused if name in states and not states[name].is_in_log]
         gone = (states.forget(name) for name in refused if name not in names)
@@ -209,7 +208,7 @@ class NewTables:
 
     def _begin(self, table: TableDescription, reached: Position) -> Joined:
         name, states = table.name, self._tables.states
-        if states.is_followed(name) or name in states.waiting:  # by its first change
+        if states.is_followed(name) or name in states.waiting:  # since its first change
             return Joined([])
         if not table.entry:
             return Joined(self._tables.obstacles.leave_out(table, reached))
@@ -223,10 +222,10 @@ def _others(
     states: Sequence[TableState],
     told: MutableMapping[int, str],
 ) -> list[TableDescription]:
-    """Describe tables that are captured, and aren't among these.
+    """Describe captured tables that aren't in ``than``.
 
-    What the log's ``states`` don't have is added to the publication, where Millrace has made that;
-    one that is locked is left for the next look.
+    Tables without a state in ``states`` are added to the publication, if Millrace has created it. A
+    locked one is left for the next search.
     """
     captured = captured_tables(connection, settings)
     new = publishing.unknown(captured, states)

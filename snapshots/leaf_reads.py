@@ -24,7 +24,7 @@ class LeafReads:
         self.pages_done = sum(map(self._pages_of, self._reads))
 
     def is_of(self, leaves: tuple[Leaf, ...], read: tuple[LeafRead, ...]) -> bool:
-        """Return whether these are its leaves and its ranges."""
+        """Whether these are its leaves and its ranges."""
         return leaves is self._leaves and read is self._read
 
     @property
@@ -55,7 +55,7 @@ class LeafReads:
         return () if read is None else read.ranges
 
     def add(self, leaf: int, file: int, tids: Range) -> None:
-        """Note that a range was read. Ranges of another file no longer count."""
+        """Record that a range was read. Ranges of another file no longer count."""
         self._read = None
         before = self._reads.get(leaf)
         kept = before.ranges if before is not None and before.file == file else ()

@@ -1,6 +1,6 @@
-"""How the source feels, and a limit → how many rows may be read now.
+"""The source's latency, and a limit → how many rows may be read now.
 
-A probe, a thread with a session of its own, measures the source's latency while rows are read.
+A probe measures the source's latency while rows are read. It is a thread with its own session.
 """
 
 import math
@@ -23,20 +23,20 @@ from cdc.postgres.connection import connect, query
 from cdc.settings import LibraryOptions
 
 BURST_S: Final = 0.25
-"""What isn't taken is kept for so long."""
+"""How long unused room is kept."""
 _PIECE_S: Final = 0.01
-"""So much is waited for at least: each row by itself would cost more than the rows do."""
+"""The least wait: a wait for each row would cost more than the rows."""
 JUDGE_S: Final = 1.0
-"""So long latencies are gathered before they are judged."""
+"""How long latencies are gathered before they are judged."""
 SLOW: Final = 3.0
-"""A source is slow whose latency is so many times its baseline, ..."""
+"""A source is slow if its latency is more than this many times its baseline, ..."""
 SLOW_S_MIN: Final = 0.000_5
-"""... and more than so much above it."""
+"""... and exceeds the baseline by more than this."""
 _RECENT: Final = 300
-"""The baseline is the best of so many."""
+"""The baseline is the least of this many means."""
 _STEP: Final = 1 / 32
 _LEAST: Final = 1 / 64
-"""Parts of the highest rate so far: by what it grows each time, and what it never goes below."""
+"""Shares of the highest rate so far: the growth at each step, and the minimum."""
 _UNLIMITED: Final = 1 << 40
 
 
@@ -46,7 +46,7 @@ _PATIENCE_S: Final = 10.0
 _FIRST: Final = 10
 _FIRST_PAUSE_S: Final = 0.005
 _OTHERS_PER_S: Final = 20.0
-"""Transactions of others; fewer come from autovacuum, monitoring and ourselves."""
+"""Transactions of others. Autovacuum, monitoring and Millrace itself make fewer."""
 _OWN_PER_CHUNK: Final = 2
 _COUNT: Final = "SELECT coalesce(sum(pg_stat_get_db_xact_commit(oid)), 0)::int8 FROM pg_database"
 _COUNT_S: Final = 1.0
@@ -56,7 +56,7 @@ _STAMP: Final = struct.Struct("@qq")
 
 
 class Pace:
-    """One for all that is read; ``felt`` may be called by a thread of its own."""
+    """The pace of all reads. Another thread may call ``felt``."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Pace:
         self.limit = rows_per_second_max or math.inf
         self.adaptive = adaptive
         self._bearable = math.inf
-        """The rate that the source bears."""
+        """The rate that the source can bear."""
         self._clock = clock
         self._filled_at = clock()
         self._left = self._burst
@@ -81,40 +81,40 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Rows a second that may be read now."""
+        """The number of rows a second that may be read now."""
         return min(self.limit, self._bearable)
 
     def room(self) -> int:
-        """How many rows may be taken at once; 0: none for now."""
+        """Return how many rows may be taken at once. 0: none yet."""
         if math.isinf(self.rate):
             return _UNLIMITED
         self._fill()
         return max(0, math.floor(self._left))
 
     def plan(self, rows: int) -> None:
-        """Pay for rows that are going to be taken, also for more than there is room for."""
+        """Pay for rows that will be taken, even for more than there is room for."""
         if math.isfinite(self.rate):
             self._fill()
             self._left -= rows
 
     def took(self, rows: int, planned: int = 0) -> None:
-        """Take notice of rows, and pay for those that weren't planned; others are given back."""
+        """Record rows, and pay for those beyond the plan. Refund planned rows that didn't come."""
         self._taken += rows
         self.plan(rows - planned)
 
     def wait_s(self) -> float:
-        """How long until it pays to go on."""
+        """Return the time until it is worth continuing."""
         if math.isinf(self.rate):
             return 0.0
         self._fill()
         return max(0.0, max(1.0, self.rate * _PIECE_S) - self._left) / self.rate
 
     def rows_at_once(self, rows_max: int) -> int:
-        """How many rows a statement may ask for: at most as many as given, and at least one."""
+        """Return how many rows a statement may ask for: at most ``rows_max``, and at least one."""
         return rows_max if math.isinf(self.rate) else max(1, min(rows_max, int(self._burst)))
 
     def felt(self, latency_s: float, *, is_shared: bool) -> None:
-        """Take in how long a trivial statement took; ``is_shared``: others use the source."""
+        """Record the latency of a trivial statement. ``is_shared``: others use the source."""
         self._felt.append(latency_s)
         now = self._clock()
         elapsed = now - self._judged_at
@@ -135,11 +135,11 @@ class Pace:
             self._fill()
             self._bearable += self._highest * _STEP
             if self._bearable > self._highest:
-                self._bearable = math.inf  # it isn't what holds us back
+                self._bearable = math.inf  # it doesn't limit the reads
 
     def calibrate(self, latencies_s: list[float]) -> None:
-        """Take in latencies for the baseline alone: nothing is being read."""
-        # Without the longest one: a single hiccup says nothing.
+        """Record latencies for the baseline only, as nothing is being read."""
+        # Leave out the longest one: a single hiccup says nothing.
         self._means.append(fmean(sorted(latencies_s)[:-1] or latencies_s))
 
     @property
@@ -156,19 +156,19 @@ class Pace:
 
 
 class Probe:
-    """Tells a pace how the source feels, while it is ``measuring``."""
+    """Reports the source's latency to a pace while it is ``measuring``."""
 
     def __init__(self, source: LibraryOptions, pace: Pace) -> None:
         self._source = source
         self._pace = pace
         self.chunks = 0
-        """How many were begun: their transactions are ours."""
+        """How many chunks were begun: their transactions are ours."""
         self._calibrated = threading.Event()
         self._stop: threading.Event | None = None
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Measure meanwhile; what comes first is the baseline, so it is waited for."""
+        """Measure during the block. Wait for the first values, as they are the baseline."""
         self.begin()
         try:
             if self._stop is not None:
@@ -178,21 +178,21 @@ class Probe:
             self.end()
 
     def begin(self) -> None:
-        """Measure from now on, if the pace wants to know."""
+        """Begin to measure, if the pace is adaptive."""
         if self._stop is None and self._pace.adaptive:
             stop = self._stop = threading.Event()
             name = "snapshot-pace"
             threading.Thread(target=self._run, name=name, args=[stop], daemon=True).start()
 
     def end(self) -> None:
-        """Measure no more; doesn't wait."""
+        """Stop measuring. Doesn't wait."""
         if self._stop is not None:
             self._stop.set()
             self._stop = None
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.is_set():
-            # What is wrong with the source is told by those who read rows.
+            # The readers of rows report what is wrong with the source.
             with (
                 suppress(MillraceError, psycopg.Error, OSError),
                 closing(connect(self._source, purpose="pace")) as connection,
@@ -220,13 +220,13 @@ class Probe:
                 self._pace.felt(latency_s(connection, way), is_shared=is_shared)
 
     def _count(self, connection: psycopg.Connection) -> int:
-        """How many transactions were committed that aren't ours, since whenever."""
+        """Return the number of committed transactions, without ours, since an arbitrary time."""
         ((count,),) = query(connection, _COUNT)
         return int(count) - _OWN_PER_CHUNK * self.chunks
 
 
 def latency_s(connection: psycopg.Connection, way: socket.socket) -> float:
-    """How long a trivial statement takes; ``way`` is the connection's socket."""
+    """Return how long a trivial statement takes. ``way`` is the connection's socket."""
     pgconn = connection.pgconn
     sent_ns = time.time_ns()
     pgconn.send_query(b"SELECT 1")

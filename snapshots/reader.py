@@ -1,4 +1,4 @@
-"""A chunk, a table or a SELECT → its rows, by COPY … TO STDOUT; and what is left to read."""
+"""A chunk, a table or a SELECT → its rows, by COPY … TO STDOUT; and the ranges left to read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -33,11 +33,11 @@ ALL: Final[Range] = (0, END)
 
 
 OF_ONE_TABLE: Final = (TableRefusedError, TableLockedError, SourcePrivilegeError)
-"""What is wrong with one table, and no reason to leave others unread."""
+"""Errors of a single table, which don't keep other tables from being read."""
 NOW_US: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 _LOCK_TIMEOUT: Final = "10s"
 _SHORT_TIMEOUT: Final = "100ms"
-# One statement, and one for the beginning: a table may have thousands of leaves.
+# A single statement, next to _BEGIN: a table may have thousands of leaves.
 _LOCKED: Final = """
 SELECT
     to_regclass(format('%%I.%%I', %s::text, %s::text))::oid,
@@ -54,13 +54,13 @@ _BEGIN: Final = sql.SQL(
 WAIT_S: Final = 1.0
 """How often a wait for rows gives signals their turn."""
 PAUSE_S: Final = 0.1
-"""The same, where rows that have come may not be taken yet."""
+"""The same while rows that have arrived may not be taken yet."""
 LIMITS: Final = Limits(250, 1 << 20)
-"""When a batch is full: few enough that the processor's cache has them when they are sent."""
+"""When a batch is full. It is small, so the processor's cache still has it when it is sent."""
 
 
 def merged(ranges: Iterable[Range]) -> Ranges:
-    """The same rows in as few ranges as that takes, in order."""
+    """Return the same rows in as few ranges as possible, in order."""
     done: list[Range] = []
     for first, end in sorted(ranges):
         if done and first <= done[-1][1]:
@@ -71,7 +71,7 @@ def merged(ranges: Iterable[Range]) -> Ranges:
 
 
 def missing(ranges: Iterable[Range]) -> Iterator[Range]:
-    """What lies between the ranges, before and behind them."""
+    """Yield the ranges before, between and after these."""
     first = 0
     for start, end in merged(ranges):
         if first < start:
@@ -82,9 +82,9 @@ def missing(ranges: Iterable[Range]) -> Iterator[Range]:
 
 
 def next_range(taken: Iterable[Range], pages: int, chunk_pages: int) -> Range | None:
-    """The first pages that nobody has taken, at most ``chunk_pages``; None: there are none.
+    """Return the first free pages, at most ``chunk_pages``. None: all are taken.
 
-    ``pages`` is how many the leaf is believed to have: behind the last one a range has no end.
+    ``pages`` is the leaf's presumed size. A range that reaches its last page has no end.
     """
     for first, end in missing(taken):
         stop = ((first >> _OFFSET_BITS) + chunk_pages) << _OFFSET_BITS
@@ -93,19 +93,19 @@ def next_range(taken: Iterable[Range], pages: int, chunk_pages: int) -> Range | 
 
 
 def pages_of(ranges: Iterable[Range], pages: int) -> int:
-    """How many of a leaf's pages are in the ranges, about."""
+    """Return about how many of a leaf's pages are in the ranges."""
     limit = pages << _OFFSET_BITS
     sizes = (min(end, limit) - min(first, limit) for first, end in merged(ranges))
     return sum(sizes) >> _OFFSET_BITS
 
 
 def tid(number: int) -> str:
-    """As PostgreSQL writes it: ``(page,offset)``."""
+    """Return a TID in PostgreSQL's form: ``(page,offset)``."""
     return f"({number >> _OFFSET_BITS},{number & ((1 << _OFFSET_BITS) - 1)})"
 
 
 def parse_tid(text: bytes) -> int:
-    """Read ``(page,offset)``."""
+    """Parse ``(page,offset)``."""
     page, _, offset = text.strip(b"()").partition(b",")
     return int(page) << _OFFSET_BITS | int(offset)
 
@@ -113,9 +113,9 @@ def parse_tid(text: bytes) -> int:
 def begin(
     connection: psycopg.Connection, exported: ExportedSnapshot, *, patient: bool = True
 ) -> None:
-    """Begin the transaction; raises SourceUnreachableError where the snapshot is gone.
+    """Begin the transaction. Raise SourceUnreachableError if the snapshot is gone.
 
-    ``patient``: locks are waited for.
+    ``patient``: wait for locks.
     """
     timeout = sql.Literal(_LOCK_TIMEOUT if patient else _SHORT_TIMEOUT)
     try:
@@ -138,9 +138,9 @@ class LockedLeaf(NamedTuple):
 
 
 def lock(connection: psycopg.Connection, leaf: Leaf) -> LockedLeaf:
-    """Take the lock of a plain SELECT, and make sure that the snapshot's rows are still there.
+    """Take the lock of a plain SELECT, and check that the snapshot's rows still exist.
 
-    Raises TableChangedError where they aren't.
+    Raise TableChangedError if they don't, and TableLockedError if the lock isn't free in time.
     """
     where = server_address(connection.pgconn)
     try:
@@ -157,7 +157,7 @@ def lock(connection: psycopg.Connection, leaf: Leaf) -> LockedLeaf:
     )
     if oid != leaf.oid:
         raise _gone(leaf, where)
-    # One that isn't shown is younger than the snapshot, so all of its rows are in the stream.
+    # A leaf that isn't shown is younger than the snapshot: all of its rows are in the stream.
     if is_shown and shown_file != file:
         raise TableChangedError(
             f"table {leaf.name} was rewritten (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER) after"
@@ -182,7 +182,7 @@ def of_range(
     tids: Range,
     conditions: Sequence[str | None],
 ) -> sql.Composed:
-    """The SELECT of a leaf's rows at these TIDs; conditions are SQL of ours, None is none."""
+    """Return the SELECT of a leaf's rows at these TIDs. Conditions are our own SQL, or None."""
     first, end = tids
     where = [sql.SQL("ctid >= {}::tid").format(sql.Literal(tid(first)))]
     if end < END:
@@ -198,20 +198,20 @@ def of_range(
 
 
 def of_tree(table: TableName, columns: Sequence[str], row_filter: str | None) -> sql.Composed:
-    """The rows of a table and of all that inherit from it, its partitions too."""
+    """Return the SELECT of a table and everything that inherits from it, also partitions."""
     return sql.SQL("SELECT {} FROM {} WHERE {}").format(
         _names(columns), sql.Identifier(*table), sql.SQL(f"({row_filter or 'true'})")
     )
 
 
 def of_statement(statement: str, columns: Sequence[str]) -> sql.Composed:
-    """The rows that the user's own SELECT gives, in its order."""
+    """Return the SELECT of the rows of the user's own statement, in its order."""
     own = sql.SQL(statement.strip().rstrip(";"))
     return sql.SQL("SELECT {} FROM ({}\n) AS given").format(_names(columns), own)
 
 
 def copying(select: sql.Composed) -> bytes:
-    """The statement that copies a SELECT's rows to us."""
+    """Return the statement that copies a SELECT's rows to us."""
     return sql.SQL("COPY ({}) TO STDOUT").format(select).as_bytes()
 
 
@@ -220,10 +220,10 @@ def read(
     select: sql.Composed,
     feed: Callable[[bytearray, int, int], int],
 ) -> Iterator[None]:
-    """Let ``feed`` take in the rows, as CopyData messages in their order; a turn after each time.
+    """Pass the rows to ``feed`` as CopyData messages, in order. Yield after each progress.
 
-    It returns where those end that it has taken. Left early, this leaves the connection in the
-    middle of a COPY: whoever does that closes it.
+    ``feed`` returns the end of the messages that it has processed. A caller that leaves early must
+    close the connection, as it is in the middle of a COPY.
     """
     copy = copy_out(connection)
     try:
@@ -240,7 +240,7 @@ def read(
 
 
 class Frames(NamedTuple):
-    """Rows as CopyData messages; ``last`` is the last one's last column."""
+    """Rows as CopyData messages. ``last`` is the last column of the last row."""
 
     text: bytearray
     rows: int
@@ -249,7 +249,10 @@ class Frames(NamedTuple):
 
 
 def frames(connection: psycopg.Connection, select: sql.Composed, bytes_max: int) -> Frames:
-    """The rows of a SELECT, up to the one that reaches the limit; its transaction ends with it."""
+    """Return a SELECT's rows, up to the row that reaches the limit.
+
+    At the limit the query is cancelled, which ends its transaction.
+    """
     text, rows, size = bytearray(), 0, 0
 
     def take(data: bytearray, start: int, end: int) -> int:
@@ -259,7 +262,7 @@ def frames(connection: psycopg.Connection, select: sql.Composed, bytes_max: int)
                 rows, size = rows + 1, stop - start
                 text.extend(memoryview(data)[start:stop])
                 if len(text) >= bytes_max:
-                    with suppress(psycopg.Error):  # then the rest is read, and passed over
+                    with suppress(psycopg.Error):  # if this fails, the rest is read and discarded
                         connection.cancel_safe(timeout=WAIT_S)
             start = stop
         return start

@@ -1,11 +1,13 @@
-"""A table that is being read while streaming goes on: its chunks done, under way, and missing.
+"""A table's request, chunks and changed keys → the chunks done, under way, and missing.
 
-A chunk is written into the log behind changes that its snapshot may not show: those of transactions
-that committed after it was taken, and of some before, since a commit is in the WAL for a while
-before it is visible. So each changed key of the table is remembered with its transaction, until
-every later snapshot is known to show that; a chunk's rows that are older than the log are left out.
+A chunk enters the log after changes that its snapshot may not show. Those are changes of
+transactions that committed after the snapshot, and of some before it, since a commit is in the WAL
+for a while before it is visible. So each changed key of the table is remembered with its
+transaction, until every later snapshot is sure to show it. A chunk's rows that are older than the
+log's are left out.
 
-A row is locked until its transaction is visible, so whoever shows a key's last change shows all.
+A row is locked until its transaction is visible. So a snapshot that shows a key's last change shows
+all of them.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,39 +38,39 @@ RETRY_S_MAX: Final = 30.0
 _FIRST_BYTES: Final = 1 << 20
 _BYTES_MIN: Final = 8192
 KEYS_MAX: Final = 200_000
-"""Changed keys of a table that are remembered; beyond, the chunks under way are read once more."""
+"""How many changed keys of a table are remembered. Beyond it, active chunks are read again."""
 _NO_WATERMARK: Final = (
     "a watermark didn't come back through the stream: the publication needs INSERT and DELETE of"
     " the signal table, without a row filter"
 )
 _TURN_S: Final = 0.05
-"""How long the stream may stand still for a chunk: chunks become as large as that takes."""
+"""How long a chunk may hold up the stream. Chunks grow up to the size that takes this long."""
 
 
 class Changes:
-    """What the stream says of one table since its chunks are being read."""
+    """The stream's changes of one table while its chunks are being read."""
 
     def __init__(self) -> None:
         self.key: tuple[str, ...] = ()
-        """The columns that identify a row; as long as they aren't known, any may have changed."""
+        """The columns that identify a row. While they are unknown, any row may have changed."""
         self._keys: dict[int, list[bytes | None]] = {}
         self._key_count = 0
         self._last: list[bytes | None] = []
         self.forgotten = 1
-        """How often what was known of changes was given up; chunks from before are of no use."""
+        """How often the changes were discarded. Chunks from before are useless."""
         self.relation: Relation | None = None
         self.announced = 0
-        """How often a Relation message came."""
+        """How many Relation messages came."""
         self._settled: tuple[Visibility, set[str]] | None = None
 
     def tell_apart_by(self, key: tuple[str, ...]) -> None:
-        """Rows are identified by these columns from here on."""
+        """Identify rows by these columns from here on."""
         if key != self.key:
             self.key = key
             self.forget()
 
     def of(self, xid: int) -> list[bytes | None]:
-        """Where a transaction's changed keys are appended; None: it may be any."""
+        """Return the list for a transaction's changed keys. None in it: it may be any key."""
         self._key_count += len(self._last)
         if self._key_count > KEYS_MAX:
             self.forget()
@@ -77,30 +79,30 @@ class Changes:
         return self._last
 
     def forget(self) -> None:
-        """Forget all changed keys: chunks have to begin again."""
+        """Discard all changed keys. Chunks must begin again."""
         self._keys.clear()
         self._last = []
         self._key_count = 0
         self.forgotten += 1
 
     def note(self, row: StreamedRow) -> None:
-        """Take notice of a change that comes decoded."""
+        """Record a change that comes decoded."""
         self.of(row.transaction.xid).extend(self._keys_of(row))
 
     def tracking(self, relation: Relation) -> KeyTracking | None:
-        """How changed keys are noted; None: rows have to be shown."""
+        """Return how to record changed keys. None: rows must be shown."""
         names = [column.name for column in relation.columns]
         if not self.key or not set(self.key) <= set(names):
             return None
         return KeyTracking(tuple(map(names.index, self.key)), self.of)
 
     def announce(self, relation: Relation) -> None:
-        """Take notice of how rows look from here on."""
+        """Record the current form of rows."""
         self.relation = relation
         self.announced += 1
 
     def fits(self, table: TableDescription, announced: int) -> bool:
-        """Whether nothing says that a chunk's table was altered since so many announcements."""
+        """Whether a chunk's table is unaltered, by the announcements since ``announced``."""
         if self.relation is None or self.announced == announced:
             return True
         if relation_signature(self.relation) == table.signature:
@@ -110,7 +112,7 @@ class Changes:
         return bool(table.unpublished) and names - streamed_names == table.unpublished
 
     def stale(self, visibility: Visibility) -> frozenset[bytes] | None:
-        """The keys that were changed since a snapshot; None: it may be all of them."""
+        """Return the keys that were changed since a snapshot. None: it may be all of them."""
         stale_keys: set[bytes | None] = set()
         for xid, keys in self._keys.items():
             if not visibility.shows(xid):
@@ -120,15 +122,15 @@ class Changes:
         )
 
     def settle(self, visibility: Visibility, begun: Collection[str]) -> None:
-        """A chunk is done; ``begun`` are those under way, whose snapshots may be older.
+        """Record that a chunk is done. ``begun`` are active ones, with possibly older snapshots.
 
-        What it shows is shown by all that begin from here on.
+        All chunks that begin later show what this chunk shows.
         """
         if self._settled is None:
             self._settled = visibility, set(begun)
 
     def ended(self, chunk: str) -> None:
-        """A chunk isn't under way any more."""
+        """Record that a chunk is no longer active."""
         if self._settled is None:
             return
         visibility, waiting = self._settled
@@ -151,9 +153,9 @@ class Changes:
 
 
 class PendingChunk(NamedTuple):
-    """A chunk that is being read, with the state of Changes, and the fence, at its beginning.
+    """An active chunk, with the state of Changes, and the fence, at its beginning.
 
-    ``begun`` is what the stream had reached then.
+    ``begun`` is the stream's position then.
     """
 
     job: Job[Chunk]
@@ -170,54 +172,54 @@ class TableRead:
     def __init__(
         self, state: TableState, request: SnapshotRequest, reached: Lsn, chunk_bytes: int
     ) -> None:
-        """``reached``: what the stream has; earlier changes aren't noted."""
+        """``reached``: the stream's position. Earlier changes aren't recorded."""
         self.captured = CapturedTable(state.oid, state.name)
         self.request = request
         self.fence = max(reached, state.snapshot_lsn)
-        """Changes are remembered from there on, chunks have to show all before.
+        """Changes are remembered from here on. Chunks must show everything before.
 
-        It is 0 once that is known of all that begin.
+        0: all new chunks are known to show it.
         """
         is_joining = request.kind == "initial" and request.behind_xid > 0
         self.joined = state.snapshot_lsn if is_joining else Lsn(0)
-        """Where the table has joined: such rows may be before its TRUNCATE, or with it."""
+        """The table joined here. Rows up to here may precede its TRUNCATE, or be with it."""
         self.changes = Changes()
         self.described: DescribedTable | None = None
         self.described_at: Position | None = None
-        """What the stream had reached as the last description was begun."""
+        """The stream's position when the last description began."""
         self.description_job: Job[DescribedTable] | None = None
         self.marks: dict[str, Job[bool]] = {}
         self.chunks: dict[str, PendingChunk] = {}
         self.not_before = 0.0
         self.encoded: tuple[TableDescription, Encoder] | None = None
-        """Kept as long as the table is as it was described: a wide one's takes a while to make."""
+        """Kept while the table has the same description: for a wide one it takes time to make."""
         self.is_end_marked = False
-        """Whether the last chunk was without rows, as Debezium's last one of a table is."""
+        """Whether the last chunk had no rows, like Debezium's last chunk of a table."""
         self.delay_s = RETRY_S
         self._is_proven = False
-        """Whether the last thing that was begun came to something: then more is begun at once."""
+        """Whether the last step succeeded. Then several chunks begin at once."""
         self._forgotten = self.changes.forgotten
         self._bytes = min(_FIRST_BYTES, chunk_bytes)
         self._bytes_max = chunk_bytes
         self._reads = LeafReads((), request.read)
 
     def learn(self, described: DescribedTable) -> None:
-        """Take in the table's description, and which columns identify its rows."""
+        """Record the table's description, and the columns that identify its rows."""
         self.described, self.description_job = described, None
         self.changes.tell_apart_by(described.table.identifying_columns)
 
     def remember(self, reached: Lsn) -> None:
-        """What was forgotten has to be shown by chunks that are begun from here on."""
+        """Move the fence after changes were discarded: later chunks must show them."""
         if self._forgotten != self.changes.forgotten:
             self._forgotten, self.fence = self.changes.forgotten, reached
 
     @property
     def jobs(self) -> dict[str, Job[Any]]:
-        """What is being read, or was, and waits for its watermark, by its id."""
+        """The active jobs, and those that wait for their watermark, by id."""
         return {**self.marks, **{number: pending.job for number, pending in self.chunks.items()}}
 
     def failures(self, streamed: Lsn) -> Iterable[MillraceError | AlteredError]:
-        """What has come to nothing, which is forgotten by that; ``streamed``: all up to there."""
+        """Yield failures, and discard their jobs. ``streamed``: the stream has all up to there."""
         for number, job in self.jobs.items():
             error = job.failure()
             if job.due is not None and job.due <= streamed:
@@ -231,21 +233,21 @@ class TableRead:
             yield error
 
     def gives_up(self, error: MillraceError) -> bool:
-        """Whether the request ends with this error; else it is tried again."""
+        """Whether the request ends with this error. Otherwise it is tried again."""
         if self.request.is_own:
             return isinstance(error, TableRefusedError)
         return self.request.kind == "incremental" and not isinstance(error, SourceUnreachableError)
 
     def wait(self, now: float, reason: str) -> bool:
-        """Something failed: leave the source alone for a while, longer each time.
+        """Leave the source alone for a while after a failure, longer each time.
 
-        Returns whether that is new: what was begun together fails together.
+        Return whether the failure is new: jobs that begin together fail together.
         """
         if now < self.not_before:
             return False
         self._is_proven = False
         for number, job in self.jobs.items():
-            if job.future.cancel():  # no thread has begun it: it would wait for the same
+            if job.future.cancel():  # no thread has begun it, and it would wait, too
                 self.forget(number)
         self.request = self.request.model_copy(update={"obstacle": reason})
         self.not_before = now + self.delay_s
@@ -254,13 +256,13 @@ class TableRead:
         return True
 
     def forget(self, number: str) -> None:
-        """What was begun under that number is of no use any more."""
+        """Discard the job with that id."""
         self.marks.pop(number, None)
         self.chunks.pop(number, None)
         self.changes.ended(number)
 
     def next_chunk(self, rows_max: int) -> ChunkRange | None:
-        """The next range that nobody has read, nor reads, if there is one."""
+        """Return the next range that isn't read, or being read. None: there is none yet."""
         if self.described is None or (self.chunks and not self._is_proven):
             return None  # one thread waits for a lock; the others have other tables
         table, reads = self.described.table, self._leaf_reads()
@@ -275,7 +277,7 @@ class TableRead:
         return None
 
     def has_read(self, chunk: Chunk, chunk_range: ChunkRange, rows: int, took_s: float) -> None:
-        """A chunk is in the log."""
+        """Record that a chunk is in the log."""
         self.is_end_marked = chunk.row_count == 0
         self.delay_s = RETRY_S
         self._is_proven = True
@@ -290,7 +292,7 @@ class TableRead:
     def stale(
         self, chunk: Chunk, pending: PendingChunk, cursor: fast.Cursor
     ) -> frozenset[bytes] | None:
-        """The keys of rows that are left out; None: nothing of the chunk can be used."""
+        """Return the keys of rows to leave out. None: the chunk is useless."""
         if (
             pending.forgotten != self.changes.forgotten
             or chunk.described.table.identifying_columns != self.changes.key
@@ -305,13 +307,14 @@ class TableRead:
 
     @property
     def is_read(self) -> bool:
-        """Whether all of the table was."""
+        """Whether all of the table was read."""
         return self.described is not None and self._leaf_reads().is_done
 
     def lacks_partition(self, state: TableState) -> bool:
-        """Whether one is missing whose bounds were emptied to read it: another may have had rows.
+        """Whether a partition is missing whose bounds were emptied to read it.
 
-        What is there when the table is described for the first time behind that was there before.
+        Other partitions may have had rows there. The partitions in the table's first description
+        after that existed before.
         """
         doubtful = state.doubt.leaves if state.doubt else ()
         table = self.described.table if self.described else None
@@ -325,13 +328,13 @@ class TableRead:
 
     @property
     def pages(self) -> tuple[int, int] | None:
-        """How many pages the table has, and how many were read, as far as it is described."""
+        """The number of the table's pages, and of those read. None: it isn't described yet."""
         if self.described is None:
             return None
         return (reads := self._leaf_reads()).pages, reads.pages_done
 
     def _leaf_reads(self) -> LeafReads:
-        """What the request says that was read, and what is missing of the described table."""
+        """Return the request's progress, over the leaves of the described table."""
         leaves = self.described.table.leaves if self.described else ()
         if not self._reads.is_of(leaves, self.request.read):
             self._reads = LeafReads(leaves, self.request.read)
@@ -339,7 +342,7 @@ class TableRead:
 
 
 def _key(row: Row | None, at: list[int]) -> bytes | None:
-    """A row's key; None where it hasn't all of it."""
+    """Return a row's key. None if a part is missing."""
     if row is None:
         return None
     key = [value for index in at if (value := row[index]) is not ABSENT and value is not None]

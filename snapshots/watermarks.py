@@ -1,7 +1,7 @@
-"""Strategies of marking, in the stream, where a chunk's rows belong: the sides of a window.
+"""The sides of a chunk's window → marks in the stream where its rows belong, by strategy.
 
-Three write: a transactional logical message, or rows of the signal table as Debezium writes them.
-One only asks how far the WAL is; the rows belong where the stream has come so far.
+Three strategies write: a transactional logical message, or rows of the signal table as Debezium
+writes them. One only asks for the WAL's position. Then the rows belong where the stream reaches it.
 https://arxiv.org/abs/2010.12597
 """
 
@@ -31,7 +31,7 @@ SELECT attname FROM pg_attribute
 WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum LIMIT 1
 """
 _COMMIT_BYTES: Final = 40
-"""The shortest commit in the WAL."""
+"""The size of the shortest commit in the WAL."""
 _SEGMENT_BYTES_MIN: Final = 1 << 20
 _WAITS_FOR_STANDBY: Final = "SELECT current_setting('synchronous_standby_names') <> ''"
 _NEWEST: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
@@ -45,23 +45,23 @@ _TABLE_REMEDY: Final = (
 
 
 class Watermarks:
-    """What the settings' strategy does at the primary."""
+    """The settings' strategy, at the primary."""
 
     def __init__(self, settings: CaptureSettings, signal_table: TableName | None) -> None:
-        """``signal_table``: where watermarks are written; None: as messages, if at all."""
+        """``signal_table``: the table for watermarks. None: they are messages, if any."""
         strategy = settings.incremental_snapshot_watermarking_strategy
         self.is_read_only = strategy == "read_only"
         self._deletes = strategy == "insert_delete"
         self._table = None if signal_table is None else sql.Identifier(*signal_table)
 
     def settle(self, connection: psycopg.Connection) -> None:
-        """Wait until all is visible that was streamed before.
+        """Wait until everything streamed before is visible.
 
-        It may not be as long as its commit waits for a synchronous standby.
+        A transaction isn't visible while its commit waits for a synchronous standby.
         """
         if not self.is_read_only:
             query(connection, "SET synchronous_commit = remote_apply")
-            _mark(connection, _EMIT, [WATERMARK, ""])  # waits behind it
+            _mark(connection, _EMIT, [WATERMARK, ""])  # waits for earlier commits
             query(connection, "SET synchronous_commit = local")
         elif query(connection, _WAITS_FOR_STANDBY) == [(True,)]:
             newest = query(connection, _NEWEST)[0]
@@ -78,18 +78,18 @@ class Watermarks:
                 time.sleep(_POLL_S)
 
     def step(self, connection: psycopg.Connection) -> bool:
-        """See to it that the WAL goes on, though nobody may write; returns True."""
-        if self.is_read_only:  # what is written is the end of a transaction that did nothing
+        """Move the WAL forward, even if no session may write. Return True."""
+        if self.is_read_only:  # this writes the end of an empty transaction
             new_xid(connection)
         return True
 
     def open(self, connection: psycopg.Connection, job: str, opened: str) -> None:
-        """Write a low watermark, where the strategy has one."""
+        """Write a low watermark, if the strategy has one."""
         if self._table is not None:
             self._insert(connection, f"{job}-open", OPEN, {"openWindowTimestamp": opened})
 
     def close(self, connection: psycopg.Connection, job: str, opened: str) -> Lsn:
-        """Write the high watermark, if there is one; returns how far the stream has to come."""
+        """Write the high watermark, if any. Return the position that the stream must reach."""
         if self._table is None:
             if not self.is_read_only:
                 _mark(connection, _EMIT, [WATERMARK, job])
@@ -113,17 +113,17 @@ class Watermarks:
 
 
 def is_past(streamed: Lsn, end: Lsn) -> bool:
-    """Whether nothing was committed between what was streamed and an insert position.
+    """Whether nothing was committed between the stream's position and an insert position.
 
-    At the beginning of a page that position is behind the page's header, as long as the page is
-    empty; the stream is at the end of a record, which is before.
+    On an empty page, the insert position is after the page's header. The stream's position is at
+    the end of a record, which is before the header.
     """
     left = end - streamed
     return left < _COMMIT_BYTES or (left == _COMMIT_BYTES and streamed % _SEGMENT_BYTES_MIN == 0)
 
 
 def now() -> str:
-    """The time, as Debezium writes it into watermarks."""
+    """Return the time in the form of Debezium's watermarks."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 

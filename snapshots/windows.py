@@ -1,8 +1,8 @@
-"""Chunks that are wanted → their rows, each followed by a watermark in the stream.
+"""Requested chunks → their rows, each chunk followed by a watermark in the stream.
 
-Each thread has a connection of its own, and reads a chunk at a time while the stream is read on. A
-watermark (watermarks.py) comes back by the stream, and tells where in it the rows belong. Rows may
-be read from a standby; watermarks are the primary's.
+Each thread has its own connection, and reads one chunk at a time while streaming continues. A
+watermark (watermarks.py) returns through the stream, and shows where the rows belong. Rows may be
+read from a standby. Watermarks are written at the primary.
 """
 
 import threading
@@ -34,29 +34,29 @@ T = TypeVar("T")
 
 
 class _Sessions(threading.local):
-    """A thread's connections; rows are read by the other one where there is a standby."""
+    """A thread's connections. With a standby, ``reading`` is the one that reads rows."""
 
     marking: psycopg.Connection | None = None
     reading: psycopg.Connection | None = None
 
 
 class Job(Generic[T]):
-    """What is done in the background; ``result`` is there before its watermark is."""
+    """A background job. ``result`` exists before its watermark arrives."""
 
     def __init__(self) -> None:
         self.id = str(uuid.uuid4())
-        """What its watermark says."""
+        """The content of its watermark."""
         self.result: T | None = None
         self.behind: Lsn | None = None
-        """Without a watermark: how far the stream has to come."""
+        """Without a watermark: the position that the stream must reach."""
         self.due: Lsn | None = None
-        """With one: how far the stream has come when it was there."""
+        """With a watermark: the position of the stream by which it must have arrived."""
         self.ended = 0.0
-        """Since when (monotonic) it waits for the stream; 0: it doesn't."""
+        """Since when (monotonic) it waits for the stream. 0: it doesn't."""
         self.future: Future[None]
 
     def failure(self) -> MillraceError | AlteredError | None:
-        """Why it came to nothing, once it has ended so; raises what is a bug of ours."""
+        """Return why the job failed, once it has. Raise an error that is our own bug."""
         is_done = self.future.done() and not self.future.cancelled()
         error = self.future.exception() if is_done else None
         if error is None or isinstance(error, MillraceError | AlteredError):
@@ -74,7 +74,7 @@ class WindowReader:
         pace: Pace,
         standby_watch: StandbyWatch | None = None,
     ) -> None:
-        """``standby_watch`` is told what is waited for."""
+        """``standby_watch`` gets the positions that are waited for."""
         self._standby_watch = standby_watch or StandbyWatch()
         self._source = settings.source
         self._standby = settings.standby
@@ -90,20 +90,20 @@ class WindowReader:
 
     @property
     def rows_max(self) -> int:
-        """How many rows the next chunk may have; 0: none may be begun yet."""
+        """How many rows the next chunk may have. 0: no chunk may begin yet."""
         if not self.pace.room():
             return 0
         return self.pace.rows_at_once(self._settings.incremental_snapshot_chunk_size)
 
     def measure(self, *, is_busy: bool) -> None:
-        """Look after the source's latency while there is anything to read; doesn't wait."""
+        """Measure the source's latency while reads are active. Doesn't wait."""
         (self._probe.begin if is_busy else self._probe.end)()
 
     def describe(self, table: CapturedTable, streamed: Lsn) -> Job[DescribedTable]:
-        """Describe a table, as it is behind what was streamed, or later."""
+        """Describe a table as it is at the streamed position, or later."""
 
         def act(connection: psycopg.Connection) -> DescribedTable:
-            # The primary may have shown it to us before the stream has come there.
+            # The primary may have shown it to us before the stream has reached it.
             made = current_wal_end(self._marking()) if self._standby else streamed
             self._await(connection, max(streamed, made))
             return chunk.describe(connection, self._settings, table)
@@ -111,8 +111,8 @@ class WindowReader:
         return self._start(act)
 
     def read(self, described: DescribedTable, chunk_range: ChunkRange, streamed: Lsn) -> Job[Chunk]:
-        """Read a chunk that shows what was streamed, and write its watermark."""
-        if self._standby is None:  # whom a read waits for has ended before it begins
+        """Read a chunk that shows everything streamed, and write its watermark."""
+        if self._standby is None:  # those have ended before the read begins
             chunk_range = chunk_range._replace(behind_xid=0)
         self.pace.plan(chunk_range.rows_max)
         self._probe.chunks += 1
@@ -124,16 +124,16 @@ class WindowReader:
         return self._start(act, marked=True)
 
     def ask(self, question: Callable[[psycopg.Connection], T]) -> Job[T]:
-        """Ask the primary something."""
+        """Ask the primary a question."""
         return self._start(question, of_primary=True)
 
     def running(self, tables: Collection[int]) -> Job[Running]:
-        """Ask which transactions are open, for who reads from here on, and have written to some."""
+        """Ask which transactions are open for new reads, and which of them wrote to tables."""
         if self._standby is None:
             return self._start(partial(running, tables=tables))
 
         def act(connection: psycopg.Connection) -> Running:
-            # In this order: who has replayed up to there sees that those have ended.
+            # The order matters: a replay up to that position shows the ends of those transactions.
             at_primary = running(self._marking(), tables).oldest
             needed, where = current_wal_end(self._marking()), server_address(connection.pgconn)
             self._standby_watch.note(where, replay(connection), needed)
@@ -142,16 +142,16 @@ class WindowReader:
         return self._start(act)
 
     def mark(self) -> Job[bool]:
-        """Write a watermark, which comes behind all that was streamed."""
+        """Write a watermark, which comes after everything streamed."""
         return self._start(self._watermarks.step, marked=True, of_primary=True)
 
     def tell_end(self) -> None:
-        """Where watermarks are rows that others see, end as Debezium does: with an empty window."""
+        """End with an empty window, as Debezium does, if watermarks are rows that others see."""
         if self._settings.watermarks_in_table:
             self.mark()
 
     def close(self) -> None:
-        """Give up what is being read."""
+        """Abandon active reads."""
         self._closing.set()
         self._probe.end()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -210,15 +210,15 @@ class WindowReader:
             await_replay(connection, streamed, stop, lambda now: note(now, streamed))
 
     def _marking(self) -> psycopg.Connection:
-        """The thread's session at the primary."""
+        """Return the thread's session at the primary."""
         if self._own.marking is None:
             self._own.marking = self._connect(self._source)
-            if self._standby is None:  # one shows what was replayed, whatever waits for whom
+            if self._standby is None:  # a standby shows everything replayed, without waits
                 self._watermarks.settle(self._own.marking)
         return self._own.marking
 
     def _reading(self) -> psycopg.Connection:
-        """The thread's session where rows are read."""
+        """Return the thread's session that reads rows."""
         if self._standby is None:
             return self._marking()
         if self._own.reading is None:

@@ -125,7 +125,6 @@ AVOIDED_IN_REMARKS: Final = {
 REMARKS_UNCHECKED: Final = (
     "cdc/notifications",
     "cdc/tables/",
-    "snapshots/",
 )
 """Paths whose docstrings and comments have the old words."""
 _DIRECTIVE: Final = re.compile(r"# (noqa|fmt:|type: ignore|pragma)|#!")

@@ -1,1 +1,1 @@
-"""Signals, which anybody may have written → the reads that they ask for."""
+"""Signals, which any permitted user may have written → the reads that they request."""

@@ -1,7 +1,7 @@
-"""Names and patterns of one signal → the captured tables that they mean.
+"""Names and patterns of one signal → the captured tables that they match.
 
-Patterns are foreign: each is held against each table, on the stream's thread. So what makes one
-slow is refused, and the time for all of a signal's is limited.
+Patterns are foreign: each is matched with each table, on the stream's thread. So patterns that can
+be slow are refused, and the time for all patterns of a signal is limited.
 """
 
 import re
@@ -16,17 +16,17 @@ from snapshots.signals.parsed import SignalError
 
 _CHARACTERS_MAX: Final = 1_000
 _REPEATS_MAX: Final = 3
-"""Of a pattern, none of them of its one group: what it takes to match grows with each."""
+"""The most repeats in a pattern, none of them of its one group: each makes matching slower."""
 _SECONDS_MAX: Final = 0.5
-"""Of one signal, for patterns; a pattern that is taken needs up to 0.2 s for a long name."""
+"""The time for a signal's patterns. An accepted one needs up to 0.2 s for a long name."""
 _PLAIN: Final = re.compile(r"(?:[^\\\[\](){}*+?|^$]|\\[^a-zA-Z0-9])*", re.DOTALL)
-"""A name; its dots mean themselves."""
+"""A name, in which dots mean themselves."""
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _REPEATS: Final = re.compile(r"(?:[*+?]|\{[\d,]*\})[?+]?")
 
 
 class SignalNames:
-    """Finds the tables that a signal names, in any case, as patterns of settings do."""
+    """Finds the tables that a signal names, in any case, like patterns of settings."""
 
     def __init__(self, captured: Iterable[TableName]) -> None:
         """``captured`` are the tables that may be named."""
@@ -37,7 +37,7 @@ class SignalNames:
         self._begun = time.thread_time()
 
     def tables(self, name: str) -> list[TableName]:
-        """The tables of that name, or pattern, in order; raises SignalError."""
+        """Return the tables that match a name or pattern, in order. Raise SignalError."""
         if len(name) > _CHARACTERS_MAX:
             raise SignalError(f"a name has more than {_CHARACTERS_MAX:,} characters")
         if _PLAIN.fullmatch(name):
@@ -54,7 +54,7 @@ class SignalNames:
 
 
 def _pattern(pattern: str) -> Patterns:
-    """A pattern that takes no longer than a name's length allows."""
+    """Return a pattern whose matching time is bounded by a name's length. Raise SignalError."""
     plain = _ESCAPE.sub("", pattern)
     repeats = len(_REPEATS.findall(plain)) + ("|" in plain)
     is_nested = plain.count("(") > 1 or "(?" in plain or any(f"){each}" in plain for each in "*+?{")

@@ -1,4 +1,4 @@
-"""A signal's type and data → what it asks for, or what is wrong with it.
+"""A signal's type and data → its request, or what is wrong with it.
 
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
@@ -9,21 +9,21 @@ from typing import Any, Final, Literal, NamedTuple
 
 _TYPES: Final = ("execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log")
 _IGNORED: Final = frozenset({"snapshot-window-open", "snapshot-window-close"})
-"""Watermarks: they are known by their ids."""
+"""Watermarks, which are recognized by their ids."""
 NAMES_MAX: Final = 1_000
-"""Of one signal, and so many conditions."""
+"""How many names a signal may have, and how many conditions."""
 
 
 class SignalError(ValueError):
-    """A signal that can't be followed; the text says why."""
+    """A signal that can't be followed. The text says why."""
 
 
 class Signal(NamedTuple):
-    """What a signal of a type asks for: of the tables whose names match, or else of all.
+    """A signal's request, for the tables whose names match, or else for all.
 
-    Only execute-snapshot has the others: ``kind`` of read; ``conditions``, SQL for some of the
-    tables, by their patterns; and ``reset``, a member of our own: rows that are gone are to
-    disappear. A log signal's ``message`` is a line for our log.
+    Only execute-snapshot has the other members: ``kind`` of read; ``conditions``, SQL for some of
+    the tables, by their patterns; and ``reset``, our own member: rows that are gone must disappear.
+    A log signal's ``message`` is a line for our log.
     """
 
     type: str
@@ -35,9 +35,9 @@ class Signal(NamedTuple):
 
 
 def parse(type_: str, data: object) -> Signal | None:
-    """Read a signal of that type; None where there is nothing to do; raises SignalError.
+    """Parse a signal of that type. Return None if it needs no action. Raise SignalError.
 
-    ``data`` is the JSON's text, or what it says.
+    ``data`` is the JSON text, or its value.
     """
     if type_ in _IGNORED:
         return None
@@ -61,7 +61,7 @@ def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
     if members.get("additional-condition") is not None:
         raise SignalError("additional-condition isn't supported: use additional-conditions")
     if members.get("surrogate-key") is not None:
-        _text(members, "surrogate-key")  # no key is needed to tell chunks apart: pages do
+        _text(members, "surrogate-key")  # chunks are pages, so they need no key
     conditions = _list(members, "additional-conditions", dict, "objects")
     pairs = tuple(
         (_text(condition, "data-collection"), _text(condition, "filter"))
@@ -79,7 +79,7 @@ def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
 
 
 def _members(data: object) -> Mapping[str, Any]:
-    """A signal's data are an object; a text is one within, as it is in the table."""
+    """Return the members of a signal's data: an object, or its JSON text, as in the table."""
     members = data
     try:
         if data is None or isinstance(data, str):
@@ -94,9 +94,9 @@ def _members(data: object) -> Mapping[str, Any]:
 
 
 def read_json(text: str | bytes) -> object:
-    """Read JSON whose texts are UTF-8; raises ValueError and RecursionError."""
+    """Read JSON whose texts are UTF-8. Raise ValueError or RecursionError."""
     value: object = json.loads(text)
-    # A half of a surrogate pair, which an escape can give, fits into no record.
+    # Half a surrogate pair, which an escape can produce, fits into no record.
     json.dumps(value, ensure_ascii=False).encode()
     return value
 
@@ -111,7 +111,7 @@ def _kind(members: Mapping[str, Any]) -> Literal["incremental", "blocking"]:
 
 
 def _list(members: Mapping[str, Any], name: str, kind: type, what: str) -> list[Any]:
-    """A list of such things, empty where there is none."""
+    """Return a member that is a list of such values. Empty if it is missing. Raise SignalError."""
     given = [] if members.get(name) is None else members[name]
     if not isinstance(given, list) or not all(isinstance(each, kind) for each in given):
         raise SignalError(f"{name} isn't a list of {what}")

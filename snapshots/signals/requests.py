@@ -1,9 +1,8 @@
-"""Signals, whichever channel they come by → the reads that tables' state records ask for.
+"""Signals of any channel → the reads that tables' state records request.
 
-What a signal asks for gets into these records in the same Kafka transaction as the place that the
-channel has reached: after a start it is neither forgotten nor done twice. A signal that can't be
-followed is a warning, never an error; so it must neither take long, nor fill a record, since each
-start would come by it again.
+A signal's request enters these records in the same Kafka transaction as the channel's progress. So
+after a start it is neither lost nor repeated. A signal that can't be followed causes a warning,
+never an error. It must neither take long nor fill a record, since each start would meet it again.
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
@@ -26,16 +25,15 @@ from snapshots.signals.parsed import Signal, SignalError, parse
 log = structlog.get_logger()
 _ALL = (".*",)
 _CHARACTERS_MAX: Final = 1_000
-"""Of a signal's id, and of what is logged of it."""
-"""Names without a table that a warning lists."""
+"""The longest id of a signal, and the longest part of a signal in log lines."""
 _REQUESTS_BYTES_MAX: Final = 256 << 10
-"""Of the requests of a table: its record has to fit ..."""
+"""The limit for a table's requests, which must fit its record, ..."""
 _ALL_REQUESTS_BYTES_MAX: Final = 16 << 20
-"""... and of those that signals made of all tables: one that changes them writes them in one go."""
+"""... and for signals' requests of all tables: one signal that changes them writes them at once."""
 
 
 def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
-    """The tables that signals want read while streaming goes on, in order; or the paused ones."""
+    """Return the tables of signals' incremental reads, in order. ``paused`` selects some."""
     tables_in_order = sorted(
         (request.order, name)
         for name in tables.states.requested
@@ -47,7 +45,7 @@ def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
 
 
 class Requests:
-    """The requests of signals, and what becomes of them."""
+    """The requests of signals, and their outcomes."""
 
     def __init__(self, settings: CaptureSettings, tables: Tables) -> None:
         self._settings = settings
@@ -63,9 +61,10 @@ class Requests:
         *,
         by_topic: bool = False,
     ) -> list[Record]:
-        """Do what the signal of that id says, at the stream's position; returns the records.
+        """Follow a signal at the stream's position. Return the records.
 
-        Who may write to the topic may not read what the daemon may: no SELECT comes ``by_topic``.
+        Writers of the topic may lack the daemon's right to read, so no SELECT is accepted
+        ``by_topic``.
         """
         try:
             _check_id(signal)
@@ -91,7 +90,7 @@ class Requests:
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
-        """The tables that are to be read while streaming pauses, in order."""
+        """The tables to read while streaming pauses, in order."""
         tables_in_order = sorted(
             (request.order, name, request.condition)
             for name in self._states.requested
@@ -102,7 +101,7 @@ class Requests:
         return {name: condition for _, name, condition in tables_in_order}
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
-        """Take notice that these were read."""
+        """Record that these tables were read."""
         records = list[Record]()
         for table in tables:
             if requests := self._states[table].requests:
@@ -135,7 +134,7 @@ class Requests:
         return [*left_out, *records]
 
     def _check_room(self, wanted: Mapping[TableName, str | None], signal: str) -> None:
-        """Refuse what wouldn't fit beside all that waits; a condition is kept with each table."""
+        """Raise SignalError if a request doesn't fit. Each table's record keeps the condition."""
         asked = [
             request
             for table in self._states.requested
@@ -154,10 +153,10 @@ class Requests:
     def _without_set_aside(
         self, names: Sequence[TableName], signal: str, *, is_reset: bool
     ) -> tuple[list[TableName], list[Record]]:
-        """Those of the tables that can be read; of the others, what tells whoever has asked.
+        """Return the tables that can be read, and records that report the others to the requester.
 
-        Changes of a table that is set aside are taken again with a reset alone. One that could
-        never be captured has no topic: that is made as soon as it can be (snapshots/joining.py).
+        Only a reset captures a table again that is set aside. A table that could never be captured
+        has no topic. It gets one as soon as it can be captured (snapshots/joining.py).
         """
         possible, records = list[TableName](), list[Record]()
         for name in names:
@@ -182,7 +181,7 @@ class Requests:
         return possible, records
 
     def _has_key(self, table: TableName, signal: str) -> bool:
-        """Whether a row that is read again takes the place of the one that the log has."""
+        """Whether a row that is read again replaces the log's row."""
         has_key = self._tables.schemas.has_key(table)
         if not has_key:
             log.warning(
@@ -243,7 +242,7 @@ class Requests:
     def _requested(
         self, collections: tuple[str, ...], is_meant: Callable[[SnapshotRequest], bool]
     ) -> list[TableName]:
-        """Those of the tables that match, or of all, with such a request; in the reads' order."""
+        """Return the matching tables with such a request, in the order of their reads."""
         named = _matching(self._signal_names(), collections or _ALL)
         orders = {
             name: min(request.order for request in self._states[name].requests)
@@ -258,7 +257,7 @@ class Requests:
 
 
 def _matching(names: SignalNames, collections: Sequence[str]) -> list[TableName]:
-    """The captured tables whose names match, by the first pattern that does."""
+    """Return the captured tables that match, by the first pattern that does."""
     tables: dict[TableName, None] = {}
     unknown = []
     for collection in collections:
@@ -272,7 +271,7 @@ def _matching(names: SignalNames, collections: Sequence[str]) -> list[TableName]
 
 
 def _bytes(requests: Iterable[SnapshotRequest]) -> int:
-    """What requests take in records: lists of partitions that were read are in pieces."""
+    """Return the requests' size in records. Lists of read partitions are in separate pieces."""
     return sum(len(request.model_dump_json(exclude={"read"}).encode()) for request in requests)
 
 
