@@ -123,8 +123,6 @@ AVOIDED_IN_REMARKS: Final = {
 }
 """The same for docstrings and comments."""
 REMARKS_UNCHECKED: Final = (
-    "cdc/notifications",
-    "cdc/tables/",
 )
 """Paths whose docstrings and comments have the old words."""
 _DIRECTIVE: Final = re.compile(r"# (noqa|fmt:|type: ignore|pragma)|#!")

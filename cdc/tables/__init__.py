@@ -1,1 +1,1 @@
-"""What is known of each captured table: its state, its schema versions, its encoder."""
+"""The state, schema versions and encoder of each captured table."""

@@ -1,7 +1,7 @@
-"""Two fingerprints of a table → what has changed that the stream doesn't tell.
+"""Two fingerprints of a table → the differences that the stream doesn't show.
 
-A re-read *replaces* (rows that the source doesn't have disappear) wherever a row or a key can have
-gone; it only *adds* where values have changed, and rows and keys are the same.
+A re-read *replaces* if a row or a key can have gone: rows that the source doesn't have disappear.
+It only *adds* if values have changed, and rows and keys are the same.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,14 +18,13 @@ from cdc.records.fingerprint import (
 
 
 class Cause(NamedTuple):
-    """Why a table's derived rows may be wrong; ``reason`` is for people.
+    """Why a table's derived rows may be wrong. ``reason`` is for people.
 
-    ``replaces``: rows or keys can have gone. ``leaves`` are the OIDs of the partitions that it
-    concerns, whose bounds are as before; empty, where it is the whole table. ``misses``: the log
-    may lack changes, and a read shows only what has become of them. ``locks``: the DDL took an
-    ACCESS EXCLUSIVE lock on what it concerns. So whoever had written to that has ended before, and
-    whoever writes behind it is decoded by the new catalog. Otherwise what is open may still write,
-    or be decoded, as before.
+    ``replaces``: rows or keys can have gone. ``leaves`` are the OIDs of the affected partitions,
+    with unchanged bounds. Empty: the whole table. ``misses``: the log may lack changes, and a read
+    shows only their result. ``locks``: the DDL took an ACCESS EXCLUSIVE lock on everything that it
+    affects. So earlier writers have ended, and later ones are decoded by the new catalog. Without
+    the lock, open transactions may still write, or be decoded, in the old form.
     """
 
     reason: str
@@ -42,12 +41,13 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What has changed from one fingerprint to another.
+    """The changes from one fingerprint to another.
 
-    ``unproven`` are leaves, by OID, that have another file: each with its cause, unless one of its
-    rows is older than ``seen`` of the earlier fingerprint (``has_old_row``). ``altered``: the table
-    has other columns or another identity, so its schema has a new version. ``attached`` are the
-    OIDs of new members that hold rows; ``gone`` counts the members that were detached or dropped.
+    ``unproven`` are leaves with another file, by OID, each with its cause. The cause doesn't count
+    if a row of the leaf is older than ``seen`` of the earlier fingerprint (``has_old_row``).
+    ``altered``: the table has other columns or another identity, so its schema has a new version.
+    ``attached`` are the OIDs of new members with rows. ``gone`` counts the members that were
+    detached or dropped.
     """
 
     causes: tuple[Cause, ...] = ()
@@ -58,7 +58,7 @@ class Differences:
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The partitions whose rows may be wrong, or missing; empty: all of the table's."""
+        """The partitions whose rows may be wrong, or missing. Empty: all of the table's."""
         if not all(cause.leaves for cause in self.causes):
             return ()
         named = (oid for cause in self.causes for oid in cause.leaves)
@@ -88,13 +88,16 @@ LEFT: Final = Cause("it left the publication or the lists, and came back", repla
 
 
 def made_again(columns: Collection[str]) -> Cause:
-    """Columns that were dropped and made again: what was written to them is in the stream."""
+    """Return the cause for columns that were dropped and made again.
+
+    The stream has everything written to them.
+    """
     reason = f"columns were dropped and made again: {', '.join(columns)}"
     return Cause(reason, replaces=False, misses=False, locks=True)
 
 
 def first(now: TableFingerprint) -> Differences:
-    """Say what makes a table doubtful that has no earlier fingerprint, or was just read."""
+    """Return why a table is doubtful that has no earlier fingerprint, or was read right before."""
     leaves = (leaf for leaf in now.leaves if leaf.has_rows)
     return Differences(
         causes=tuple(joined([cause for leaf in leaves for cause in _unlogged(leaf)]))
@@ -104,7 +107,7 @@ def first(now: TableFingerprint) -> Differences:
 def compare(
     before: TableFingerprint, now: TableFingerprint, *, is_rekeyed: bool = False
 ) -> Differences:
-    """Say what is different; owner, grants, statistics, indexes and the like never are.
+    """Return the differences. Owner, grants, statistics, indexes and the like never count.
 
     ``is_rekeyed``: message.key.columns names the key, so any type may be part of it.
     """
@@ -168,7 +171,7 @@ def _of_leaf(reason: str, leaves: tuple[int, ...] = ()) -> Cause:
 
 
 def _leaf_causes(was: LeafFingerprint, leaf: LeafFingerprint) -> Iterator[Cause]:
-    """What is certain of a member that was there before."""
+    """Yield the certain causes of a member that existed before."""
     leaves = (leaf.oid,) if leaf.attached else ()
     subject = "a partition" if leaf.attached else "the table"
     if (was.attached, was.bound) != (leaf.attached, leaf.bound):
@@ -189,10 +192,10 @@ def _unlogged(leaf: LeafFingerprint) -> Iterator[Cause]:
 
 
 def _attached_causes(leaf: LeafFingerprint, gone_bounds: Collection[str]) -> Iterator[Cause]:
-    """What makes it wrong to just add the rows of a new member.
+    """Yield the causes for which adding the rows of a new member isn't enough.
 
-    A new table's file has the table's OID for its number. With another file, rows that were
-    inserted through the stream, since the check before, can have gone by a TRUNCATE.
+    A new table's file has the table's OID as its number. If it has another one, a TRUNCATE can have
+    removed rows that were inserted through the stream since the last check.
     """
     if leaf.bound in gone_bounds or len(gone_bounds) > GONE_BOUNDS_MAX:
         yield _of_leaf(_EXCHANGED, leaves=(leaf.oid,))
@@ -208,10 +211,11 @@ def _is_replaced(was: LeafFingerprint, leaf: LeafFingerprint) -> bool:
 def _unproven(
     was: LeafFingerprint, leaf: LeafFingerprint, *, truncates: bool
 ) -> Iterator[tuple[int, Cause]]:
-    """What an old row alone could prove harmless: VACUUM FULL, CLUSTER, SET TABLESPACE.
+    """Yield causes that only an old row can disprove, after VACUUM FULL, CLUSTER, SET TABLESPACE.
 
-    Under the same TOAST table the only other possibility is TRUNCATE: of a table it is in the
-    stream, if the publication has it; of a partition that is published via its root it never is.
+    With the same TOAST table, the only other possibility is TRUNCATE. The TRUNCATE of a table is in
+    the stream if the publication has it. That of a partition that is published via its root never
+    is.
     """
     if was.file == leaf.file:
         return
@@ -227,7 +231,7 @@ def _unproven(
 
 
 def joined(causes: Iterable[Cause]) -> Iterator[Cause]:
-    """One cause for all partitions that have the same one."""
+    """Yield one cause for all partitions that have the same one."""
     leaves: dict[tuple[Cause, bool], tuple[int, ...]] = {}
     for cause in causes:
         kind = cause._replace(leaves=()), bool(cause.leaves)
@@ -239,7 +243,10 @@ def joined(causes: Iterable[Cause]) -> Iterator[Cause]:
 def _type_causes(
     before: TableFingerprint, now: TableFingerprint, *, is_rekeyed: bool
 ) -> Iterator[Cause]:
-    """A type that only one of them uses belongs to a column, or attribute, that differs."""
+    """Yield the causes of types that both fingerprints use.
+
+    A type that only one of them uses belongs to a column, or attribute, that differs.
+    """
     for oid in sorted(before.types.keys() & now.types.keys()):
         replaces = is_rekeyed or oid in before.key_types or oid in now.key_types
         was, is_now = before.types[oid], now.types[oid]
@@ -249,7 +256,7 @@ def _type_causes(
 
 
 def _label_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
-    """ADD VALUE … BEFORE may give all labels new sort orders."""
+    """Return the reason; empty: none. ADD VALUE … BEFORE may give all labels new sort orders."""
     labels = {label.oid: label for label in now.labels}
     pairs = [(label, labels.get(label.oid)) for label in was.labels]
     if any(later is None or earlier.text != later.text for earlier, later in pairs):
@@ -274,11 +281,12 @@ def _attribute_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
 def _key_causes(
     before: TableFingerprint, now: TableFingerprint, *, is_rekeyed: bool
 ) -> Iterator[Cause]:
-    """Of another key the log has the rows under both: no change takes away what is under the old.
+    """Yield the causes of another key.
 
-    So it has those that had none.
+    With another key, the log has the rows under both: no change removes rows under the old one. The
+    same applies if there was no key.
 
-    While there was none, rows may have shared a key; nothing shows that where old rows are whole.
+    While there was none, rows may have shared a key. Nothing shows this if old rows are whole.
     ALTER COLUMN … TYPE makes the key's constraint again, too.
     """
     if before.key != now.key and not is_rekeyed:
@@ -290,7 +298,10 @@ def _key_causes(
 
 
 def _generated_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
-    """Of columns that both have: one that is new, or newly published, is another difference."""
+    """Yield the cause of a generated column whose expression has changed.
+
+    Only columns in both fingerprints count: a new, or newly published, one is another difference.
+    """
     kept = before.generated.keys() & now.generated.keys()
     if any(before.generated[number] != now.generated[number] for number in kept):
         reason = "the expression of a generated column was changed"

@@ -1,8 +1,8 @@
-"""Partitions that are gone → the event that ends their rows, where it can be said which they are.
+"""Partitions that are gone → the event that ends their rows, if it can describe them.
 
-With partition.drop.policy = delete. An event says it by bounds, so whoever reads a key has to see
-whether that lies within: columns of the key, of types that have one order everywhere. Rows of other
-partitions stay, and are counted.
+This applies with partition.drop.policy = delete. An event describes the rows by bounds, so a reader
+of a key must see whether it lies within them. They need columns of the key, of types that have one
+order everywhere. Rows of other partitions stay, and are counted.
 """
 
 import re
@@ -34,12 +34,12 @@ _HELD: Final = {
     "numeric": re.compile(r"-?[0-9.]+"),
     **dict.fromkeys(("date", "timestamp", "timestamptz"), re.compile(r"[0-9]{4}-[^B]+")),
 }
-"""Texts of ordered types that are values elsewhere: no infinity, no years but those from 1 to 9999.
+"""Texts of ordered types that other systems have: no infinity, and only years from 1 to 9999.
 
-They are PostgreSQL's, with times in UTC; before year 1 they end in BC.
+They are PostgreSQL's, with times in UTC. Those before year 1 end in BC.
 """
 _ENDED_CHARS_MAX: Final = 200_000
-"""How much a state record has of partitions whose rows are to end, but can't for now."""
+"""The limit in a state record for partitions whose rows must end, but can't yet."""
 KEEP: Final = "partition.drop.policy is keep"
 _FULL: Final = "too many other partitions wait for the end of their rows (see millrace status)"
 _CUT: Final = "the bounds, alone or with those of other partitions, are too long to store"
@@ -50,7 +50,7 @@ _UNSAID: Final = (
 
 
 class EndedPartitions:
-    """What becomes of the rows of partitions that are gone; returned is what the log gets."""
+    """The handling of rows of partitions that are gone. Methods return the log's records."""
 
     def __init__(
         self,
@@ -67,7 +67,10 @@ class EndedPartitions:
     def note_gone(
         self, state: TableState, before: TableFingerprint, now: TableFingerprint
     ) -> dict[str, object]:
-        """Whose rows are to end: an update of the table's state; the others' stay."""
+        """Return an update of the table's state: the partitions whose rows must end.
+
+        Rows of all other partitions stay, with a warning.
+        """
         ends = self._settings.capture.partition_drop_policy == "delete"
         cut = {leaf.bound for leaf in before.leaves if leaf.cut}
         ended, kept = list(state.ended), Counter[str]()
@@ -89,7 +92,7 @@ class EndedPartitions:
     def end(
         self, table: TableName, partition: EndedPartition, upto: Position, at: Position, ts_us: int
     ) -> tuple[list[Record], list[Record]]:
-        """End the rows of a gone partition, up to a position; returns events, and state records.
+        """End the rows of a gone partition, up to a position. Return events, and state records.
 
         ``at`` is the events' own position. ``ts_us`` is when it was gone (µs since 1970, UTC).
         """
@@ -107,11 +110,12 @@ class EndedPartitions:
     def replaced(
         self, table: TableName, doubt: Doubt, *, is_begun: bool = False
     ) -> list[tuple[Bound, ...]] | None:
-        """The bounds within which a read that settles the doubt is to replace a table's rows.
+        """Return the bounds within which a read that settles the doubt replaces a table's rows.
 
-        Of those that have gone since the rows stay, or end, as those of all dropped partitions; but
-        not where such a read is begun (``is_begun``), which has emptied their bounds: others may
-        have had rows there. None: it has to replace all rows.
+        Partitions that have gone since then are left out: their rows stay, or end, like those of
+        all dropped partitions. This is impossible if such a read has begun (``is_begun``): it has
+        emptied their bounds, and other partitions may have had rows there. None: the read must
+        replace all rows.
         """
         fingerprint = self._states[table].fingerprint
         if not doubt.leaves or fingerprint is None:
@@ -124,7 +128,7 @@ class EndedPartitions:
         return said if len(said) == len(levels) else None
 
     def keep(self, table: TableName, partition: EndedPartition, reason: str) -> list[Record]:
-        """Let the rows of a gone partition stay."""
+        """Keep the rows of a gone partition."""
         state = self._states[table]
         _warn(table, reason, len(partition.leaves))
         return self._states.put(state.model_copy(update={"ended": _without(state, partition)}))
@@ -132,7 +136,7 @@ class EndedPartitions:
     def _bounds(
         self, table: TableName, levels: Sequence[PartitionLevel]
     ) -> tuple[Bound, ...] | None:
-        """What an event has of the bounds; None where it, or what is derived, can't have them."""
+        """Return an event's form of the bounds. None if it, or derived tables, can't have them."""
         schema, lakehouse = self._schemas.newest(table), self._settings.lakehouse
         if schema is None or self._settings.foreign_forms:
             return None
@@ -143,9 +147,9 @@ class EndedPartitions:
 
 
 def gone_partitions(before: TableFingerprint, now: TableFingerprint) -> list[EndedPartition]:
-    """Say which partitions have gone: of a tree that went as a whole, that is its root.
+    """Return the partitions that have gone. A tree that went as a whole is one: its root.
 
-    Rows within the bounds of one that is there are replaced: the old one was exchanged for it.
+    Rows within the bounds of an existing partition are replaced: the old one was exchanged for it.
     """
     oids = {leaf.oid for leaf in now.leaves}
     bounds = {leaf.bound for leaf in now.leaves if leaf.has_rows}
@@ -163,9 +167,9 @@ def gone_partitions(before: TableFingerprint, now: TableFingerprint) -> list[End
 def json_bounds(
     schema: TableSchema, key: Iterable[EventField], levels: Sequence[PartitionLevel]
 ) -> tuple[Bound, ...] | None:
-    """The bounds with their values as events have them; None where they can't be said so.
+    """Return the bounds with their values in an event's form. None if that is impossible.
 
-    ``key`` are the members of the record's key that bounds may speak of.
+    ``key`` are the members of the record's key that bounds may use.
     """
     fields = {schema.columns[field.column].number: field for field in key}
     bounds = list[Bound]()
@@ -194,7 +198,7 @@ def _is_comparable(column: Column, types: set[str]) -> bool:
 
 
 def _in_json(bound: Bound, columns: Sequence[tuple[EventField, Column]]) -> Bound:
-    """Raises CorruptMessageError for a value that isn't one of its column's."""
+    """Return the bound with JSON's values. Raise CorruptMessageError for a wrong value."""
     if bound.values is not None:
         return bound.model_copy(
             update={"values": tuple(_json(*columns[0], value) for value in bound.values)}
@@ -210,7 +214,7 @@ def _in_json(bound: Bound, columns: Sequence[tuple[EventField, Column]]) -> Boun
 
 
 def _json(field: EventField, column: Column, text: object) -> str | int | None:
-    """What an event has for a text of PostgreSQL's."""
+    """Return an event's value for PostgreSQL's text. Raise CorruptMessageError if there is none."""
     if text is None:
         return None
     held = _HELD.get(column.type)

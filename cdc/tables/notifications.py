@@ -1,7 +1,7 @@
-"""What becomes of snapshots → notifications for whoever waits for them, as Debezium's.
+"""The progress of snapshots → notifications for programs that wait for it, in Debezium's form.
 
-Channels: ``log`` writes lines to our log; ``sink`` makes records, which get into the Kafka
-transaction of the state that they speak of: each is there once, whatever dies in between. Names,
+The channel ``log`` writes lines to our log. The channel ``sink`` makes records, which enter the
+Kafka transaction of the state that they report: each exists once, whatever fails in between. Names,
 members and schemas are Debezium's.
 https://debezium.io/documentation/reference/3.6/configuration/notification.html
 """
@@ -43,10 +43,10 @@ NotificationType = Literal[
 
 
 class Notifications:
-    """Tells what becomes of snapshots; each call returns what the log gets, in its order.
+    """Reports the progress of snapshots. Each call returns the log's records, in order.
 
-    ``position`` is what the stream, or the snapshot, has reached. Blocking snapshots are told of as
-    initial ones, as Debezium does it.
+    ``position`` is the position of the stream, or of the snapshot. Blocking snapshots are reported
+    as initial ones, as Debezium does it.
     """
 
     def __init__(self, settings: CaptureSettings, pipeline: RecordPipeline) -> None:
@@ -56,27 +56,27 @@ class Notifications:
         self._logs = LOG in channels
         self._topic = settings.notification_topic
         self.is_on = self._logs or self._topic is not None
-        """Whether anybody is told."""
+        """Whether any channel is on."""
         for other in channels - {LOG, SINK}:
             log.warning("notification.enabled.channels: unknown channel", channel=other)
 
     def initial(
         self, kind: NotificationType, position: Position, tables: Iterable[TableName] = ()
     ) -> list[Record]:
-        """Tell of a snapshot of these tables as a whole."""
+        """Report on a snapshot of these tables as a whole."""
         return self._tell(INITIAL, kind, position, None, tables)
 
     def initial_table(
         self, position: Position, tables: Iterable[TableName], now: TableName
     ) -> list[Record]:
-        """Tell which of the tables is read now."""
+        """Report which of the tables is read now."""
         more = {"current_collection_in_progress": str(now)}
         return self._tell(INITIAL, "IN_PROGRESS", position, None, tables, more)
 
     def initial_table_done(
         self, position: Position, tables: Iterable[TableName], now: TableName, rows: int
     ) -> list[Record]:
-        """Tell that one of the tables was read."""
+        """Report that one of the tables was read."""
         more = {
             "scanned_collection": str(now),
             "total_rows_scanned": str(rows),
@@ -91,7 +91,7 @@ class Notifications:
         signal: str,
         tables: Iterable[TableName] = (),
     ) -> list[Record]:
-        """Tell of the incremental snapshot that a signal began, as a whole."""
+        """Report on the incremental snapshot that a signal began, as a whole."""
         return self._tell(INCREMENTAL, kind, position, signal, tables)
 
     def chunk(
@@ -103,7 +103,7 @@ class Notifications:
         pages_done: int,
         pages_total: int,
     ) -> list[Record]:
-        """Tell that a chunk of a table is in the log, and how many of its pages were read."""
+        """Report that a chunk of a table is in the log, and how many of its pages were read."""
         more = {
             "current_collection_in_progress": str(now),
             "maximum_key": str(pages_total),
@@ -118,7 +118,7 @@ class Notifications:
         now: TableName,
         outcome: SnapshotOutcome,
     ) -> list[Record]:
-        """Tell how the reading of a table has ended."""
+        """Report how the read of a table ended."""
         more = {
             "scanned_collection": str(now),
             "total_rows_scanned": str(outcome.rows),
@@ -136,7 +136,7 @@ class Notifications:
         tables: Iterable[TableName],
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Record]:
-        """Tell it where a channel is on; otherwise this costs nothing, however many the tables."""
+        """Report on the enabled channels. Without any this costs nothing, even for many tables."""
         if not self.is_on:
             return []
         names = ",".join(map(str, tables))

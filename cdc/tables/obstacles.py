@@ -1,10 +1,10 @@
-"""Tables, described or arriving → why they can't be captured, and that they are set aside.
+"""Tables, described or arriving → why they can't be captured, and the records that set them aside.
 
-A table that is set aside has the reason as its doubt: the stream goes past its changes, so that one
-table's trouble ends nothing else. It is read again, replacing all rows, when the obstacle is gone
-(snapshots/catalog_check.py). One that the log has nothing of is looked at as new ones are. One of
-whose rows no record can be made is read again by the next start of the process, or when asked for:
-nothing else tells that the row, or the configuration, is another by now.
+A table that is set aside has the reason as its doubt. The stream skips its changes, so that one
+table's problem ends nothing else. When the obstacle is gone, the table is read again, and the read
+replaces all rows (snapshots/catalog_check.py). A table without anything in the log is checked like
+a new one. If a row can't become a record, the next start of the process reads the table again, or a
+request does: nothing else shows that the row, or the configuration, has changed.
 """
 
 import shlex
@@ -33,14 +33,14 @@ from cdc.wal.messages import ReplicaIdentity
 
 log = structlog.get_logger()
 LASTING_S: Final = 10.0
-"""An obstacle lasts that is there for so long, whenever it is looked at (every few seconds)."""
+"""How long an obstacle must exist, at every check (every few seconds), to be a lasting one."""
 GIVEN_UP: Final = "a record of it can't be written (the next start tries again)"
 """Why the daemon doesn't read such a table again by itself."""
 _DEAD_LETTERS: Final = "errors.dead.letter.include.list"
 
 
 class Obstacles:
-    """What keeps tables from being captured."""
+    """The obstacles to the capture of tables."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Obstacles:
         self._check_readable = check_readable
         self._warned = set[TableName]()
         self._hindered: dict[TableName, float] = {}
-        """Tables that couldn't be captured when they were looked at last → since when."""
+        """Tables that couldn't be captured at their last check → since when."""
 
     @property
     def lasting(self) -> set[TableName]:
-        """Tables that couldn't be captured whenever they were looked at, for a while."""
+        """The tables that couldn't be captured at any check for a while."""
         until = time.monotonic() - LASTING_S
         return {name for name, since in self._hindered.items() if since <= until}
 
     def of(self, table: TableDescription, *, is_readable: bool = False) -> TableRefusedError | None:
-        """Why a table can't be captured as it is described; None: it can.
+        """Return why a table can't be captured as it is described. None: it can.
 
         ``is_readable``: its rows can surely be read.
         """
@@ -89,7 +89,7 @@ class Obstacles:
             self._check(table)
             if not is_readable and self._is_to_read(table):
                 self._check_readable([table])
-            if self._states.is_set_aside(table.name):  # else that is seen when events are made
+            if self._states.is_set_aside(table.name):  # otherwise, making events shows it
                 self._schemas.check(table)
         except TableRefusedError as error:
             if error.retry:
@@ -100,7 +100,7 @@ class Obstacles:
     def of_all(
         self, tables: Sequence[TableDescription]
     ) -> list[tuple[TableDescription, TableRefusedError | None]]:
-        """The same of each; of new ones that would share a topic, the first one can have it."""
+        """Return each table's obstacle. If new tables would share a topic, the first gets it."""
         prefix, first = self._settings.topic_prefix, dict[str, TableName]()
         obstacles = list[tuple[TableDescription, TableRefusedError | None]]()
         is_readable = self._are_readable(tables)
@@ -114,7 +114,7 @@ class Obstacles:
         return obstacles
 
     def _are_readable(self, tables: Sequence[TableDescription]) -> bool:
-        """Whether rows of all tables can be read: one question, and one each where not."""
+        """Whether rows of all tables can be read, by one question. If not, each is asked for."""
         try:
             if self._settings.lossless:
                 self._check_readable([*filter(self._is_to_read, tables)])
@@ -123,9 +123,9 @@ class Obstacles:
         return True
 
     def is_readable(self, table: TableDescription) -> bool:
-        """Whether a read that nothing depends on can be made of a table; warns where not.
+        """Whether a table can be read, for a read that nothing depends on. Warn if it can't.
 
-        Where no table is set aside (not ``lossless``), the read itself ends with that.
+        If no table is ever set aside (not ``lossless``), the read itself ends with the error.
         """
         try:
             if self._settings.lossless:
@@ -137,7 +137,7 @@ class Obstacles:
         return True
 
     def explained(self, error: MillraceError, table: TableDescription | None) -> MillraceError:
-        """Why a table's rows couldn't be read: where a right lacks, with the GRANT that helps."""
+        """Return why a table's rows couldn't be read. For a missing right, it has the GRANT."""
         if table is not None and isinstance(error, SourcePrivilegeError):
             try:
                 self._check_readable([table])
@@ -146,10 +146,10 @@ class Obstacles:
         return error
 
     def is_ahead(self, table: TableDescription) -> bool:
-        """Whether a followed table got its obstacle behind what the log has of it.
+        """Whether a followed table got its obstacle after the log's state of it.
 
-        Then the stream comes to it, or the catalog check: what was changed before that is taken.
-        Under REPLICA IDENTITY FULL the stream says nothing of a key that is gone.
+        Then the stream, or the catalog check, reaches it, and earlier changes are captured. Under
+        REPLICA IDENTITY FULL the stream doesn't show that a key is gone.
         """
         state = self._states.get(table.name)
         if state is None or not self._states.is_whole(table.name) or state.oid != table.oid:
@@ -166,9 +166,9 @@ class Obstacles:
         replica_identity: ReplicaIdentity,
         identity: Collection[str],
     ) -> None:
-        """Raise TableRefusedError where changes of a table don't have the key that they need.
+        """Raise TableRefusedError if changes of a table lack the key that they need.
 
-        ``identity`` names the columns that old rows come with.
+        ``identity`` names the columns that old rows have.
         """
         if (error := unreadable_column(table, columns)) is not None:
             raise error
@@ -186,10 +186,10 @@ class Obstacles:
             )
 
     def set_aside(self, name: TableName, error: MillraceError) -> list[Record]:
-        """Note why a table's changes can't be taken from here on; nothing where that is known.
+        """Record why a table's changes can't be captured from here on. Do nothing if it is known.
 
-        ``error`` is one of ROW_ERRORS. Raises it where starting over mends it, and where Debezium
-        would end (not ``lossless``).
+        ``error`` is one of ROW_ERRORS. Raise it if starting again solves it, or if Debezium would
+        end (not ``lossless``).
         """
         if error.retry or not self._settings.lossless:
             raise error
@@ -200,12 +200,12 @@ class Obstacles:
         return self._reads.set_aside(name, reason_of(error), GIVEN_UP if is_of_row else "")
 
     def is_given_up(self, name: TableName) -> bool:
-        """Whether a table waits for the next start, or for somebody who asks for it."""
+        """Whether a table waits for the next start, or for a request."""
         state = self._states.get(name)
         return state is not None and state.doubt is not None and state.doubt.refused == GIVEN_UP
 
     def try_again(self) -> list[Record]:
-        """Have tables that were given up read again."""
+        """Have abandoned tables read again."""
         given_up = [state for state in self._states.values() if self.is_given_up(state.name)]
         records = list[Record]()
         for state in given_up:
@@ -216,10 +216,10 @@ class Obstacles:
     def refuse(
         self, table: TableDescription, error: TableRefusedError, reached: Position
     ) -> list[Record]:
-        """Set a described table aside; the log may have nothing of it."""
+        """Set a described table aside. The log may have nothing of it."""
         if (state := self._states.get(table.name)) is not None:
             records = self.set_aside(table.name, error)
-            if state.is_in_log and not state.oid:  # of an epoch that begins
+            if state.is_in_log and not state.oid:  # in an epoch that begins
                 now = {"oid": table.oid, "entry": table.entry, "fingerprint": table.fingerprint}
                 aside = self._states[table.name].model_copy(update=now)
                 records += self._states.put(aside)
@@ -230,11 +230,11 @@ class Obstacles:
         return self._states.refused(table, reached, doubt)
 
     def leave_out(self, table: TableDescription, reached: Position) -> list[Record]:
-        """Tell of a table that isn't published, and that Millrace can't add.
+        """Handle a table that isn't published, and that Millrace can't add.
 
-        It is set aside if the log has nothing of it, or nothing in this epoch; of another one the
-        catalog check tells that changes are missing. So it is warned of, once, and where no table
-        is set aside (not ``lossless``).
+        If the log has nothing of it, or nothing in this epoch, it is set aside. Otherwise the
+        catalog check reports the missing changes, and this only warns, once. The same applies if no
+        table is set aside (not ``lossless``).
         """
         error, state = self.why_left_out(table), self._states.get(table.name)
         if self._settings.lossless and not (state and state.is_in_log and state.oid):
@@ -245,7 +245,7 @@ class Obstacles:
         return []
 
     def why_left_out(self, table: TableDescription) -> TableRefusedError:
-        """What has to be mended before a table is published, or that it isn't."""
+        """Return what must be solved before a table is published, or that it isn't published."""
         try:
             self._check(table)
         except TableRefusedError as error:
@@ -253,9 +253,9 @@ class Obstacles:
         return self.of(table) or unpublished(self._settings.publication_name, table.name)
 
     def _is_to_read(self, table: TableDescription) -> bool:
-        """Whether the table is of no use without its rows; its changes alone need no right.
+        """Whether the table is useless without its rows. Its changes alone need no right.
 
-        A read that is under way while it is streamed is tried again by itself.
+        A read that is active while streaming is tried again by itself.
         """
         state = self._states.get(table.name)
         if state is None or not state.is_in_log or state.is_set_aside:
@@ -263,11 +263,11 @@ class Obstacles:
         return not (self._states.is_whole(table.name) or table.is_chunked)
 
     def _check_topic_name(self, table: TableName) -> None:
-        """Raise TableRefusedError where the log would mix the table's rows up with another's."""
+        """Raise TableRefusedError if the log would mix the table's rows with another table's."""
         prefix = self._settings.topic_prefix
         topic = data_topic(prefix, table)
         alike = kafka_name(topic)
-        # A start asks this of each table: what costs least, and tells most apart, comes first.
+        # A start asks this for each table: the cheapest and most selective comparison comes first.
         for state in self._states.values():
             is_alike = len(state.topic) == len(topic) and kafka_name(state.topic) == alike
             if is_alike and state.is_in_log and state.name != table:
@@ -277,9 +277,9 @@ class Obstacles:
                 raise shared_topic(topic, [name, table])
 
     def _check_cleanup(self, table: TableName, key: Collection[str]) -> None:
-        """Raise TableRefusedError where the table's topic isn't for records like its own.
+        """Raise TableRefusedError if the table's topic isn't for records like its own.
 
-        One that was made for a table without a key takes records with one, too.
+        A topic that was made for a table without a key also accepts records with one.
         """
         state = self._states.get(table)
         if state is not None and state.is_in_log and state.cleanup == "compact" and not key:
@@ -290,7 +290,7 @@ class Obstacles:
 
 
 def reason_of(error: MillraceError) -> str:
-    """What is wrong, and what mends it, on one line."""
+    """Return an error's cause and remedy, on one line."""
     return " ".join(": ".join(filter(None, (error.what, error.remedy))).split())
 
 

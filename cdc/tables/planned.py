@@ -1,4 +1,4 @@
-"""A table as the catalog has it → whether events can be made of it, before there is any."""
+"""A table as the catalog has it → whether events can be made of it, before any exist."""
 
 from cdc.events.fields import plan
 from cdc.events.rules import EventRules, rekeyed
@@ -8,7 +8,7 @@ from cdc.records.topics import data_topic
 
 
 def check_events(table: TableDescription, prefix: str, rules: EventRules) -> None:
-    """Raise TableRefusedError where no events can be made of a table as it is described."""
+    """Raise TableRefusedError if no events can be made of a table as it is described."""
     plan(
         TableSchema(
             namespace=table.name.namespace,

@@ -1,7 +1,7 @@
-"""Tables whose rows are to be read → how far that is, and what has become of it.
+"""Tables with rows to read → the progress of their reads, and the outcome.
 
-Each method that changes a table's state returns its records, as those of states.py do. What reads
-rows (the snapshots package) and what writes them (cdc.capture) exchange batches.
+Each method that changes a table's state returns its records, like those of states.py. The readers
+of rows (the snapshots package) and their writers (cdc.capture) exchange batches.
 """
 
 import time
@@ -32,9 +32,9 @@ log = structlog.get_logger()
 
 
 class Again(NamedTuple):
-    """How tables are read that the log has already.
+    """How to read tables that the log already has.
 
-    ``statements``: SELECTs that give some tables' rows. ``xid``: the last transaction that was
+    ``statements``: SELECTs that return some tables' rows. ``xid``: the last transaction that was
     streamed, which Debezium names in the rows' events.
     """
 
@@ -43,14 +43,14 @@ class Again(NamedTuple):
 
 
 FIRST: Final = Again()
-"""They aren't: they are read for the first time."""
+"""The tables are read for the first time."""
 
 
 class ReadProgress(NamedTuple):
-    """How far the read of a table is; ``rows`` counts those so far.
+    """The progress of a table's read. ``rows`` is the number of rows so far.
 
-    ``read`` says, behind the last row of a chunk, which rows of the table were read by then, and
-    ``pages_done`` how many pages that is; else it is None. ``is_done``: those are all.
+    After the last row of a chunk, ``read`` has the parts of the table read up to there, and
+    ``pages_done`` their pages. Otherwise ``read`` is None. ``is_done``: all of the table was read.
     """
 
     table: TableName
@@ -61,10 +61,10 @@ class ReadProgress(NamedTuple):
 
 
 class SnapshotBatch(NamedTuple):
-    """Some rows of a table, and how far it is with them.
+    """Some rows of a table, and the progress with them.
 
-    ``events`` is the number of records, ``size`` the bytes of their keys and values. With a
-    ``failure``, one of ROW_ERRORS, no more comes of the table.
+    ``events`` is the number of records, ``size`` the bytes of their keys and values. After a
+    ``failure``, one of ROW_ERRORS, the table has no further batches.
     """
 
     progress: ReadProgress
@@ -75,14 +75,14 @@ class SnapshotBatch(NamedTuple):
 
 
 class TableReads:
-    """The reads of tables, as their states have them."""
+    """The reads of tables, by their states."""
 
     def __init__(self, states: TableStates) -> None:
         self._states = states
 
     @property
     def is_to_read(self) -> bool:
-        """Whether anything is read without more being asked: what is paused holds up its table."""
+        """Whether anything is read without a further request. A paused read holds up its table."""
         states = self._states
         return (
             bool(states.waiting)
@@ -97,9 +97,10 @@ class TableReads:
         return not states.waiting and not any(state.initial for state in states.values())
 
     def is_all_shown(self, cut: Position, hindered: Collection[TableName] = ()) -> bool:
-        """Whether no first read is under way, and derived tables show all at that cut.
+        """Whether no first read is active, and derived tables show all at that cut.
 
-        But for tables that are set aside and ``hindered``, or aren't read again by this process.
+        Tables don't count that are set aside and ``hindered``, or that this process doesn't read
+        again.
         """
         whole = [state for state in self._states.values() if state.phase is Phase.STREAMING]
         is_right = self.is_all_read and not any(
@@ -112,13 +113,13 @@ class TableReads:
         )
 
     def is_shown(self, names: Collection[str], cut: Position) -> bool:
-        """Whether derived tables show, at that cut, what was read of these tables."""
+        """Whether derived tables show, at that cut, the rows that were read of these tables."""
         states = (state for state in self._states.values() if str(state.name) in names)
         whole = (state for state in states if state.phase is Phase.STREAMING)
         return all(Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole)
 
     def rows_read(self, epoch: int) -> int:
-        """How many rows first reads of an epoch have brought into the log."""
+        """Return how many rows first reads of an epoch have brought into the log."""
         states = [state for state in self._states.values() if state.epoch == epoch]
         return sum(state.initial.rows if state.initial else state.rows_sent for state in states)
 
@@ -133,11 +134,11 @@ class TableReads:
         read: tuple[LeafRead, ...] = (),
         behind_xid: int = 0,
     ) -> list[Record]:
-        """Note that rows, or those that meet a condition, are to be read; returns the records.
+        """Record a request for rows, or for those that meet a condition. Return the records.
 
-        ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up. ``read``
-        are leaves, and ranges of them, that count as read. It waits until all transactions have
-        ended that are older than ``behind_xid``.
+        ``signal`` is the one that asks. Empty: the daemon itself, which doesn't give up. ``read``
+        are leaves, and ranges of them, that count as read. The read waits until all transactions
+        have ended that are older than ``behind_xid``.
         """
         made = list[Record]()
         requests = [request for state in self._states.values() for request in state.requests]
@@ -155,7 +156,7 @@ class TableReads:
                 begun_ms=time.time_ns() // 1_000_000,
                 behind_xid=max(state.joined_xid, behind_xid) if kind == "incremental" else 0,
             )
-            is_again = kind == "blocking"  # it takes the place of one that was asked for before
+            is_again = kind == "blocking"  # it replaces an earlier request
             before = [each for each in state.requests if not (is_again and each.kind == kind)]
             made += self._states.set_requests(table, [*before, request])
         return made
@@ -163,10 +164,10 @@ class TableReads:
     def read_altered(
         self, table: TableName, columns: Sequence[str], *, replaces: bool
     ) -> list[Record]:
-        """Note that a table is doubtful, since DDL has changed its rows' values.
+        """Record that a table is doubtful, since DDL has changed its rows' values.
 
         ``replaces``: these are in the key, or it has other columns, so the log has rows under keys
-        that there aren't.
+        that don't exist.
         """
         log.info(
             "columns were altered: the rows are read again while streaming",
@@ -178,11 +179,11 @@ class TableReads:
         return self.doubt(table, Doubt(reason=reason, since_ms=now_ms, replaces=replaces))
 
     def doubt(self, table: TableName, doubt: Doubt, **update: object) -> list[Record]:
-        """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.
+        """Record that rows of a table may be wrong. The daemon's own reads of it don't count.
 
-        A first read that is under way begins anew, and is what settles the doubt: if that is one of
-        some partitions, those that aren't doubtful count as read. Before the table's very first one
-        nothing was right: no change is missing.
+        An active first read begins again, and settles the doubt. If it is a read of some
+        partitions, those that aren't doubtful count as read. Before a table's very first read
+        nothing was right, so no change is missing.
         """
         state = self._states[table]
         others = [each for each in state.requests if not each.is_own and each.kind != "initial"]
@@ -190,7 +191,7 @@ class TableReads:
             doubt = state.doubt.and_also(doubt)
         if (first := state.initial) is None:
             return self._states.set_requests(table, others, None, doubt=doubt, **update)
-        if state.doubt is None:  # it may not be noted below, and a later one is no part of it
+        if state.doubt is None:  # it may not be recorded below, and a later one isn't part of it
             doubt = doubt.model_copy(update={"leaves": ()})
         doubtful = {leaf.oid for leaf in doubt.leaves}
         is_part = bool(state.doubt and doubtful and not first.signal)
@@ -209,11 +210,11 @@ class TableReads:
         return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
 
     def set_aside(self, table: TableName, reason: str, refused: str = "") -> list[Record]:
-        """Note that a table's changes aren't taken from here on, until it is read again.
+        """Record that a table's changes are skipped from here on, until it is read again.
 
-        ``refused`` says why that isn't as soon as it can be captured. What is being read of it, or
-        is to be, comes to nothing, but for a reset that a signal asks for. Of one that is set aside
-        only the reason is new. Returns nothing where that is known.
+        ``refused`` says why the read doesn't begin as soon as the table can be captured. Active and
+        requested reads end, except for a reset that a signal asks for. If the table is already set
+        aside, only the reason changes. Return nothing if that is known.
         """
         state = self._states[table]
         now_ms = time.time_ns() // 1_000_000
@@ -238,7 +239,7 @@ class TableReads:
         return [*noted, *self.end(table, ended, "SQL_EXCEPTION", reason)]
 
     def is_over(self, table: TableName) -> bool:
-        """Whether a table is set aside, and nothing is read of it, nor is to be."""
+        """Whether a table is set aside, its read is refused, and none is active or requested."""
         state = self._states[table]
         is_given_up = state.doubt is not None and bool(state.doubt.refused)
         return state.is_set_aside and is_given_up and not state.requests
@@ -250,9 +251,9 @@ class TableReads:
         status: Literal["ABORTED", "SQL_EXCEPTION"],
         reason: str,
     ) -> list[Record]:
-        """Note that reads of a table come to nothing; the state's records for each.
+        """Record that reads of a table fail. Return the state's records for each.
 
-        Whoever waits for one of them looks for its outcome.
+        The requester of a read looks for its outcome.
         """
         records, left = list[Record](), list(self._states[table].requests)
         for each in requests:
@@ -265,9 +266,9 @@ class TableReads:
         return records
 
     def refuse(self, table: TableName, reason: str, *, is_stopped: bool = False) -> list[Record]:
-        """Note why a doubtful table isn't read again; nothing where it isn't doubtful.
+        """Record why a doubtful table isn't read again. Do nothing if it isn't doubtful.
 
-        ``is_stopped``: nor is it later, when the reason isn't there any more.
+        ``is_stopped``: it isn't read later either, when the reason no longer exists.
         """
         state = self._states[table]
         if state.doubt is None or state.doubt.refused == reason:
@@ -276,7 +277,7 @@ class TableReads:
         return self._states.put(state.model_copy(update={"doubt": refused}))
 
     def resume(self, names: Collection[str]) -> list[Record]:
-        """Let what is paused of the named tables, or of all, go on; returns the states' records."""
+        """Resume paused reads of the named tables, or of all. Return the states' records."""
         records = list[Record]()
         for state in list(self._states.values()):
             is_named = not names or str(state.name) in names
@@ -286,7 +287,7 @@ class TableReads:
         return records
 
     def not_done(self, signals: Mapping[TableName, Collection[str]]) -> dict[str, str]:
-        """Why not all was read of tables that these signals, or nobody, had asked for."""
+        """Return why tables weren't wholly read for these signals, or without a signal."""
         reasons = {}
         for name in signals.keys() & self._states.keys():
             state = self._states[name]
@@ -303,11 +304,11 @@ class TableReads:
     def advance(
         self, table: TableName, request: SnapshotRequest, pages: int, pages_done: int
     ) -> list[Record]:
-        """Note how far a read of the table is; returns its state's records."""
+        """Record the progress of a table's read. Return its state's records."""
         state = self._states[table]
         requests = (
             request.model_copy(update={"paused": each.paused}) if each.is_same(request) else each
-            for each in state.requests  # a signal may have come since the read was looked after
+            for each in state.requests  # a signal may have come since the read was checked
         )
         rows = request.rows if request.kind == "initial" else state.rows_sent
         return self._states.set_requests(
@@ -315,7 +316,7 @@ class TableReads:
         )
 
     def read_anew(self, table: TableName, reason: str) -> list[Record]:
-        """Begin a table's first read once more, of all its rows; returns its state's records."""
+        """Begin a table's first read again, for all its rows. Return its state's records."""
         state = self._states[table]
         others = [request for request in state.requests if request.kind != "initial"]
         before = state.initial or SnapshotRequest(kind="initial")
@@ -339,9 +340,9 @@ class TableReads:
         outcome: SnapshotOutcome | None = None,
         refused: str = "",
     ) -> list[Record]:
-        """Note that a read of the table is done, at a position; returns its state's records.
+        """Record that a read of the table is done, at a position. Return its state's records.
 
-        ``refused`` says why nothing comes of a read that was to settle a doubt.
+        ``refused`` says why a read for a doubt has failed.
         """
         state = self._states[table]
         requests = [each for each in state.requests if not each.is_same(request)]
@@ -360,12 +361,12 @@ class TableReads:
 
 
 def _settles(request: SnapshotRequest, doubt: Doubt) -> bool:
-    """Whether all that is doubtful was read: a first read replaces what was there before."""
+    """Whether everything doubtful was read. A first read replaces the rows from before."""
     return request.kind == "initial" or (request.is_own and not doubt.replaces)
 
 
 def _gap(state: TableState, doubt: Doubt, at: Position) -> dict[str, object]:
-    """What a state gets where a read at a position has settled a doubt, and changes lack."""
+    """Return a state's new gap if a read at a position settled a doubt with missing changes."""
     if doubt.right_until is None:
         return {}
     total = state.gaps_total + 1
@@ -386,11 +387,11 @@ def _is_to_come_back(state: TableState) -> bool:
 
 
 def _is_asked_reset(request: SnapshotRequest) -> bool:
-    """Whether a signal asks for a reset that hasn't begun: it looks whether that can be done."""
+    """Whether a signal asks for a reset that hasn't begun, and that checks its own feasibility."""
     return bool(request.signal) and request.kind == "incremental" and request.reset
 
 
 def _is_paused(state: TableState) -> bool:
-    """Whether the table's next read is paused; those that block the stream go past it."""
+    """Whether the table's next read is paused. Reads that block the stream don't wait for it."""
     is_blocking = any(request.kind == "blocking" for request in state.requests)
     return not is_blocking and min(state.requests, key=lambda request: request.order).paused

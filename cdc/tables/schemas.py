@@ -1,7 +1,7 @@
-"""Relations and catalog descriptions → schema versions, what differs, and their encoders.
+"""Relations and catalog descriptions → schema versions, their differences, and their encoders.
 
-ALTER TABLE … ADD COLUMN with a default gives every row a value, ALTER COLUMN … TYPE a new one,
-and neither is in the stream: what the log has of these rows is to be read again.
+ALTER TABLE … ADD COLUMN with a default gives every row a value, ALTER COLUMN … TYPE a new one.
+Neither is in the stream, so the log's rows must be read again.
 https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 """
 
@@ -38,19 +38,19 @@ from cdc.wal.messages import Relation, RelationColumn, ReplicaIdentity
 
 log = structlog.get_logger()
 Filled: TypeAlias = Callable[[int, Sequence[str]], Collection[str]]
-"""In which of these columns of a table, by its OID, rows have values that nothing wrote."""
+"""A table's OID and some columns → those in which rows have values that nothing wrote."""
 
 _SAME_TEXT: Final = {"text", "varchar"}
-"""From one to the other a value stays what it is, if there is room."""
+"""A value stays the same from one to the other, if there is room."""
 
 
 def altered_columns(before: TableSchema, after: TableSchema, filled: Filled) -> list[str]:
-    """The columns of the later version in which rows may have values that no event has told."""
+    """Return the later version's columns in which rows may have values that no event has."""
     if before.oid != after.oid:
         return []
     names = [[column.name for column in version.columns] for version in (before, after)]
     if _is_numbered(before) != _is_numbered(after) and names[0] != names[1]:
-        # Sinks go by names then, and one that was renamed would lose its values.
+        # Sinks use names then, and a renamed column would lose its values.
         return [column.name for column in after.columns if column.key is None]
     numbered = _is_numbered(before) and _is_numbered(after)
     earlier = {(column.number if numbered else column.name): column for column in before.columns}
@@ -71,10 +71,10 @@ def _is_numbered(version: TableSchema) -> bool:
 def numbered(
     columns: tuple[Column, ...], before: TableSchema, now: TableDescription | None
 ) -> tuple[Column, ...]:
-    """Columns of a Relation message, with numbers where a version before it and the catalog tell.
+    """Add numbers to a Relation message's columns, if an earlier version and the catalog show them.
 
-    No number is given twice, and columns come in their order. So those that were there before and
-    are there now were there in between, and if they are as many, they are the message's.
+    No number is given twice, and columns come in their order. So columns that existed before, and
+    exist now, existed in between. If they are as many as the message's columns, they are these.
     """
     if now is None or before.oid != now.oid:
         return columns
@@ -93,7 +93,7 @@ def numbered(
 
 
 def _keeps_values(before: Column, after: Column) -> bool:
-    """Whether the column's type, if it is another one, has left every value as it was."""
+    """Whether the column's type, if it has changed, has left every value the same."""
     if (before.type_oid, before.modifier) == (after.type_oid, after.modifier):
         return True
     if before.array != after.array:
@@ -103,22 +103,22 @@ def _keeps_values(before: Column, after: Column) -> bool:
     if before.type == after.type == "numeric":
         is_in_key = before.key is not None and after.key is not None
         if is_in_key and (before.array or before.is_decimal != after.is_decimal):
-            return False  # which derived tables tell rows apart by: text is another key
+            return False  # derived tables identify rows by it: text is another key
         room, had = after.precision_scale, before.precision_scale
         return room is None or (had is not None and had[0] <= room[0] and had[1] == room[1])
     return False
 
 
 def _key(columns: Iterable[Column]) -> list[int | str]:
-    """The columns of the key in its order: by their numbers, where these are known."""
+    """Return the columns of the key in its order: by their numbers, if these are known."""
     keyed = ((column.key, column.number or column.name) for column in columns)
     return [column for ordinal, column in sorted(each for each in keyed if each[0] is not None)]
 
 
 def _as_shown(before: Sequence[Column], now: Iterable[Column]) -> tuple[Column, ...]:
-    """The columns with what a signature doesn't tell of them: ALTER COLUMN … SET DEFAULT and such.
+    """Return the columns with details that a signature lacks, such as ALTER COLUMN … SET DEFAULT.
 
-    A column that may be another one by now, or none, stays as it was.
+    A column that may be another one now, or none, stays the same.
     """
     current = {column.name: column for column in now if column.number is not None}
 
@@ -137,10 +137,10 @@ def _as_shown(before: Sequence[Column], now: Iterable[Column]) -> tuple[Column, 
 
 
 class SchemaVersions:
-    """Relations and descriptions → the table's schema now, and what the log gets if it is new.
+    """Relations and descriptions → the table's current schema, and the log's records if it is new.
 
-    A version is compared by its signature, so that asking the catalog what a Relation message
-    doesn't say is needed only where the signature is new.
+    Versions are compared by signature. So the catalog must be asked for details that a Relation
+    message lacks only if the signature is new.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class SchemaVersions:
         *,
         shows_columns: bool = False,
     ) -> None:
-        """``stored`` are those that the log has.
+        """``stored`` are the log's versions.
 
-        ``shows_columns``: events show what a signature doesn't tell, so the catalog is asked.
+        ``shows_columns``: events show details that a signature lacks, so the catalog is asked.
         """
         self._settings = settings
         self._rules = rules
@@ -168,20 +168,20 @@ class SchemaVersions:
             self._set(schema)
 
     def newest(self, table: TableName) -> TableSchema | None:
-        """The newest version, if there is one."""
+        """Return the newest version. None: there is none."""
         return self._newest.get(table)
 
     def has_key(self, table: TableName) -> bool:
-        """Whether its newest rows in the log are told apart by a key."""
+        """Whether a key identifies the table's newest rows in the log."""
         schema = self.newest(table)
         return schema is None or bool(schema.key)
 
     def described(
         self, table: TableDescription, since: Position
     ) -> tuple[TableSchema, list[Record]]:
-        """The schema of a table as the catalog has it.
+        """Return a table's schema by the catalog, and the log's records.
 
-        Derived tables need its record, also of a table without rows.
+        Derived tables need its record, even for a table without rows.
         """
         return self._version(
             table.name,
@@ -194,13 +194,13 @@ class SchemaVersions:
         )
 
     def check(self, table: TableDescription) -> None:
-        """Raise TableRefusedError where no events can be made of a table as it is described."""
+        """Raise TableRefusedError if no events can be made of a table as it is described."""
         check_events(table, self._settings.topic_prefix, self._rules)
 
     def is_newest(self, table: TableDescription) -> bool:
-        """Whether the newest version looks like the table as it is described, and has its key.
+        """Whether the newest version looks like the table's description, and has its key.
 
-        A signature doesn't tell the key's order, nor under REPLICA IDENTITY FULL its columns.
+        A signature doesn't show the key's order, nor under REPLICA IDENTITY FULL its columns.
         """
         before = self.newest(table.name)
         signature = self._signature(table.name, table.signature, table.columns)
@@ -210,13 +210,13 @@ class SchemaVersions:
         return _key(before.columns) == _key(now)
 
     def is_outdated(self, table: TableDescription | None, at: Position) -> bool:
-        """Whether the newest version is another one, and of later than a description of ``at``."""
+        """Whether the newest version differs from a description of ``at``, and is later."""
         if table is None or (before := self.newest(table.name)) is None:
             return False
         return at < Position.parse(before.since) and not self.is_newest(table)
 
     def made_again(self, table: TableDescription) -> list[str]:
-        """The columns that have another number by now, though the table looks the same."""
+        """Return the columns that have another number now, though the table looks the same."""
         before = self.newest(table.name)
         if before is None or not self.is_newest(table):
             return []
@@ -231,7 +231,7 @@ class SchemaVersions:
     def streamed(
         self, relation: Relation, since: Position, columns: Callable[[], tuple[Column, ...]]
     ) -> tuple[TableSchema, list[Record]]:
-        """The schema of a table as the stream has it; ``columns`` asks for what it doesn't say."""
+        """Return a table's schema by the stream. ``columns`` asks for details that it lacks."""
         table = TableName(relation.namespace, relation.name)
         return self._version(
             table,
@@ -253,10 +253,10 @@ class SchemaVersions:
         *,
         is_new: bool = False,
     ) -> tuple[TableSchema, list[Record]]:
-        """``is_new``: it is another version, though the newest one has its signature."""
+        """Return the version, with records. ``is_new``: it is new even if its signature isn't."""
         before = self.newest(table)
         schema = self._by_signature.get((table, signature))
-        # Of what is streamed once more, from before the newest version, an older one may be right.
+        # If changes from before the newest version are streamed again, an older one may be right.
         is_older = before is not None and since < Position.parse(before.since)
         made: tuple[Column, ...] | None = None
         if schema is not None and (schema is before or is_older) and not is_new:
@@ -290,7 +290,7 @@ class SchemaVersions:
     def _written(
         self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
     ) -> tuple[Column, ...]:
-        """The columns with the record's key, and those marked that events are without."""
+        """Return the columns with the record's key, and with marks on those that events omit."""
         keyed = rekeyed(columns, table, identity, self._rules)
         return without_left_out(keyed, table, self._rules)
 
@@ -298,7 +298,7 @@ class SchemaVersions:
         self._newest[schema.name] = self._by_signature[schema.name, schema.signature] = schema
 
     def _read_altered(self, before: TableSchema | None, schema: TableSchema) -> list[Record]:
-        """Have rows read again whose values DDL has changed; returns what the log gets."""
+        """Have rows read again if DDL has changed their values. Return the log's records."""
         name = str(schema.name)
         if before is None or not self._settings.lossless or not self._settings.snapshots(name):
             return []
@@ -325,7 +325,7 @@ class SchemaVersions:
 
 
 class EncoderRegistry:
-    """Makes the encoders of rows, transactions and logical messages; asking changes nothing."""
+    """Makes the encoders of rows, transactions and logical messages. Asking changes nothing."""
 
     def __init__(
         self,
@@ -352,14 +352,14 @@ class EncoderRegistry:
         self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
 
     def encoder(self, schema: TableSchema) -> Encoder:
-        """The encoder of a table, in this version of its schema."""
+        """Return the encoder of a table, in this version of its schema."""
         state = self._states[schema.name]
         compacted = state.cleanup == "compact"
         log = self._log._replace(partitions=state.partitions, compacted=compacted)
-        # A row that an update moves to where all is read is in the log by its event alone.
+        # If an update moves a row to a part that was read, the log has it by its event alone.
         rules = self._rules.with_all_updates if state.is_being_completed else self._rules
         blocks, reselects = self.transactions, self._reselects(state)
-        # A record that goes to another topic doesn't tell by that which table it is of.
+        # The topic of a routed record doesn't show its table.
         is_routed = self.pipeline.transform is not None and self._lossless
         if self.dead_letters is not None and (self.dead_letters.covers(schema) or is_routed):
             return GuardedEncoder(
@@ -374,13 +374,13 @@ class EncoderRegistry:
         return Encoder(schema, rules, log, self.pipeline, blocks=blocks, reselects=reselects)
 
     def key_fields(self, schema: TableSchema) -> list[EventField]:
-        """The members of a record's key that its row shows as well, as they are."""
+        """Return the members of a record's key that its row also shows, in the same form."""
         planned = plan(schema, self._rules)
         shown = {field.column: field.decode for field in planned.row}
         return [field for field in planned.key if shown.get(field.column) is field.decode]
 
     def _reselects(self, state: TableState) -> bool:
-        """Whether unchanged values are read again: a compacted topic would forget them."""
+        """Whether unchanged values are read again: a compacted topic would lose them."""
         if state.requests:
-            return True  # an update may move a row to where no chunk is read any more
+            return True  # an update may move a row to a part that was read
         return state.cleanup == "compact" and self._rules.events.reselect

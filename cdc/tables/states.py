@@ -1,7 +1,7 @@
-"""Tables → their state records: which of their rows the log has, and which reads aren't done.
+"""Tables → their state records: the rows that the log has, and the reads that aren't done.
 
-Each method that changes a state returns its records, to be written in the Kafka transaction of what
-they speak of.
+Each method that changes a state returns its records, which are written in the Kafka transaction of
+the rows or events that they describe.
 """
 
 import time
@@ -32,16 +32,16 @@ from cdc.wal.messages import Relation, ReplicaIdentity
 
 log = structlog.get_logger()
 _LEFT_OUT: Final = 1
-"""As the OID of a table's entry in the publication: no entry has it."""
+"""The OID of a table's entry in the publication if the lists leave it out: no entry has it."""
 _WATCHED_S_MAX: Final = 60.0
-"""So much of the time between two checks counts as watched: no two are due further apart."""
+"""The most time between two checks that counts as watched: no two are due further apart."""
 
 
 class WaitingTable(NamedTuple):
-    """A table that is to be read once the stream has come to where the WAL ended when it was seen.
+    """A table that is read once the stream has reached the WAL's end at its discovery.
 
-    ``xid`` (64 bits) is younger than whatever was open then. Nothing of it is in the log: a start
-    finds the table as new as it was.
+    ``xid`` (64 bits) is younger than every transaction open then. The log has nothing of it: a
+    start finds the table as new again.
     """
 
     table: TableDescription
@@ -51,7 +51,7 @@ class WaitingTable(NamedTuple):
 
 
 class TableStates(dict[TableName, TableState]):
-    """The states of the captured tables, and of those that once were; ``put`` alone changes them.
+    """The states of the captured tables, and of earlier ones. Only ``put`` changes them.
 
     Another thread can make a list of its values while a table is added.
     """
@@ -60,18 +60,18 @@ class TableStates(dict[TableName, TableState]):
         super().__init__({state.name: state for state in states})
         self._records = StateRecords(settings.capture.topic_prefix, self.values())
         self.requested = {name for name, state in self.items() if state.requests}
-        """The tables that are to be read."""
+        """The tables with requested reads."""
         self.requested_changes = 0
-        """Grows with every change of the requests, and of what is set aside.
+        """Grows with every change of the requests, and of the tables set aside.
 
-        Then all key tracking is set up again.
+        After a change, all key tracking is set up again.
         """
         self.waiting: dict[TableName, WaitingTable] = {}
         """Tables that have joined, and whose reads can't begin yet."""
         self.checked: Position | None = None
-        """Up to there the log is right, by the catalog check, but for what the states say."""
+        """The log is right up to there by the catalog check, except for what the states say."""
         self.watched_ms = 0
-        """For how long the catalog was watched."""
+        """How long the catalog was watched."""
         self._watched_s: float | None = None
         self.prefix = settings.capture.topic_prefix
         self._lossless = settings.capture.lossless
@@ -81,7 +81,7 @@ class TableStates(dict[TableName, TableState]):
         self._rules = rules
 
     def put(self, state: TableState) -> list[Record]:
-        """Take in a table's new state; returns its records."""
+        """Set a table's new state. Return its records."""
         before = self.get(state.name)
         self[state.name] = state
         if bool(state.requests) != (state.name in self.requested):
@@ -92,9 +92,9 @@ class TableStates(dict[TableName, TableState]):
         return self._records.of(state)
 
     def watch(self, asked_s: float) -> None:
-        """Note that a check could tell of all tables; ``asked_s``: when it began (monotonic).
+        """Record that a check could judge all tables. ``asked_s``: when it began (monotonic).
 
-        While a table has the name of one that is gone, and waits to be read, that isn't watching.
+        It doesn't count while a table that waits for its read has the name of one that is gone.
         """
         if any(name in self and self[name].gone_ms for name in self.waiting):
             return
@@ -103,7 +103,7 @@ class TableStates(dict[TableName, TableState]):
         self._watched_s = asked_s
 
     def right_until(self, table: TableName) -> Position:
-        """The position up to which the log surely has a table right, if it isn't doubtful yet."""
+        """Return the position up to which the log surely has a table right, unless doubtful."""
         return right_until(self[table], self.checked)
 
     def is_whole(self, table: TableName) -> bool:
@@ -115,14 +115,14 @@ class TableStates(dict[TableName, TableState]):
         return self.is_whole(table) or (table in self and self[table].was_whole)
 
     def has_read(self, relation: Relation, position: Position) -> bool:
-        """Whether the table's snapshot shows what was committed at the position."""
+        """Whether the table's snapshot shows commits at the position."""
         state = self.get(TableName(relation.namespace, relation.name))
         return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
     def is_followed(self, table: TableName) -> bool:
-        """Whether changes of the table go into the log: its rows are there, or being read.
+        """Whether changes of the table enter the log: its rows are in it, or being read.
 
-        So would those of one that is set aside.
+        This includes a table that is set aside.
         """
         state = self.get(table)
         if state is None or not state.is_in_log:
@@ -130,23 +130,23 @@ class TableStates(dict[TableName, TableState]):
         return state.phase is Phase.STREAMING or bool(state.initial) or state.is_set_aside
 
     def is_set_aside(self, table: TableName) -> bool:
-        """Whether the table's changes can't be taken."""
+        """Whether the table's changes can't be captured."""
         state = self.get(table)
         return state is not None and state.is_set_aside
 
     def is_taken(self, table: TableName) -> bool:
-        """Whether the stream takes the table's changes, and doesn't go past them for now."""
+        """Whether the stream captures the table's changes now, and doesn't skip them."""
         return table not in self.waiting and not self.is_set_aside(table)
 
     def is_made_anew(self, table: TableName, oid: int, entry: int) -> bool:
-        """Whether it is another table by now, or was unpublished while it was being read.
+        """Whether it is another table now, or was unpublished while it was being read.
 
-        ``oid`` and ``entry`` are its own, and that of its entry in the publication.
+        ``oid`` and ``entry`` are the OIDs of the table and of its entry in the publication.
         """
         state = self.get(table)
         if state is None:
             return False
-        if state.phase is Phase.STREAMING:  # of its entry the catalog check knows
+        if state.phase is Phase.STREAMING:  # the catalog check covers its entry
             return self._lossless and state.oid not in {0, oid}
         return state.oid != oid or state.entry not in {0, entry}
 
@@ -159,7 +159,7 @@ class TableStates(dict[TableName, TableState]):
     def key(
         self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
     ) -> set[str]:
-        """The columns that are the key of a table's records."""
+        """Return the columns in the key of a table's records."""
         keyed = rekeyed(columns, table, identity, self._rules)
         return {column.name for column in keyed if column.key is not None}
 
@@ -171,9 +171,9 @@ class TableStates(dict[TableName, TableState]):
         *,
         is_part: bool = False,
     ) -> list[Record]:
-        """Start (or start again) a table's snapshot; returns the state records to write.
+        """Begin a table's snapshot, or begin it again. Return the state records to write.
 
-        ``is_part``: only partitions of it are read, and rows of dropped ones are as before.
+        ``is_part``: only partitions of it are read, and rows of dropped ones stay the same.
         """
         before = self.get(table.name)
         if before is not None and not before.is_in_log:
@@ -210,7 +210,7 @@ class TableStates(dict[TableName, TableState]):
         return [*renamed, *begun]
 
     def to_settle(self, table: TableDescription) -> Doubt | None:
-        """What the table's new read has to settle; of one that had all rows, changes may lack."""
+        """Return the doubt that the table's new read must settle, also for missing changes."""
         before = self.get(table.name)
         if before is None or not before.is_in_log:
             return None
@@ -228,7 +228,7 @@ class TableStates(dict[TableName, TableState]):
         return lacking if doubt is None else doubt.and_also(lacking)
 
     def refused(self, table: TableDescription, position: Position, doubt: Doubt) -> list[Record]:
-        """Note that a table that the log has nothing of can't be captured."""
+        """Record that a table can't be captured that the log has nothing of."""
         state = TableState(
             namespace=table.name.namespace,
             table=table.name.name,
@@ -245,7 +245,7 @@ class TableStates(dict[TableName, TableState]):
         return self.put(state)
 
     def forget(self, table: TableName) -> list[Record]:
-        """Take away a state of which nothing is in the log; returns what takes its records away."""
+        """Remove a state that has nothing in the log. Return the records that remove its own."""
         state = self.pop(table)
         assert not state.is_in_log  # noqa: S101 (a topic would belong to nobody)
         self.requested.discard(table)
@@ -257,7 +257,7 @@ class TableStates(dict[TableName, TableState]):
     ) -> list[Record]:
         """Capture a table from here on, without the rows that it had before.
 
-        The stream may be ahead of what our session sees: then the entry is 0, for now.
+        The stream may be ahead of our session's view. Then the entry is 0 at first.
         """
         name = TableName(relation.namespace, relation.name)
         keyed = self.is_keyed(columns, name, relation.replica_identity)
@@ -282,9 +282,9 @@ class TableStates(dict[TableName, TableState]):
         outcome: SnapshotOutcome | None = None,
         **update: object,
     ) -> list[Record]:
-        """Note which reads of a table aren't done; returns its state's records.
+        """Record which reads of a table aren't done. Return its state's records.
 
-        ``outcome`` is how one has ended that isn't among them any more.
+        ``outcome`` is the end of a read that is no longer among them.
         """
         now: dict[str, object] = {
             "requests": tuple(requests),
@@ -296,13 +296,13 @@ class TableStates(dict[TableName, TableState]):
         return self.put(self[table].model_copy(update=now))
 
     def reset_tracking(self) -> None:
-        """Changed keys of tables are noted in another way from here on."""
+        """Record changed keys of tables in another way from here on."""
         self.requested_changes += 1
 
     def left_out(self, table: TableName) -> list[Record]:
-        """Note that changes of a table go by, since the lists leave it out; returns its state.
+        """Record that changes of a table are skipped, as the lists leave it out. Return its state.
 
-        Captured again, it lacks them: that is a gap. Of names that aren't UTF-8, two may be alike.
+        Captured again, it lacks them: that is a gap. Two names that aren't UTF-8 may be alike.
         """
         if not is_readable_name(table) and self._captures(str(table)):
             reason = "its name isn't UTF-8: rename it (docs/guides/postgresql.md, Encodings)"
@@ -314,7 +314,7 @@ class TableStates(dict[TableName, TableState]):
         return self.put(state.model_copy(update={"entry": _LEFT_OUT}))
 
     def renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
-        """Note in a table's state that it goes by another name since then."""
+        """Record in a table's state since when it has another name."""
         return [
             record
             for state in list(self.values())
@@ -325,16 +325,16 @@ class TableStates(dict[TableName, TableState]):
 
 
 def right_until(state: TableState, checked: Position | None) -> Position:
-    """The position up to which a table is surely right, by its state and the catalog check."""
+    """Return the position up to which a table is surely right, by state and catalog check."""
     if state.right_until is not None:
         return state.right_until
     if checked is not None and checked.epoch == state.epoch:
         return checked
-    return Position(state.epoch, Lsn(0), 0)  # no check has come so far since the epoch began
+    return Position(state.epoch, Lsn(0), 0)  # no check has been complete since the epoch began
 
 
 def _of_part(doubt: Doubt, table: TableDescription | None) -> Doubt:
-    """The doubt as a read of its partitions begins, but for those that have gone; None: of all."""
+    """Return the doubt for a read of its existing partitions. ``table`` None: for all of it."""
     fingerprint = table.fingerprint if table else None
     there = {leaf.oid for leaf in fingerprint.leaves} if fingerprint else set[int]()
     left = tuple(leaf for leaf in doubt.leaves if leaf.oid in there)
@@ -342,9 +342,9 @@ def _of_part(doubt: Doubt, table: TableDescription | None) -> Doubt:
 
 
 def _missed(before: TableState, table: TableDescription) -> str:
-    """Why the log may lack changes of a table that is described now, from before; empty: it can't.
+    """Return why the log may lack earlier changes of a described table. Empty: it can't.
 
-    No check has seen what has become of it since its state was written.
+    No check has covered the table since its state was written.
     """
     if before.oid not in {0, table.oid}:
         return "another table has its name"
@@ -360,7 +360,7 @@ def _missed(before: TableState, table: TableDescription) -> str:
 
 
 def _requests(state: TableState) -> list[tuple[str, str, int, int, bool, bool]]:
-    """The requests for a table, without how far they are."""
+    """Return the requests for a table, without their progress."""
     return [
         (
             request.kind,
@@ -379,7 +379,7 @@ def check_published(
     now: Mapping[TableName, tuple[int, int]],
     lsn: Lsn | None = None,
 ) -> None:
-    """Raise GapError for tables that aren't, or aren't published, as when they were read.
+    """Raise GapError for tables that differ from their read, or are published in another way.
 
     ``now`` has the OIDs of each table and of its entry in the publication, at ``lsn`` or today.
     """

@@ -1,10 +1,9 @@
-"""What the log has of tables → all that is known of them, and what becomes of their rows.
+"""The log's states, and tables that arrive or are described → the log's records, and steps to take.
 
-Relations that arrive, and described tables, go through a state machine: a table's changes are
-followed, passed over, or wait until its rows are being read; what it lacks is a gap (GapError).
-A table whose changes can't be taken is set aside, with the reason as its doubt.
-Nothing is done here: what the log gets is returned, and so is what has to be done before that is
-written. PostgreSQL is asked through functions that whoever does that hands in.
+Relations that arrive, and described tables, go through a state machine. A table's changes are
+followed, skipped, or wait until its rows are being read. Missing changes are a gap (GapError). If
+changes can't be captured, the table is set aside, with the reason as its doubt. This module only
+returns records, and the steps before they are written. Its caller's functions ask PostgreSQL.
 """
 
 import time
@@ -38,16 +37,15 @@ log = structlog.get_logger()
 
 
 class Lookups(NamedTuple):
-    """What is asked of PostgreSQL as relations arrive and tables join, each a function.
+    """The questions to PostgreSQL when relations arrive and tables join, each a function.
 
-    ``columns`` of a table. ``entry``: the OID of its entry in the publication, by its own.
-    ``description`` of a table, by its OID and name, if a start now would find it among those to
-    capture. ``instant``: how far the WAL is, and then a transaction ID (64 bits) that is younger
-    than whatever is open. ``check`` raises TableRefusedError for a table that a first start would
-    refuse, ``check_readable`` where the role may not read rows of one of them. ``await_visible``:
-    waits until what a transaction (32 bits) has done is seen, or raises UnreadTableError.
-    ``filled``: in which of these columns of a table, by its OID, rows have values that nothing
-    wrote.
+    ``columns`` returns a table's columns, ``entry`` the OID of its entry in the publication, by its
+    own. ``description`` describes a table, by its OID and name, if a start now would capture it.
+    ``instant``: the WAL's position, and then a transaction ID (64 bits) younger than every open
+    one. ``check`` raises TableRefusedError for a table that a first start would refuse,
+    ``check_readable`` if the role may not read rows of one. ``await_visible`` waits until the
+    effects of a transaction (32 bits) are visible, or raises UnreadTableError. ``filled`` returns
+    in which of these columns of a table, by its OID, rows have values that nothing wrote.
     """
 
     columns: Callable[[Relation], tuple[Column, ...]]
@@ -61,23 +59,23 @@ class Lookups(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """A topic that may not be there yet."""
+    """A topic that may not exist yet."""
 
     name: str
     cleanup: Cleanup
 
 
 class Effects(NamedTuple):
-    """What has to be done on the servers before records of a table are made or written.
+    """The steps to take on the servers before records of a table are made or written.
 
-    ``moves_wal``: the stream goes on only where somebody writes to the source.
+    ``moves_wal``: the stream moves only if a session writes to the source.
     """
 
     topics: tuple[NewTopic, ...] = ()
     moves_wal: bool = False
 
     def and_then(self, later: "Effects") -> "Effects":
-        """Both."""
+        """Return both."""
         return Effects(self.topics + later.topics, self.moves_wal or later.moves_wal)
 
 
@@ -85,14 +83,14 @@ NO_EFFECTS = Effects()
 
 
 class Joined(NamedTuple):
-    """What the log gets by a table that joins; nothing while it waits."""
+    """The log's records for a table that joins. Empty while it waits."""
 
     records: list[Record]
     effects: Effects = NO_EFFECTS
 
 
 class Arrival(NamedTuple):
-    """What a relation means; without a schema its changes are passed over."""
+    """The meaning of a relation. Without a schema its changes are skipped."""
 
     schema: TableSchema | None
     records: list[Record]
@@ -102,8 +100,8 @@ class Arrival(NamedTuple):
 class Tables:
     """The captured tables as the log knows them, and as PostgreSQL has them.
 
-    What is new (a schema version, a table's state) is handed out as a state record, to be written
-    in the same Kafka transaction as the rows that need it.
+    Anything new (a schema version, a table's state) is returned as a state record, to be written in
+    the same Kafka transaction as the rows that need it.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class Tables:
         lookups: Lookups,
         dead_letters: DeadLetters | None = None,
     ) -> None:
-        """``states`` and ``schemas`` are those that the log has."""
+        """``states`` and ``schemas`` are the log's."""
         self._settings = capture = settings.capture
         self._lookups = lookups
         self.states = TableStates(settings, states, rules)
@@ -139,15 +137,15 @@ class Tables:
         self.ended = EndedPartitions(settings, self.states, self.schemas, self.encoders)
 
     def arrive(self, relation: Relation, since: Position, xid: int | None = None) -> Arrival:
-        """A relation whose changes arrive, the first of them at ``since``.
+        """Process a relation whose changes arrive, the first of them at ``since``.
 
-        ``xid``: the transaction (32 bits) that its change is of.
+        ``xid``: the transaction (32 bits) of its change.
 
-        Raises UnreadTableError when the next start has to read its rows first. A table that is gone
-        since, or has another name, can't be read under this one, ever: it is passed over, or every
-        start would end here. (What has another name is read under that.) One that left the
-        publication and came back goes on, until the catalog check has it read again; where that
-        doesn't run (not ``lossless``), GapError: PostgreSQL then sends a new Relation.
+        Raise UnreadTableError if the next start must read its rows first. A table that is gone now,
+        or has another name, can never be read under this one. It is skipped, or every start would
+        end here. (A renamed table is read under its new name.) A table that left the publication
+        and came back continues until the catalog check has it read again. If that doesn't run (not
+        ``lossless``), raise GapError: PostgreSQL then sends a new Relation.
         """
         states, table = self.states, TableName(relation.namespace, relation.name)
         records = states.renamed(relation.oid, table, since.commit_lsn)
@@ -156,7 +154,7 @@ class Tables:
         if not (is_readable_name(table) and self._settings.captures(str(table))):
             return Arrival(None, [*records, *states.left_out(table)])
         entry = self._lookups.entry(relation.oid)
-        if entry == 0 and xid is not None:  # gone, or not to be seen yet
+        if entry == 0 and xid is not None:  # gone, or not visible yet
             self._lookups.await_visible(xid)
             entry = self._lookups.entry(relation.oid)
         appears = table not in states and not self._settings.lossless
@@ -175,7 +173,7 @@ class Tables:
         if entry == 0 and states[table].oid not in {0, relation.oid}:
             _pass_over(table, since, "they are from an older table of that name, which was dropped")
             return Arrival(None, records, effects)
-        if entry != 0:  # 0: it has just left, maybe for ever
+        if entry != 0:  # 0: it has left
             records += self._check_entry(table, relation.oid, entry, since)
         if self._lacks_its_key(relation, since):
             joined = self._join_arrived(relation.oid, table, since, read=True)
@@ -185,7 +183,7 @@ class Tables:
         return Arrival(schema, [*records, *new], effects)
 
     def is_joinable(self, table: TableDescription, *, read: bool = False) -> bool:
-        """Whether a table can be followed without its rows, or these be ``read`` while it is."""
+        """Whether a table can be followed without its rows, or they can be ``read`` while it is."""
         name = str(table.name)
         if not (read or self._settings.snapshots(name)) and self.has_joined(table):
             return True
@@ -197,13 +195,13 @@ class Tables:
         return is_other or not self.states.is_followed(table.name)
 
     def has_signals(self, table: TableName) -> bool:
-        """Whether a table's rows are signals: these count though the table be set aside."""
+        """Whether a table's rows are signals, which count even if the table is set aside."""
         return str(table) == self._settings.signal_data_collection
 
     def check_taken(self, described: Iterable[TableDescription]) -> None:
-        """Raise GapError for tables that are set aside, and that nobody would read again.
+        """Raise GapError for tables that are set aside, and that nothing would read again.
 
-        That is so where the catalog isn't checked (not ``lossless``).
+        This happens if the catalog isn't checked (not ``lossless``).
         """
         states = self.states
         aside = (table for table in described if states.is_set_aside(table.name))
@@ -217,13 +215,13 @@ class Tables:
     def join(
         self, table: TableDescription, reached: Position, order: int = 0, *, read: bool = False
     ) -> Joined:
-        """Follow a table that was described just now; returns what the log gets.
+        """Follow a table that was described right before. Return the log's records.
 
-        Where its rows are wanted, or have to be ``read``, that begins once the stream has come to
-        the WAL's present end: what it brings from before may be of another table of that name, or
-        of another shape, and is passed over. Otherwise it is followed from behind ``reached`` on.
-        One that can't be captured is set aside. Raises UnreadTableError where its rows can't be
-        read while it is streamed.
+        If its rows are wanted, or must be ``read``, that begins once the stream has reached the
+        WAL's current end. Earlier changes may be of another table of that name, or of another form,
+        and are skipped. Otherwise the table is followed from behind ``reached`` on. A table that
+        can't be captured is set aside. Raise UnreadTableError if its rows can't be read while
+        streaming.
         """
         name = str(table.name)
         if (error := self.obstacles.of(table)) is not None:
@@ -244,17 +242,18 @@ class Tables:
         return begun._replace(records=[*left, *begun.records])
 
     def _leave(self, state: TableState) -> list[Record]:
-        """Note up to where a table was right in whose place another one is read."""
-        # A read that was under way is of no use any more, and mustn't make it whole meanwhile.
+        """Record up to where a table was right that another one replaces."""
+        # An active read is useless now, and mustn't complete the table.
         requests = () if state.initial else state.requests
         right_until = self.states.right_until(state.name) if self._settings.lossless else None
         return self.states.set_requests(state.name, requests, right_until=right_until)
 
     def begin_waiting(self, reached: Position) -> Joined:
-        """Begin to read one that has joined, if the stream has come so far.
+        """Begin to read one table that has joined, if the stream has come that far.
 
-        One at a time: it takes a topic, which brokers take a while to make. What an open
-        transaction did to it before it was published isn't in the stream: chunks have to show that.
+        Each call begins one: it takes a topic, and brokers need time to create it. An open
+        transaction's changes from before the table was published aren't in the stream: chunks must
+        show them.
         """
         for name, (table, wal_end, xid, order) in self.states.waiting.items():
             if reached.commit_lsn < wal_end:
@@ -265,7 +264,7 @@ class Tables:
             request = SnapshotRequest(kind="initial", order=order, behind_xid=xid, begun_ms=now_ms)
             events, states = self.begin_anew(table, reached, (request,), reached)
             strategy = self._settings.incremental_snapshot_watermarking_strategy
-            # Without watermarks its rows wait until the stream has moved, by whomever.
+            # Without watermarks its rows wait until the stream moves, by any session's writes.
             effects = Effects((self._topic(name),), moves_wal=strategy == "read_only")
             started = self.notifications.initial("STARTED", reached, [name])
             return Joined([*states, *events, *started], effects)
@@ -279,11 +278,11 @@ class Tables:
         gone: Position | None = None,
         bounds: Sequence[tuple[Bound, ...]] | None = None,
     ) -> tuple[list[Record], list[Record]]:
-        """Begin to read a table; rows that the log has of it up to ``gone`` are to be gone.
+        """Begin to read a table. The log's rows of it up to ``gone`` must go.
 
-        ``requests``: all of the table's from here on. By default what is before ``at`` goes, and
-        all of it; with ``bounds`` of partitions, what is within these. Returns events, and state
-        records; a table is set aside of which no such event can be made.
+        ``requests``: all requests of the table from here on. By default, all rows before ``at`` go.
+        With ``bounds`` of partitions, only rows within these go. Return events, and state records.
+        The table is set aside if no such event can be made.
         """
         before = self.states.get(table.name)
         states = self.states.begin_snapshot(table, at, requests, is_part=bounds is not None)
@@ -303,7 +302,7 @@ class Tables:
         return events, states
 
     def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
-        """Note that a table that was begun is whole at a position, with whatever was read of it."""
+        """Record that a table's first read is complete at a position, with the rows read so far."""
         _, new = self.schemas.described(table, at)
         state = self.states[table.name]
         assert state.initial is not None  # noqa: S101 (it has one until it is whole)
@@ -312,7 +311,7 @@ class Tables:
     def _streamed(
         self, relation: Relation, since: Position, xid: int | None
     ) -> tuple[TableSchema | None, list[Record]]:
-        """The schema of a relation; none where the table is set aside for what it is by now."""
+        """Return the schema of a relation. None if the table is set aside for its current form."""
         table, identity = TableName(relation.namespace, relation.name), relation.replica_identity
         identifying = {column.name for column in relation.columns if column.key}
 
@@ -330,7 +329,7 @@ class Tables:
         return schema, new
 
     def _columns(self, relation: Relation, since: Position, xid: int | None) -> tuple[Column, ...]:
-        """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
+        """Return its columns. The stream has DDL before other sessions see it in the catalog."""
         if xid is not None and self._settings.lossless:
             self._lookups.await_visible(xid)
         columns = self._lookups.columns(relation)
@@ -342,7 +341,7 @@ class Tables:
         return numbered(columns, before, self._lookups.description(relation.oid, name))
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
-        """Note an entry that the log lacks; see ``arrive`` for another one than it has."""
+        """Record an entry that the log lacks. ``arrive`` handles an entry that differs."""
         state = self.states[table]
         if not self._settings.lossless:
             check_published([state], {table: (oid, entry)}, since.commit_lsn)
@@ -351,7 +350,7 @@ class Tables:
     def _lacks_its_key(self, relation: Relation, since: Position) -> bool:
         """Whether a table that is followed without its rows was filled before it had its key.
 
-        Its topic takes no record without: such rows are to be had only by reading them.
+        Its topic accepts no record without a key, so such rows must be read.
         """
         state = self.states[TableName(relation.namespace, relation.name)]
         if state.cleanup != "compact" or since.commit_lsn >= state.joined_lsn:
@@ -364,8 +363,8 @@ class Tables:
     ) -> Joined:
         """Follow a table whose changes arrive, the first of them at ``since``; see ``join``.
 
-        One that is gone, or has another name by now, is passed over, with a warning. Raises
-        UnreadTableError for one that can't be read while streaming.
+        A table that is gone, or has another name now, is skipped with a warning. Raise
+        UnreadTableError if it can't be read while streaming.
         """
         table = self._lookups.description(oid, name)
         if table is None:
@@ -375,7 +374,7 @@ class Tables:
         return self.join(table, since._replace(index=since.index - 1), read=read)
 
     def _follow(self, joined: WaitingTable, reached: Position) -> Joined:
-        """Follow a table without its rows; what it was like until now is no gap."""
+        """Follow a table without its rows. Its earlier content is no gap."""
         table, wal_end, xid, _ = joined
         log.info("a new table is captured: its changes are followed", table=str(table.name))
         if (before := self.states.get(table.name)) is not None:
