@@ -122,9 +122,6 @@ AVOIDED_IN_REMARKS: Final = {
     r"\bmakes? up for\b": "replaces",
 }
 """The same for docstrings and comments."""
-REMARKS_UNCHECKED: Final = (
-)
-"""Paths whose docstrings and comments have the old words."""
 _DIRECTIVE: Final = re.compile(r"# (noqa|fmt:|type: ignore|pragma)|#!")
 _PARAGRAPH: Final = re.compile(r"\n\s*\n")
 _SHOWN: Final = re.compile(r"^ +.*$|^ *>>>.*$", re.MULTILINE)
@@ -290,7 +287,6 @@ def test_docstrings_and_comments_read_well(package: str) -> None:
     wrong = {
         path: said
         for path, file in paths.items()
-        if not path.startswith(REMARKS_UNCHECKED)
         if (said := [*objections_to_remarks(file.read_text(encoding="utf-8"))])
     }
     assert wrong == {}

@@ -75,6 +75,7 @@ class Stand:
         return [name for name in names if self.derived(name) != self.source(name)]
 
 
+@pytest.mark.proof
 def test_tables_that_come_too_late_are_right_again_by_what_the_merge_says(
     pipeline: Callable[..., RunningPipeline],
     database: Conninfo,

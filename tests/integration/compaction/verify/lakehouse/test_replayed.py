@@ -51,6 +51,7 @@ def require_same(lakehouse: Lakehouse, lsn: int, epoch: int = 1) -> tuple[Broken
         return events, versions
 
 
+@pytest.mark.proof
 def test_values_that_events_lack_are_those_of_the_row_before(lakehouse: Lakehouse) -> None:
     lakehouse.configure(kinds=KINDS)
     log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int4"))
@@ -79,6 +80,7 @@ def test_values_that_events_lack_are_those_of_the_row_before(lakehouse: Lakehous
     assert events.beside == ("16 events compared with the log (all that it has)",)
 
 
+@pytest.mark.proof
 def test_rows_that_have_ended_at_once_are_gone(lakehouse: Lakehouse) -> None:
     log = test_dropped_partitions.begun(lakehouse)
     row = test_dropped_partitions.row
