@@ -1,11 +1,12 @@
 """Relations that arrive, and tables that appear → followed, read, skipped, or a gap."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.errors import GapError, UnreadTableError
+from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.postgres.described import TableDescription
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn, Position
@@ -192,6 +193,19 @@ def test_a_table_that_is_set_aside_is_read_before_its_changes_are_taken() -> Non
     made.begin_anew(now, SINCE, made.states[name].requests)
     assert not made.states.is_set_aside(name)
     assert made.states[name].doubt is not None, "until all of it was read"
+
+
+def test_the_states_of_a_table_that_is_refused_as_its_read_begins_are_written() -> None:
+    """A later state names their pieces."""
+    made, name = tables(), STATE.name
+    made.reads.ask({name: None}, "", reset=True)
+    now, requests = replace(described(*COLUMNS), oid=7, name=name), made.states[name].requests
+    with patch.object(made.schemas, "described", side_effect=TableRefusedError("another key")):
+        events, records = made.begin_anew(now, SINCE, requests)
+    assert events == []
+    states = [parse_state(TableState, r.value or b"", r.topic) for r in records]
+    assert (states[0].is_set_aside, states[-1].is_set_aside) == (False, True)
+    assert states[0].requests
 
 
 def test_without_a_catalog_check_a_table_that_was_set_aside_is_a_gap() -> None:

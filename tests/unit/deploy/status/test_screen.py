@@ -116,3 +116,11 @@ def test_tables_and_indexes_of_some_names_are_shown() -> None:
     listed = _shown(Selection({"public.t0001"})).partition("more problems")[2]
     assert listed.count("public.t0001") == listed.count("public.t") == 2
     assert names_in(_many()) == {f"public.t{n:04}" for n in range(MANY)}
+
+
+def test_a_verify_of_a_slice_does_not_read_as_one_of_all_rows() -> None:
+    whole = RunReport(sink="lakehouse", job="verify", started_ms=1, ended_ms=9, events=7)
+    for where, part in (("0/1", ""), ("0/1 (slice 2/7)", ", slice 2/7 only")):
+        sink = SinkStatus(sink="lakehouse", verified=whole.model_copy(update={"where": where}))
+        text = " ".join(shown(Status(sinks=[sink]), width=200).split())
+        assert f"ago: 7 rows{part}, 0 differ" in text
