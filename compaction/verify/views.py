@@ -248,8 +248,7 @@ def _in_slice(rows: DataFrame, keys: Sequence[str], slice_: Slice) -> DataFrame:
 
 def _differing_values(pairs: DataFrame, keys: Sequence[str]) -> SparkColumn:
     """Return each differing column's name, its value by the query, and its stored value."""
-    made: DataType = pairs.schema[_MADE].dataType
-    names = [name for name in made.fieldNames() if name not in keys]  # type: ignore[attr-defined]
+    names = [name for name in pairs.select(f"{_MADE}.*").columns if name not in keys]
     return F.array_compact(
         F.array(
             *(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cdc.errors import ConfigError, ExitCode
 from cdc.kafka.admin import REACH_S
+from cdc.lines import name_first
 from cdc.log.reports import ReportReader
 from cdc.settings import DEFAULT_PATH, Settings
 from deploy.commands.app import ConfigOption, JsonOption
@@ -70,7 +71,7 @@ def _require_known(selection: Selection, shown: Status) -> None:
     known = names_in(shown)
     if known and (unknown := sorted(set(selection.names) - known)):
         raise ConfigError(
-            f"no table, view or index has this name: {', '.join(unknown)}",
+            f"no table, view or index has this name: {name_first(unknown)}",
             where="millrace status",
             remedy="millrace status --tables lists all names",
         )
